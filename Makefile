@@ -1,0 +1,28 @@
+# The project's commands. Each sets up what it needs; see README.md.
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' broker-image/pyproject.toml)
+PACKAGES := broker-image client operator spark-operator-jobs
+PYTHON ?= python3
+BIN := .venv/bin
+IMAGE_BUILD ?= docker build -t
+
+.PHONY: setup demo test e2e bench lint images jars lock clean
+
+setup: .venv/.installed
+
+.venv/.installed: requirements-dev.txt $(PACKAGES:%=%/pyproject.toml)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'setup: $(PYTHON) is too old: install Python 3.11 or newer, or name one with PYTHON=…'; exit 1; }
+	@echo "setup: installing the Python packages into .venv"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(PACKAGES:%=-e ./%)
+	@touch $@
+
+lock: requirements-dev.in
+	$(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
+	  --no-emit-trusted-host --no-emit-find-links -o requirements-dev.lock requirements-dev.in
+	{ echo '# Every pin, written by `make lock` from requirements-dev.in and the pyprojects.'; \
+	  grep -v '^-e ' requirements-dev.lock; } > requirements-dev.txt
+	rm requirements-dev.lock
+
+clean:
+	rm -rf .venv .jars .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out

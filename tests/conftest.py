@@ -1,0 +1,35 @@
+"""Fixtures for every test: a broker of one's own, or one shared by a whole session."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from millstream_harness.broker import BrokerProcess
+
+StartBroker = Callable[..., BrokerProcess]
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that many tests use at once: each takes topics and groups of its own names."""
+    with BrokerProcess(tmp_path_factory.mktemp("shared-broker")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
+    """``start_broker({KEY: VALUE})`` starts one more broker."""
+    started: list[BrokerProcess] = []
+    numbers = itertools.count(1)
+
+    def start(config: dict[str, str] | None = None, folder: Path | None = None) -> BrokerProcess:
+        broker = BrokerProcess(folder or tmp_path / f"broker-{next(numbers)}", config)
+        started.append(broker)
+        return broker.start()
+
+    yield start
+    for broker in started:
+        broker.kill()
