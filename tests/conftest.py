@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.java import kafka_jars as fetch_kafka_jars
 
 StartBroker = Callable[..., BrokerProcess]
 
@@ -33,3 +34,9 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
     yield start
     for broker in started:
         broker.kill()
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> Path:
+    """The folder of Apache Kafka's jars; run its tools with ``millstream_harness.java.run_kafka_tool``."""
+    return fetch_kafka_jars()

@@ -1,0 +1,125 @@
+"""A Kubernetes with Millstream installed by helm, as the README says.
+
+The cluster is the one that KUBECONFIG (or the current context) names; without any, a kind cluster is
+created and deleted afterwards. On a kind cluster the images are loaded from the local Docker; elsewhere
+``IMAGE_BUILD`` has put them where the nodes find them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from millstream_harness.kube import CommandFailed, Namespace, run, until
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSION = next(
+    line.split('"')[1]
+    for line in (ROOT / "broker-image/pyproject.toml").read_text().splitlines()
+    if line.startswith("version = ")
+)
+IMAGES = [f"millstream/{name}:{VERSION}" for name in ("broker", "operator", "spark", "client")]
+CLIENT = f"millstream/client:{VERSION}"
+KIND_CLUSTER = "millstream-e2e"
+SYSTEM = Namespace("millstream-system")
+
+
+def _reachable() -> bool:
+    try:
+        run("kubectl", "get", "--raw=/readyz", timeout=15)
+    except (CommandFailed, subprocess.TimeoutExpired):
+        return False
+    return True
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    for tool in ("kubectl", "helm"):
+        if shutil.which(tool) is None:
+            pytest.exit(f"e2e: {tool} is not on PATH: install it", returncode=2)
+    created = False
+    if not _reachable():
+        if "KUBECONFIG" in os.environ:
+            pytest.exit(
+                f"e2e: the cluster of KUBECONFIG={os.environ['KUBECONFIG']} does not answer", returncode=2
+            )
+        if shutil.which("kind") is None:
+            pytest.exit("e2e: no cluster: point KUBECONFIG at one, or install kind and Docker", returncode=2)
+        os.environ["KUBECONFIG"] = str(tmp_path_factory.mktemp("kind") / "kubeconfig")
+        run("kind", "create", "cluster", "--name", KIND_CLUSTER, "--wait", "120s", timeout=600)
+        created = True
+    context = run("kubectl", "config", "current-context").strip()
+    if context.startswith("kind-"):
+        run("kind", "load", "docker-image", "--name", context.removeprefix("kind-"), *IMAGES, timeout=600)
+    yield
+    if created:
+        run("kind", "delete", "cluster", "--name", KIND_CLUSTER, timeout=120)
+
+
+@pytest.fixture(scope="session")
+def millstream(cluster: None) -> Iterator[Namespace]:
+    """The operator, installed from the chart without the default Cluster; whatever is left goes at the end."""
+    _remove_everything()
+    run("kubectl", "create", "namespace", SYSTEM.name)
+    install(default_cluster=False)
+    yield SYSTEM
+    _remove_everything()
+
+
+def install(*, default_cluster: bool) -> None:
+    """``helm upgrade --install`` as the README has it, waiting until the operator is available."""
+    run(
+        "helm", "upgrade", "--install", "millstream", str(ROOT / "charts/millstream"), "--namespace", SYSTEM.name,
+        "--set", f"cluster.enabled={str(default_cluster).lower()}", "--wait", "--timeout", "3m",
+        timeout=240,
+    )  # fmt: skip
+
+
+def _remove_everything() -> None:
+    kinds = "batchloads,mirrormakers,consumergroups,topics,clusters"
+    if "clusters.millstream.dev" in run(
+        "kubectl", "api-resources", "--api-group=millstream.dev", "-o", "name"
+    ):
+        for kind in kinds.split(","):
+            run("kubectl", "delete", f"{kind}.millstream.dev", "--all", "--all-namespaces", timeout=180)
+    if "millstream" in run("helm", "list", "--namespace", SYSTEM.name, "--short"):
+        run("helm", "uninstall", "millstream", "--namespace", SYSTEM.name, "--wait", timeout=180)
+    run("kubectl", "delete", "namespace", SYSTEM.name, "--ignore-not-found", timeout=180)
+
+
+@pytest.fixture(scope="module")
+def namespace(millstream: Namespace, request: pytest.FixtureRequest) -> Iterator[Namespace]:
+    """A namespace named after the test module; deleting it must not hang on a finalizer."""
+    name = "e2e-" + request.module.__name__.removeprefix("test_").replace("_", "-")
+    run("kubectl", "delete", "namespace", name, "--ignore-not-found", timeout=180)
+    run("kubectl", "create", "namespace", name)
+    yield Namespace(name)
+    run("kubectl", "delete", "namespace", name, "--wait=false")
+    until(
+        f"namespace {name} gone",
+        lambda: not run("kubectl", "get", "namespace", name, "--ignore-not-found"),
+        timeout=180,
+    )
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failing test shows what the cluster looked like: resources, pods, and the operator's last lines."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    if report.when == "call" and report.failed:
+        for title, command in (
+            ("resources", ["kubectl", "get", "millstream,pods,jobs,pvc", "-A", "-o", "wide"]),
+            (
+                "operator",
+                ["kubectl", "-n", SYSTEM.name, "logs", "deployment/millstream-operator", "--tail=60"],
+            ),
+            ("events", ["kubectl", "get", "events", "-A", "--sort-by=.lastTimestamp"]),
+        ):
+            done = subprocess.run(command, capture_output=True, timeout=60)
+            said = (done.stdout + done.stderr).decode(errors="replace")
+            report.sections.append((title, said[-8000:]))

@@ -1,0 +1,129 @@
+"""kubectl and helm as a user calls them, with polling that names what it waits for.
+
+Everything goes through the two commands on PATH and the kubeconfig in KUBECONFIG, so a test reads like the
+README and works on any cluster that kubectl reaches.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+
+class CommandFailed(Exception):
+    """A command ended with another status than 0; the text is what it printed."""
+
+
+def run(*command: str, stdin: bytes | None = None, timeout: float = 120.0) -> str:
+    """Run a command and return its standard output; CommandFailed with both outputs when it fails."""
+    done = subprocess.run(command, input=stdin, capture_output=True, timeout=timeout)
+    if done.returncode != 0:
+        said = (done.stdout + done.stderr).decode(errors="replace")
+        raise CommandFailed(f"{' '.join(command)} ended with status {done.returncode}:\n{said}")
+    return done.stdout.decode(errors="replace")
+
+
+def until(what: str, check: Callable[[], T | None], timeout: float = 120.0, every: float = 0.5) -> T:
+    """Poll ``check`` until it returns something true; the last failure is told when time is up."""
+    deadline = time.monotonic() + timeout
+    last: object = None
+    while time.monotonic() < deadline:
+        try:
+            if found := check():
+                return found
+            last = found
+        except CommandFailed as error:
+            last = error
+        time.sleep(every)
+    raise AssertionError(f"{what} did not come true in {timeout:.0f} s; last seen: {last}")
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """kubectl in one namespace."""
+
+    name: str
+
+    def kubectl(self, *args: str, stdin: bytes | None = None, timeout: float = 120.0) -> str:
+        return run("kubectl", "--namespace", self.name, *args, stdin=stdin, timeout=timeout)
+
+    def apply(self, source: Path | Json) -> None:
+        if isinstance(source, Path):
+            self.kubectl("apply", "-f", str(source))
+        else:
+            self.kubectl("apply", "-f", "-", stdin=json.dumps(source).encode())
+
+    def get(self, kind: str, name: str) -> Json:
+        found: Json = json.loads(self.kubectl("get", kind, name, "-o", "json"))
+        return found
+
+    def list(self, kind: str, *args: str) -> list[Json]:
+        items: list[Json] = json.loads(self.kubectl("get", kind, *args, "-o", "json"))["items"]
+        return items
+
+    def patch(self, kind: str, name: str, change: Json) -> None:
+        self.kubectl("patch", kind, name, "--type=merge", "--patch", json.dumps(change))
+
+    def condition(self, kind: str, name: str, type_: str = "Ready") -> Json:
+        """The condition of that type, or an empty one while there is none."""
+        conditions = self.get(kind, name).get("status", {}).get("conditions", [])
+        return next((c for c in conditions if c["type"] == type_), {})
+
+    def wait_condition(
+        self,
+        kind: str,
+        name: str,
+        type_: str = "Ready",
+        *,
+        status: str = "True",
+        reason: str | None = None,
+        timeout: float = 180.0,
+    ) -> Json:
+        """Wait for a condition of the resource's present generation; returns the whole resource."""
+
+        def check() -> Json | None:
+            found = self.get(kind, name)
+            seen = next((c for c in found.get("status", {}).get("conditions", []) if c["type"] == type_), {})
+            current = seen.get("observedGeneration") == found["metadata"]["generation"]
+            right = seen.get("status") == status and (reason is None or seen.get("reason") == reason)
+            if current and right:
+                return found
+            nonlocal last
+            last = seen
+            return None
+
+        last: Json = {}
+        try:
+            return until(f"{type_}={status} {reason or ''} of {kind}/{name}", check, timeout)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; condition: {last}") from None
+
+    def client(self, *command: str, image: str, stdin: bytes | None = None, timeout: float = 300.0) -> str:
+        """Run the ``millstream`` command in a pod of its own and return what it printed."""
+        name = f"client-{time.monotonic_ns()}"
+        try:
+            return self.kubectl(
+                "run",
+                name,
+                f"--image={image}",
+                "--image-pull-policy=IfNotPresent",
+                "--restart=Never",
+                "--rm",
+                "--quiet",
+                "--stdin",
+                "--command",
+                "--",
+                *command,
+                stdin=stdin or b"",
+                timeout=timeout,
+            )
+        finally:
+            self.kubectl("delete", "pod", name, "--ignore-not-found", "--now")
