@@ -26,3 +26,14 @@ lock: requirements-dev.in
 
 clean:
 	rm -rf .venv .jars .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out
+
+# Apache Kafka and its tools, which tests and benchmarks run beside Millstream.
+KAFKA_JARS := .jars/kafka-4.1.1
+
+$(KAFKA_JARS)/.complete: bench/kafka/pom.xml
+	@command -v mvn >/dev/null || { echo 'jars: Apache Kafka comes from Maven: install Maven and Java 17'; exit 1; }
+	@echo "jars: fetching Apache Kafka 4.1.1 into $(KAFKA_JARS)"
+	@rm -rf $(KAFKA_JARS)
+	@mvn -B -q -Dstyle.color=never -f bench/kafka/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
+	  -DoutputDirectory=$(CURDIR)/$(KAFKA_JARS)
+	@touch $@

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.java import kafka_jars as fetch_kafka_jars
 

@@ -1,0 +1,119 @@
+"""Java programs beside the tests: Kafka's own jars, its command-line tools, and single-file clients.
+
+The jars are those of `bench/kafka/pom.xml`; `make .jars/kafka-4.1.1/.complete` fetches them once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from millstream_harness.tools import require
+
+ROOT = Path(__file__).resolve().parents[3]
+KAFKA_VERSION = "4.1.1"
+KAFKA_JARS = ROOT / ".jars" / f"kafka-{KAFKA_VERSION}"
+LOG4J = ROOT / "bench" / "kafka"
+# A tool lives for a second: a compiler and a collector that take long to prepare are lost on it.
+SHORT_LIVED = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+TOOL_TIMEOUT_S = 60.0
+
+TOOLS = {
+    "topics": "org.apache.kafka.tools.TopicCommand",
+    "configs": "kafka.admin.ConfigCommand",
+    "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "dump-log": "kafka.tools.DumpLogSegments",
+    "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
+    "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
+    "console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "e2e-latency": "org.apache.kafka.tools.EndToEndLatency",
+    "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "cluster": "org.apache.kafka.tools.ClusterTool",
+    "storage": "kafka.tools.StorageTool",
+}
+
+
+def java() -> str:
+    return require("java")
+
+
+def kafka_jars() -> Path:
+    """The folder of Apache Kafka's jars, fetched by Maven the first time."""
+    done = KAFKA_JARS / ".complete"
+    if not done.exists():
+        require("mvn")
+        KAFKA_JARS.parent.mkdir(exist_ok=True)
+        with (KAFKA_JARS.parent / f".kafka-{KAFKA_VERSION}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # test processes beside this one want them too
+            subprocess.run(
+                ["make", "--no-print-directory", str(done.relative_to(ROOT))], cwd=ROOT, check=True
+            )
+    return KAFKA_JARS
+
+
+def java_command(
+    main: str, *args: str, options: Sequence[str] = SHORT_LIVED, log: str = "tools"
+) -> list[str]:
+    """The command that runs ``main`` (a class, or a .java source file) with Kafka's jars."""
+    return [
+        java(),
+        *options,
+        f"-Dlog4j2.configurationFile={LOG4J / f'log4j2-{log}.properties'}",
+        "-cp",
+        f"{kafka_jars()}/*",
+        main,
+        *args,
+    ]
+
+
+def kafka_tool_command(tool: str, *args: str) -> list[str]:
+    """The command for one of Kafka's tools, by its script's name without ``kafka-`` and ``.sh``."""
+    return java_command(TOOLS[tool], *args)
+
+
+def run_kafka_tool(
+    tool: str, *args: str, stdin: str | None = None, check: bool = True, timeout: float = TOOL_TIMEOUT_S
+) -> subprocess.CompletedProcess[str]:
+    """Run one of Kafka's tools to its end; AssertionError with all it said if it fails (unless not ``check``)."""
+    return run(kafka_tool_command(tool, *args), stdin=stdin, check=check, timeout=timeout)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    stdin: str | None = None,
+    check: bool = True,
+    timeout: float = TOOL_TIMEOUT_S,
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a client's command to its end, output as text; AssertionError with all it said if it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            input="" if stdin is None else stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        said = "\n".join(part.decode(errors="replace") for part in (late.stdout, late.stderr) if part)
+        raise AssertionError(f"not done in {timeout} s: {' '.join(command)}\n{said}") from None
+    if check and done.returncode != 0:
+        said = f"{done.stdout}\n{done.stderr}"
+        raise AssertionError(f"status {done.returncode} of {' '.join(command)}\n{said}")
+    return done
