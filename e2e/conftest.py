@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from millstream_harness.kube import CommandFailed, Namespace, run, until
 
 ROOT = Path(__file__).resolve().parent.parent

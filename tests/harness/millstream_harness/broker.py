@@ -41,7 +41,10 @@ class BrokerProcess:
     @property
     def command(self) -> list[str]:
         executable = str(Path(sys.executable).parent / "millstream-broker")
-        return [executable, *(arg for key, value in self.config.items() for arg in ("--override", f"{key}={value}"))]
+        return [
+            executable,
+            *(arg for key, value in self.config.items() for arg in ("--override", f"{key}={value}")),
+        ]
 
     @property
     def pid(self) -> int:

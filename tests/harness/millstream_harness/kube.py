@@ -89,18 +89,20 @@ class Namespace:
     ) -> Json:
         """Wait for a condition of the resource's present generation; returns the whole resource."""
 
+        last: Json = {}
+
         def check() -> Json | None:
+            nonlocal last
             found = self.get(kind, name)
-            seen = next((c for c in found.get("status", {}).get("conditions", []) if c["type"] == type_), {})
+            conditions = found.get("status", {}).get("conditions", [])
+            seen: Json = next((c for c in conditions if c["type"] == type_), {})
+            last = seen
             current = seen.get("observedGeneration") == found["metadata"]["generation"]
             right = seen.get("status") == status and (reason is None or seen.get("reason") == reason)
             if current and right:
                 return found
-            nonlocal last
-            last = seen
             return None
 
-        last: Json = {}
         try:
             return until(f"{type_}={status} {reason or ''} of {kind}/{name}", check, timeout)
         except AssertionError as error:
