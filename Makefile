@@ -17,6 +17,26 @@ setup: .venv/.installed
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(PACKAGES:%=-e ./%)
 	@touch $@
 
+test: setup jars
+	$(BIN)/pytest $(PYTEST)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(PACKAGES:%=%/src) tests/harness e2e bench
+	$(BIN)/lint-imports
+
+# Contexts are the folders themselves; the Spark image takes its jars from one of them.
+images: jars
+	rm -rf spark-operator-jobs/jars && cp -r .jars/spark spark-operator-jobs/jars
+	$(IMAGE_BUILD) millstream/broker:$(VERSION) broker-image
+	$(IMAGE_BUILD) millstream/operator:$(VERSION) operator
+	$(IMAGE_BUILD) millstream/client:$(VERSION) client
+	$(IMAGE_BUILD) millstream/spark:$(VERSION) spark-operator-jobs
+
+e2e: setup images
+	$(BIN)/pytest e2e $(PYTEST)
+
 lock: requirements-dev.in
 	$(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
 	  --no-emit-trusted-host --no-emit-find-links -o requirements-dev.lock requirements-dev.in
