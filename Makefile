@@ -57,3 +57,19 @@ $(KAFKA_JARS)/.complete: bench/kafka/pom.xml
 	@mvn -B -q -Dstyle.color=never -f bench/kafka/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
 	  -DoutputDirectory=$(CURDIR)/$(KAFKA_JARS)
 	@touch $@
+
+# What Spark needs to read the log. Without Maven, Spark fetches the same jars itself (spark.jars.packages).
+SPARK_JARS := .jars/spark
+
+jars:
+	@if command -v mvn >/dev/null; then $(MAKE) --no-print-directory $(SPARK_JARS)/.complete; \
+	else echo 'jars: Maven is not installed; Spark will fetch its Kafka source itself (spark.jars.packages)'; fi
+
+$(SPARK_JARS)/.complete: spark-operator-jobs/pom.xml
+	@echo "jars: fetching Spark's Kafka source into $(SPARK_JARS)"
+	@rm -rf $(SPARK_JARS)
+	@mvn -B -q -Dstyle.color=never -f spark-operator-jobs/pom.xml
+	@touch $@
+
+demo: setup jars
+	@$(BIN)/python examples/flights/demo.py
