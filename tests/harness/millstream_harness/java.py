@@ -85,7 +85,7 @@ def kafka_tool_command(tool: str, *args: str) -> list[str]:
 def run_kafka_tool(
     tool: str, *args: str, stdin: str | None = None, check: bool = True, timeout: float = TOOL_TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of Kafka's tools to its end; AssertionError with all it said if it fails (unless not ``check``)."""
+    """Run one of Kafka's tools to its end; AssertionError with all it said if it fails and ``check``."""
     return run(kafka_tool_command(tool, *args), stdin=stdin, check=check, timeout=timeout)
 
 

@@ -1,0 +1,31 @@
+"""The broker that every client's test talks to: Millstream, or with ``COMPAT_PEER=kafka`` Apache Kafka itself.
+
+Running the same tests against Apache Kafka shows that they ask only for what Kafka does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.kafka import KafkaProcess
+
+# No wait for further members: the tests start their members one after the other.
+CONFIG = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "5"}
+
+
+@pytest.fixture(scope="session")
+def compat_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess | KafkaProcess]:
+    folder = tmp_path_factory.mktemp("compat-broker")
+    peer = os.environ.get("COMPAT_PEER", "millstream")
+    process = KafkaProcess(folder, CONFIG) if peer == "kafka" else BrokerProcess(folder, CONFIG)
+    with process as broker:
+        yield broker
+
+
+@pytest.fixture
+def bootstrap(compat_broker: BrokerProcess | KafkaProcess) -> str:
+    return compat_broker.bootstrap

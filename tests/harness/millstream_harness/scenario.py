@@ -1,0 +1,72 @@
+"""What every client is asked to do, so that each compatibility test tells the same story.
+
+A client produces ``RECORDS`` once with each codec and reads back exactly them; its groups resume where they
+committed, share partitions and hand them over; its admin calls create, describe and delete topics.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+BASE_TIMESTAMP_MS = 1_700_000_000_000
+DEADLINE_S = 30.0
+
+T = TypeVar("T")
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A record as a client writes it and must read it back."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    timestamp_ms: int
+
+
+def _sample(number: int) -> Sample:
+    return Sample(
+        key=None if number % 10 == 9 else b"key-%d" % (number % 7),
+        value=None if number % 25 == 24 else b"value-%d " % number + b"x" * (number * 3),
+        headers=() if number % 3 else (("trace", b"%d" % number), ("empty", b"")),
+        timestamp_ms=BASE_TIMESTAMP_MS + number,
+    )
+
+
+# Keys and values that are null, empty headers, values long enough for a codec to matter.
+RECORDS: tuple[Sample, ...] = tuple(_sample(number) for number in range(200))
+
+
+def unique(name: str) -> str:
+    """A topic or group name that no other test of this run takes."""
+    return f"{name}-{os.getpid()}-{next(_numbers)}"
+
+
+def eventually(
+    read: Callable[[], T], accept: Callable[[T], bool], what: str, seconds: float = DEADLINE_S
+) -> T:
+    """Call ``read`` until ``accept`` takes what it gives; AssertionError with the last one at the deadline."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = read()
+        if accept(value):
+            return value
+        assert time.monotonic() < deadline, f"{what}: still {value!r} after {seconds} s"
+        time.sleep(0.02)
+
+
+def partitions_by_key(pairs: Iterable[tuple[bytes | None, int]]) -> Mapping[bytes, int]:
+    """The partition of each key; AssertionError where one key is in two."""
+    found: dict[bytes, int] = {}
+    for key, partition in pairs:
+        if key is not None:
+            assert found.setdefault(key, partition) == partition, f"{key!r} is in two partitions"
+    return found
