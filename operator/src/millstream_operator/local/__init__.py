@@ -1,0 +1,10 @@
+"""The local runtime: the operator's resources and plans on a machine without Kubernetes.
+
+manifests   YAML files -> validated resources, or every problem in them at once
+schema      the CRDs' OpenAPI schemas: defaults and validation, as the API server does them
+state       DATA/state.json (what a Kubernetes API server would hold) and the lock on the data folder
+processes   daemons known by pid and start time
+brokers, mirrors, spark   what a StatefulSet, a Deployment and a Job are on Kubernetes
+runtime     LocalRuntime: up, status, down
+command     `millstream local …`
+"""

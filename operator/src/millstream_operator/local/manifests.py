@@ -1,0 +1,256 @@
+"""Manifests: the YAML files of a folder, every document validated before anything is done with one.
+
+The files are those that `kubectl apply -f DIR` takes. Kinds of our own are checked against the CRDs and, together,
+for references that lead nowhere; kinds of Kubernetes itself (a Namespace, the claim a BatchLoad writes to) are known
+and without effect; anything else is an error. All problems are reported at once, each naming file, resource, field,
+value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from millstream_operator.local import schema
+from millstream_operator.local.state import Resource, key_of, namespace_of
+
+API_VERSION = f"{schema.GROUP}/v1alpha1"
+# In the order in which they are made: what is referred to comes first.
+KINDS = ("Cluster", "Topic", "ConsumerGroup", "MirrorMaker", "BatchLoad")
+# Kinds of Kubernetes that a folder of examples may hold; here they have no effect.
+KUBERNETES_KINDS = {
+    "v1": ("ConfigMap", "Namespace", "PersistentVolumeClaim", "Secret", "Service", "ServiceAccount"),
+    "apps/v1": ("Deployment", "StatefulSet"),
+    "batch/v1": ("CronJob", "Job"),
+}
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+# Fields that say something about Kubernetes only. A path names a field; it counts when the manifest has it.
+NO_EFFECT = {
+    "Cluster": (
+        "spec.image",
+        "spec.brokers.storage",
+        "spec.brokers.resources",
+        "spec.brokers.template",
+        "spec.listeners[].type",
+        "spec.listeners[].nodePort",
+        "spec.allowedNamespaces",
+    ),
+    "BatchLoad": ("spec.runner", "spec.spark.image", "spec.spark.executor", "spec.spark.driver.cores"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestProblem:
+    """One thing that is wrong in one file."""
+
+    file: Path
+    resource: str
+    problem: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (str(self.file), self.resource, self.problem) if part)
+
+
+class ManifestError(Exception):
+    """The manifests cannot be taken; nothing was changed."""
+
+    def __init__(self, problems: list[ManifestProblem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """What a folder asks for: resources with their defaults, and what of it has no effect here."""
+
+    resources: list[Resource]
+    without_effect: list[str]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as Kubernetes reads it: a time stays text, a key is text and may be there once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} is there twice", key.start_mark
+                )
+            seen.add(key.value)
+        # JSON has texts as keys only.
+        return {_key(key): value for key, value in super().construct_mapping(node, deep).items()}
+
+
+def _key(key: object) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read(folder: Path, known: Mapping[str, Resource]) -> Manifests:
+    """All manifests of a folder (or of one file), validated; ``known`` are those applied before, by key."""
+    problems: list[ManifestProblem] = []
+    found: dict[str, tuple[Path, Resource]] = {}
+    without_effect: list[str] = []
+    for file in _files(folder):
+        for document in _documents(file, problems):
+            where = _title(document)
+            if wrong := _unknown_kind(document):
+                problems.append(ManifestProblem(file, where, wrong))
+            elif document["apiVersion"] != API_VERSION:
+                without_effect.append(f"{where}: belongs to Kubernetes")
+            elif wrong := _bad_metadata(document):
+                problems.append(ManifestProblem(file, where, wrong))
+            elif key_of(document) in found:
+                other = found[key_of(document)][0]
+                problems.append(ManifestProblem(file, where, f"metadata.name: is in {other} already"))
+            else:
+                resource = _with_defaults(document)
+                found[key_of(document)] = (file, resource)
+                wrongs = schema.validate(resource, _schema(document), old=known.get(key_of(document)))
+                problems += [ManifestProblem(file, where, str(wrong)) for wrong in wrongs]
+                without_effect += _without_effect(where, document)
+    if not problems:
+        problems += _dangling(found, known)
+    if problems:
+        raise ManifestError(problems)
+    if not found:
+        raise ManifestError(
+            [ManifestProblem(folder, "", f"has no resource of {API_VERSION} ({', '.join(KINDS)})")]
+        )
+    order = sorted(found, key=lambda key: (KINDS.index(key.split("/")[0]), key))
+    return Manifests([found[key][1] for key in order], sorted(without_effect))
+
+
+def _files(folder: Path) -> list[Path]:
+    if folder.is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise ManifestError([ManifestProblem(folder, "", "there is no such folder or file")])
+    files = sorted(file for file in folder.iterdir() if file.suffix in (".yaml", ".yml") and file.is_file())
+    if not files:
+        raise ManifestError([ManifestProblem(folder, "", "has no file *.yaml or *.yml")])
+    return files
+
+
+def _documents(file: Path, problems: list[ManifestProblem]) -> list[Resource]:
+    try:
+        documents = list(yaml.load_all(file.read_text(), Loader=_Loader))
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(ManifestProblem(file, "", f"cannot be read: {error}"))
+        return []
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}: " if mark else ""
+        problems.append(
+            ManifestProblem(file, "", f"{line}not YAML: {getattr(error, 'problem', None) or error}")
+        )
+        return []
+    found: list[Resource] = []
+    for number, document in enumerate(documents, start=1):
+        if isinstance(document, dict) and document.get("kind") == "List":
+            found += [item for item in document.get("items") or [] if isinstance(item, dict)]
+        elif isinstance(document, dict):
+            found.append(document)
+        elif document is not None:
+            problems.append(
+                ManifestProblem(file, "", f"document {number} is no object with apiVersion and kind")
+            )
+    return found
+
+
+def _title(document: Resource) -> str:
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return f"{document.get('kind') or 'no kind'}/{name or 'no name'}"
+
+
+def _unknown_kind(document: Resource) -> str:
+    version, kind = document.get("apiVersion"), document.get("kind")
+    kinds = KINDS if version == API_VERSION else KUBERNETES_KINDS.get(str(version))
+    if kinds is None:
+        allowed = ", ".join([API_VERSION, *KUBERNETES_KINDS])
+        return f"apiVersion: {_shown(version)} is unknown; allowed: {allowed}"
+    return (
+        "" if kind in kinds else f"kind: {_shown(kind)} is unknown; allowed in {version}: {', '.join(kinds)}"
+    )
+
+
+def _shown(value: object) -> str:
+    return "(left out)" if value is None else f'"{value}"'
+
+
+def _bad_metadata(document: Resource) -> str:
+    metadata = document.get("metadata")
+    if not isinstance(metadata, dict):
+        return "metadata: is required, with a name"
+    for field in ("name", "namespace"):
+        value = metadata.get(field, "default" if field == "namespace" else None)
+        if not isinstance(value, str) or not _NAME.fullmatch(value):
+            allowed = "lower-case letters, digits, - and ., with a letter or digit at both ends"
+            return f"metadata.{field}: {_shown(value)} is not allowed; allowed: {allowed}"
+    return ""
+
+
+def _schema(document: Resource) -> schema.Schema:
+    return schema.crd_schemas()[document["kind"]]
+
+
+def _with_defaults(document: Resource) -> Resource:
+    resource: Resource = schema.with_defaults(document, _schema(document))
+    resource["metadata"] = {**resource["metadata"], "namespace": namespace_of(document)}
+    resource.pop("status", None)
+    return resource
+
+
+def references(resource: Resource) -> Iterator[tuple[str, str]]:
+    """(path, key) of every Cluster that a resource refers to."""
+    spec = resource["spec"]
+    places = [("spec", spec), ("spec.target", spec.get("target"))]
+    places += [(f"spec.sources[{index}]", source) for index, source in enumerate(spec.get("sources", ()))]
+    for path, place in places:
+        if place and (reference := place.get("clusterRef")):
+            namespace = reference.get("namespace") or namespace_of(resource)
+            yield f"{path}.clusterRef", f"Cluster/{namespace}/{reference['name']}"
+
+
+def _dangling(
+    found: Mapping[str, tuple[Path, Resource]], known: Mapping[str, Resource]
+) -> Iterator[ManifestProblem]:
+    clusters = sorted(key for key in {*found, *known} if key.startswith("Cluster/"))
+    for file, resource in found.values():
+        for path, key in references(resource):
+            if key not in clusters:
+                name = key.removeprefix("Cluster/").removeprefix(f"{namespace_of(resource)}/")
+                there = ", ".join(cluster.split("/")[-1] for cluster in clusters) or "none"
+                problem = f'{path}: there is no Cluster "{name}"; there is: {there}'
+                yield ManifestProblem(file, _title(resource), problem)
+
+
+def _without_effect(where: str, document: Resource) -> Iterator[str]:
+    for path in NO_EFFECT.get(document["kind"], ()):
+        if _has(document, path.split(".")):
+            yield f"{where}: {path}"
+
+
+def _has(value: Any, path: list[str]) -> bool:
+    if not path:
+        return True
+    name, rest = path[0].removesuffix("[]"), path[1:]
+    if not isinstance(value, dict) or name not in value:
+        return False
+    if path[0].endswith("[]"):
+        return isinstance(value[name], list) and any(_has(item, rest) for item in value[name])
+    return _has(value[name], rest)

@@ -1,0 +1,151 @@
+"""Daemon processes that outlive the command that started them, known by pid **and** start time.
+
+A pid alone does not name a process: after a crash or a reboot the system gives the number to somebody else, and
+stopping that one would be a disaster. So a `Daemon` carries a token of the moment its process began, as the
+system tells it (`/proc/PID/stat` field 22 with the boot's id; `ps -o lstart` where there is no /proc), and
+whatever does not match is dead to us.
+
+A daemon writes to a log file and says that it serves by a line `ready: KEY=VALUE …`, which `start` waits for.
+Invariant: `start` either returns a daemon that is ready or leaves no process behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+POLL_S = 0.02
+READY = "ready: "
+
+Found = TypeVar("Found")
+
+
+class Daemon(msgspec.Struct, frozen=True, rename="camel"):
+    """A process of ours: ``started`` is the token of its start, ``ready`` what its ready line said."""
+
+    pid: int
+    started: str
+    command: list[str]
+    log: str
+    ready: dict[str, str] = {}
+
+    @property
+    def alive(self) -> bool:
+        return started_at(self.pid) == self.started
+
+
+class StartFailed(Exception):
+    """A daemon ended, or said nothing, before it was ready; the message carries the end of its log."""
+
+
+def started_at(pid: int) -> str | None:
+    """A token of when the process began; None when there is none, or only what is left of one (a zombie)."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)  # reaps it when it was our own child
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None if Path("/proc/self/stat").exists() else _started_at_by_ps(pid)
+    state, *fields = stat[stat.rindex(")") + 2 :].split()  # the name in parentheses may hold anything
+    return None if state in "ZX" else f"{boot}:{fields[18]}"
+
+
+def _started_at_by_ps(pid: int) -> str | None:
+    said = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C"},
+    ).stdout.split()
+    return " ".join(said[1:]) if said and "Z" not in said[0] else None
+
+
+def start(
+    command: Sequence[str],
+    log: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    timeout: float = START_TIMEOUT_S,
+) -> Daemon:
+    """Start a daemon in a session of its own and wait for its ready line (blocking)."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    begun = log.stat().st_size if log.exists() else 0
+    try:
+        # Not subprocess: a Popen object warns when it is forgotten before its process ends, and this one shall be.
+        pid = os.posix_spawnp(
+            command[0],
+            list(command),
+            {**os.environ, **(environment or {})},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
+    except OSError as error:
+        raise StartFailed(f"{command[0]} cannot be started: {error.strerror}") from error
+    started = started_at(pid)
+
+    def ready() -> dict[str, str] | None:
+        said = _since(log, begun)
+        for line in said.splitlines(keepends=True):
+            if line.startswith(READY) and line.endswith("\n"):
+                return dict(pair.split("=", 1) for pair in line[len(READY) :].split() if "=" in pair)
+        if started is None or started_at(pid) != started:
+            raise StartFailed(f"{Path(command[0]).name} ended before it was ready: {_last_lines(said)}")
+        return None
+
+    try:
+        fields = wait_for(ready, timeout)
+        if fields is None or started is None:
+            raise StartFailed(f"{Path(command[0]).name} was not ready in {timeout:.0f} s; its log is {log}")
+    except BaseException:
+        if started is not None:
+            stop(Daemon(pid, started, list(command), str(log)), timeout=1.0)
+        raise
+    return Daemon(pid, started, list(command), str(log), fields)
+
+
+def stop(daemon: Daemon, timeout: float = STOP_TIMEOUT_S) -> bool:
+    """SIGTERM, and SIGKILL after ``timeout``; False when it was not running. Blocking."""
+    if not daemon.alive:
+        return False
+    for sign, patience in ((signal.SIGTERM, timeout), (signal.SIGKILL, STOP_TIMEOUT_S)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(daemon.pid, sign)
+        if wait_for(lambda: not daemon.alive, patience):
+            return True
+    raise StartFailed(f"process {daemon.pid} ({daemon.command[0]}) does not end")
+
+
+def wait_for(found: Callable[[], Found | None], timeout: float) -> Found | None:
+    """Ask until the answer is true or the time is up; the last answer. Asks at least once."""
+    deadline = time.monotonic() + timeout
+    while not (answer := found()) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return answer
+
+
+def _since(log: Path, position: int) -> str:
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(position)
+        return file.read().decode(errors="replace")
+    return ""
+
+
+def _last_lines(said: str, count: int = 3) -> str:
+    lines = [line for line in said.splitlines() if line.strip()]
+    return " | ".join(lines[-count:]) or "it said nothing"

@@ -1,0 +1,121 @@
+"""What the local runtime knows, in `DATA/state.json`: the part that a Kubernetes API server plays elsewhere.
+
+    {"version": 1,
+     "resources": {"Topic/default/orders": {the resource with defaults, uid, generation and status}},
+     "daemons":   {"broker/default/west/0": {"pid": …, "started": …, "command": […], "ready": {…}}},
+     "ports":     {"default/west": {"internal": 9092, "http": 9404}}}
+
+Invariants: the file is replaced whole (written aside, synced, renamed), so a reader needs no lock; whoever changes
+it holds an exclusive `flock` on `DATA/.lock`, which the system lets go of when the process dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from millstream_operator.local.processes import Daemon
+
+Resource = dict[str, Any]
+
+
+class StateError(Exception):
+    """The data folder cannot be used; the message says why and what to do."""
+
+
+class State(msgspec.Struct):
+    version: int = 1
+    resources: dict[str, Resource] = {}
+    daemons: dict[str, Daemon] = {}
+    ports: dict[str, dict[str, int]] = {}
+
+    def of_kind(self, kind: str) -> list[Resource]:
+        return [resource for key, resource in sorted(self.resources.items()) if key.split("/")[0] == kind]
+
+    def apply(self, resource: Resource) -> Resource:
+        """Store a resource as an API server does: uid once, a new generation when the spec changed, status kept."""
+        key = key_of(resource)
+        before = self.resources.get(key)
+        after = copy.deepcopy(resource)
+        after.pop("status", None)
+        metadata = after["metadata"]
+        metadata["namespace"] = namespace_of(resource)
+        if before is None:
+            metadata |= {
+                "uid": str(uuid.uuid4()),
+                "generation": 1,
+                "creationTimestamp": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            }
+        else:
+            known = before["metadata"]
+            metadata |= {name: known[name] for name in ("uid", "creationTimestamp")}
+            metadata["generation"] = known["generation"] + (before.get("spec") != after.get("spec"))
+            if "status" in before:
+                after["status"] = before["status"]
+        self.resources[key] = after
+        return after
+
+
+def namespace_of(resource: Resource) -> str:
+    namespace: str = resource["metadata"].get("namespace") or "default"
+    return namespace
+
+
+def key_of(resource: Resource) -> str:
+    return f"{resource['kind']}/{namespace_of(resource)}/{resource['metadata']['name']}"
+
+
+class Store:
+    """`state.json` of one data folder."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.file = data / "state.json"
+
+    def load(self) -> State:
+        try:
+            return msgspec.json.decode(self.file.read_bytes(), type=State)
+        except FileNotFoundError:
+            return State()
+        except (OSError, msgspec.MsgspecError) as error:
+            raise StateError(f"{self.file} cannot be read: {error}") from error
+
+    def save(self, state: State) -> None:
+        aside = self.file.with_suffix(".json.new")
+        with aside.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(state, order="deterministic"), indent=1))
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self.file)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the data folder for changes; StateError when another command has it."""
+        try:
+            self.data.mkdir(parents=True, exist_ok=True)
+            lock = (self.data / ".lock").open("a+")
+        except OSError as error:
+            raise StateError(f"--data: {self.data} cannot be written: {error.strerror}") from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                lock.seek(0)
+                holder = lock.read().strip()
+                raise StateError(
+                    f"--data: {self.data} is in use by another `millstream local` (process {holder}); "
+                    "wait for it to end"
+                ) from error
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            yield
