@@ -1,0 +1,115 @@
+"""Condition types, reasons, and the one way to set a condition.
+
+Conditions follow Kubernetes' conventions: a list keyed by type, ``Ready`` first; ``lastTransitionTime`` changes only
+when ``status`` does. Every reason that any reconcile may give is listed here, so that users can look them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from enum import StrEnum
+
+import msgspec
+
+
+class ConditionType(StrEnum):
+    READY = "Ready"
+    LAGGING = "Lagging"  # ConsumerGroup
+    CAUGHT_UP = "CaughtUp"  # MirrorMaker
+    SOURCE_REACHABLE = "SourceReachable"  # MirrorMaker
+    SUCCEEDED = "Succeeded"  # BatchLoad
+
+
+class Reason(StrEnum):
+    # every kind
+    INVALID_SPEC = "InvalidSpec"
+    RECONCILE_FAILED = "ReconcileFailed"
+    # everything with a clusterRef
+    CLUSTER_NOT_FOUND = "ClusterNotFound"
+    CLUSTER_NOT_READY = "ClusterNotReady"
+    NAMESPACE_NOT_ALLOWED = "NamespaceNotAllowed"
+    # Cluster
+    ALL_BROKERS_READY = "AllBrokersReady"
+    BROKERS_STARTING = "BrokersStarting"
+    REPLICATION_NOT_AVAILABLE = "ReplicationNotAvailable"
+    ZOOKEEPER_NOT_AVAILABLE = "ZooKeeperNotAvailable"
+    VOLUME_SHRINK_REFUSED = "VolumeShrinkRefused"
+    # Topic
+    TOPIC_READY = "TopicReady"
+    PARTITION_DECREASE_REFUSED = "PartitionDecreaseRefused"
+    REPLICATION_CHANGE_REFUSED = "ReplicationChangeRefused"
+    INVALID_REPLICATION_FACTOR = "InvalidReplicationFactor"
+    INVALID_TOPIC = "InvalidTopic"
+    CONFLICTING_TOPIC = "ConflictingTopic"
+    UNDER_REPLICATED = "UnderReplicated"
+    DELETING = "Deleting"
+    # Cluster, Topic: a key or value of spec.config that the broker refuses
+    INVALID_CONFIG = "InvalidConfig"
+    # ConsumerGroup
+    GROUP_OBSERVED = "GroupObserved"
+    CONFLICTING_GROUP = "ConflictingGroup"
+    TOPIC_NOT_FOUND = "TopicNotFound"
+    WITHIN_MAX_LAG = "WithinMaxLag"
+    ABOVE_MAX_LAG = "AboveMaxLag"
+    # MirrorMaker
+    MIRRORING = "Mirroring"
+    WORKERS_STARTING = "WorkersStarting"
+    NO_WORKERS = "NoWorkers"
+    SAME_CLUSTER = "SameCluster"
+    SOURCES_REACHABLE = "SourcesReachable"
+    SOURCE_UNREACHABLE = "SourceUnreachable"
+    CAUGHT_UP = "CaughtUp"
+    BEHIND = "Behind"
+    # BatchLoad
+    WAITING_FOR_RECORDS = "WaitingForRecords"
+    RUN_PENDING = "RunPending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    RUN_FAILED = "RunFailed"
+    RUNNER_NOT_AVAILABLE = "RunnerNotAvailable"
+    OUTPUT_NOT_WRITABLE = "OutputNotWritable"
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    type: str
+    status: str  # "True", "False" or "Unknown"
+    reason: str
+    message: str
+    last_transition_time: str
+    observed_generation: int | None = None
+
+
+def rfc3339(moment: datetime) -> str:
+    """A time as Kubernetes writes it: UTC, whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def set_condition(
+    conditions: Iterable[Condition],
+    kind: ConditionType,
+    status: bool | None,
+    reason: Reason,
+    message: str,
+    *,
+    generation: int | None,
+    now: datetime,
+) -> tuple[Condition, ...]:
+    """The conditions with one set: ``Ready`` first, the rest by type. ``None`` is Unknown."""
+    text = {True: "True", False: "False", None: "Unknown"}[status]
+    before = {condition.type: condition for condition in conditions}
+    old = before.get(kind.value)
+    before[kind.value] = Condition(
+        type=kind.value,
+        status=text,
+        reason=reason.value,
+        message=message,
+        last_transition_time=old.last_transition_time if old and old.status == text else rfc3339(now),
+        observed_generation=generation,
+    )
+    return tuple(sorted(before.values(), key=lambda c: (c.type != ConditionType.READY.value, c.type)))
+
+
+def drop_condition(conditions: Iterable[Condition], kind: ConditionType) -> tuple[Condition, ...]:
+    """The conditions without one, for what no longer applies."""
+    return tuple(condition for condition in conditions if condition.type != kind.value)
