@@ -1,0 +1,389 @@
+"""The broker's configuration: Kafka's keys, typed, from a properties file and `--override`.
+
+Keys are defined in `config_keys`; this module gives them types and rules. Every value is checked before anything
+is started, and an error says the key, the value and what is allowed:
+
+    log.segment.bytes=lots: expected a whole number from 14 to 2147483647
+
+A topic key has *synonyms*: the broker keys that give its default, the first that is set wins, each with the factor
+of its unit (`retention.ms` ← `log.retention.ms`, `log.retention.minutes` × 60000, `log.retention.hours` ×
+3600000). Values come, strongest first, from the topic, this broker's dynamic settings, the cluster's dynamic
+settings, the properties file, and the default (KIP-226); `describe_topic` and `describe_broker` tell which.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import cast
+
+Value = bool | int | float | str | list[str] | None
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; its text is one line for people."""
+
+
+class Type(IntEnum):
+    """Kafka's ConfigDef types, by their numbers in DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Source(IntEnum):
+    """Where a value comes from, by the numbers of DescribeConfigs (KIP-226)."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_CLUSTER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is allowed, as a test and as words."""
+
+    allows: Callable[[Value], bool]
+    words: str
+
+
+def between(low: float, high: float) -> Rule:
+    words = f"from {low} to {high}"
+    return Rule(lambda value: value is None or low <= cast(float, value) <= high, words)
+
+
+def at_least(low: float) -> Rule:
+    return Rule(lambda value: value is None or cast(float, value) >= low, f"of at least {low}")
+
+
+def one_of(*names: str) -> Rule:
+    return Rule(lambda value: value in names, "one of " + ", ".join(names))
+
+
+def some_of(*names: str) -> Rule:
+    return Rule(
+        lambda value: bool(value) and set(cast(list[str], value)) <= set(names), "of " + ", ".join(names)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """A broker key that gives a topic key's default, and the factor to the topic key's unit."""
+
+    name: str
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One configuration key. `inert` keys are accepted, as Kafka's own files have them, and change nothing."""
+
+    name: str
+    type: Type
+    default: Value
+    doc: str
+    rule: Rule | None = None
+    dynamic: bool = False
+    inert: bool = False
+    synonyms: tuple[Synonym, ...] = ()
+
+    def parse(self, text: str) -> Value:
+        """The typed value of `text`; raises ConfigError."""
+        text = text.strip()
+        value: Value
+        try:
+            if self.type is Type.BOOLEAN:
+                value = {"true": True, "false": False}[text.lower()]
+            elif self.type in _RANGES:
+                value = int(text)
+                low, high = _RANGES[self.type]
+                if not low <= value <= high:
+                    raise ValueError
+            elif self.type is Type.DOUBLE:
+                value = float(text)
+            elif self.type is Type.LIST:
+                value = [item.strip() for item in text.split(",") if item.strip()]
+            else:
+                value = text
+        except (ValueError, KeyError):
+            raise ConfigError(f"{self.name}={text}: expected {self.expected}") from None
+        if self.rule is not None and not self.rule.allows(value):
+            raise ConfigError(f"{self.name}={text}: expected {self.expected}")
+        return value
+
+    @property
+    def expected(self) -> str:
+        noun = _NOUNS[self.type]
+        return f"{noun} {self.rule.words}" if self.rule else noun
+
+
+_RANGES = {Type.SHORT: (-(2**15), 2**15 - 1), Type.INT: (-(2**31), INT_MAX), Type.LONG: (-(2**63), LONG_MAX)}
+_NOUNS = {
+    Type.BOOLEAN: "true or false",
+    Type.STRING: "text",
+    Type.INT: "a whole number",
+    Type.SHORT: "a whole number",
+    Type.LONG: "a whole number",
+    Type.DOUBLE: "a number",
+    Type.LIST: "a comma-separated list",
+}
+
+
+def as_text(value: Value) -> str | None:
+    """A value as DescribeConfigs and properties files write it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(value) if isinstance(value, list) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One value as DescribeConfigs shows it; `synonyms` lists (key, value, source), strongest first."""
+
+    key: Key
+    value: str | None
+    source: Source
+    synonyms: tuple[tuple[str, str | None, Source], ...]
+
+
+class BrokerConfig:
+    """The broker's values: given in the file or by --override, changed dynamically, or default."""
+
+    def __init__(self, given: Mapping[str, str] | None = None) -> None:
+        from .config_keys import BROKER_KEYS
+
+        self._keys = BROKER_KEYS
+        self._layers: dict[Source, dict[str, Value]] = {
+            Source.DYNAMIC_BROKER: {},
+            Source.DYNAMIC_CLUSTER: {},
+            Source.STATIC_BROKER: self._parse(given or {}),
+        }
+
+    def _parse(self, given: Mapping[str, str]) -> dict[str, Value]:
+        return {name: known_key(self._keys, name).parse(text) for name, text in given.items()}
+
+    def __getitem__(self, name: str) -> Value:
+        for layer in self._layers.values():
+            if name in layer:
+                return layer[name]
+        return self._keys[name].default
+
+    def integer(self, name: str) -> int:
+        value = self[name]
+        assert isinstance(value, int), name
+        return value
+
+    def text(self, name: str) -> str:
+        value = self[name]
+        assert isinstance(value, str), name
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self[name]
+        assert isinstance(value, bool), name
+        return value
+
+    def strings(self, name: str) -> list[str]:
+        value = self[name]
+        assert isinstance(value, list), name
+        return value
+
+    def is_set(self, name: str) -> bool:
+        return any(name in layer for layer in self._layers.values())
+
+    def first_set(self, *synonyms: Synonym) -> int:
+        """The first of the keys that is set, times its factor; the last one's default where none is."""
+        for synonym in synonyms:
+            value = self[synonym.name]
+            if value is not None and (self.is_set(synonym.name) or synonym is synonyms[-1]):
+                return _scaled(value, synonym.factor)
+        raise AssertionError(synonyms)
+
+    def inert(self) -> list[str]:
+        """The keys that were given although nothing here depends on them."""
+        return sorted(name for name in self._layers[Source.STATIC_BROKER] if self._keys[name].inert)
+
+    def set_dynamic(self, source: Source, given: Mapping[str, str]) -> None:
+        """Replace one dynamic layer; raises ConfigError before anything changes."""
+        parsed = self._parse(given)
+        for name in parsed:
+            if not self._keys[name].dynamic:
+                raise ConfigError(
+                    f"{name} cannot be changed while the broker runs: set it in the file, then restart"
+                )
+        self._layers[source] = parsed
+
+    def describe(self) -> list[Entry]:
+        return [self._entry(key) for key in self._keys.values()]
+
+    def _entry(self, key: Key) -> Entry:
+        synonyms = self.synonyms(key.name)
+        return Entry(
+            key, as_text(self[key.name]), synonyms[0][2] if synonyms else Source.DEFAULT, tuple(synonyms)
+        )
+
+    def synonyms(self, name: str) -> list[tuple[str, str | None, Source]]:
+        """(key, value, source) of one broker key, strongest first; the default only where there is one."""
+        found = [
+            (name, as_text(layer[name]), source) for source, layer in self._layers.items() if name in layer
+        ]
+        if (default := self._keys[name].default) is not None:
+            found.append((name, as_text(default), Source.DEFAULT))
+        return found
+
+
+def _scaled(value: Value, factor: int) -> int:
+    assert isinstance(value, int)
+    return value * factor if value >= 0 else value
+
+
+class TopicConfig:
+    """A topic's values: its own overrides over the broker's."""
+
+    def __init__(self, broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
+        from .config_keys import TOPIC_KEYS
+
+        self._keys = TOPIC_KEYS
+        self._broker = broker
+        self.overrides = dict(overrides)
+        self._parsed = {name: known_key(TOPIC_KEYS, name).parse(text) for name, text in overrides.items()}
+        self._check_together()
+
+    def _check_together(self) -> None:
+        low, high = self["min.compaction.lag.ms"], self["max.compaction.lag.ms"]
+        if cast(int, low) > cast(int, high):
+            raise ConfigError(
+                f"min.compaction.lag.ms={low}: expected at most max.compaction.lag.ms, which is {high}"
+            )
+
+    def __getitem__(self, name: str) -> Value:
+        if name in self._parsed:
+            return self._parsed[name]
+        key = self._keys[name]
+        for synonym in key.synonyms:
+            if self._broker.is_set(synonym.name) and (value := self._broker[synonym.name]) is not None:
+                return (
+                    value if isinstance(value, bool | str | float | list) else _scaled(value, synonym.factor)
+                )
+        return key.default
+
+    def integer(self, name: str) -> int:
+        value = self[name]
+        assert isinstance(value, int), name
+        return value
+
+    def describe(self) -> list[Entry]:
+        entries = []
+        for key in self._keys.values():
+            synonyms: list[tuple[str, str | None, Source]] = []
+            if key.name in self.overrides:
+                synonyms.append((key.name, as_text(self[key.name]), Source.TOPIC))
+            of_broker = [found for synonym in key.synonyms for found in self._broker.synonyms(synonym.name)]
+            synonyms += sorted(of_broker, key=lambda found: found[2])
+            source = synonyms[0][2] if synonyms else Source.DEFAULT
+            entries.append(Entry(key, as_text(self[key.name]), source, tuple(synonyms)))
+        return entries
+
+
+def known_key(keys: Mapping[str, Key], name: str) -> Key:
+    """The key of that name; raises ConfigError with the nearest name there is."""
+    if (key := keys.get(name)) is None:
+        near = difflib.get_close_matches(name, keys, 1)
+        raise ConfigError(
+            f"{name}: no such configuration key" + (f"; did you mean {near[0]}?" if near else "")
+        )
+    return key
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Java's .properties format: `key=value`, `key: value` or `key value`, # and ! comments, \\ continues a line."""
+    found: dict[str, str] = {}
+    for line in _logical_lines(text.splitlines()):
+        end = next((at for at, char in enumerate(line) if char in "=: \t"), len(line))
+        key, rest = line[:end], line[end:].lstrip(" \t")
+        if rest[:1] in ("=", ":"):
+            rest = rest[1:]
+        found[key] = rest.strip().replace("\\\\", "\\")
+    return found
+
+
+def _logical_lines(lines: Iterable[str]) -> Iterable[str]:
+    joined = ""
+    for line in lines:
+        line = line.lstrip()
+        if not joined and (not line or line[0] in "#!"):
+            continue
+        if line.endswith("\\") and not line.endswith("\\\\"):
+            joined += line[:-1]
+            continue
+        yield joined + line
+        joined = ""
+    if joined:
+        yield joined
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """`NAME://host:port`, and the security protocol its name stands for."""
+
+    name: str
+    host: str
+    port: int
+    protocol: str = "PLAINTEXT"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_listeners(config: BrokerConfig, key: str) -> list[Listener]:
+    """The listeners in `listeners` or `advertised.listeners`; raises ConfigError."""
+    protocols = {}
+    for pair in config.strings("listener.security.protocol.map"):
+        name, _, protocol = pair.partition(":")
+        protocols[name] = protocol
+    listeners = [_listener(key, text, protocols) for text in config.strings(key)]
+    for what in ("name", "port"):
+        seen = [getattr(listener, what) for listener in listeners if listener.port or what == "name"]
+        if key == "listeners" and len(set(seen)) < len(seen):
+            raise ConfigError(f"{key}={','.join(config.strings(key))}: each listener needs its own {what}")
+    return listeners
+
+
+def _listener(key: str, text: str, protocols: Mapping[str, str]) -> Listener:
+    name, separator, address = text.partition("://")
+    host, colon, port = address.rpartition(":")
+    if not (separator and colon and name and port.isdigit() and int(port) < 65536):
+        raise ConfigError(f"{key}={text}: expected NAME://HOST:PORT, as in PLAINTEXT://127.0.0.1:9092")
+    if name not in protocols:
+        raise ConfigError(
+            f"{key}={text}: the name {name} is not in listener.security.protocol.map: expected one of "
+            + ", ".join(protocols)
+        )
+    if protocols[name] != "PLAINTEXT":
+        raise ConfigError(
+            f"{key}={text}: the security protocol {protocols[name]} is not served: expected PLAINTEXT"
+        )
+    return Listener(name, host.strip("[]"), int(port), protocols[name])
+
+
+def parse_address(key: str, text: str) -> tuple[str, int]:
+    """`host:port`; raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not (colon and port.isdigit() and int(port) < 65536):
+        raise ConfigError(f"{key}={text}: expected HOST:PORT, as in 127.0.0.1:9404")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,113 @@
+"""What the brokers of a cluster agree on, and the one interface to where it is kept.
+
+Two implementations: `embedded` (a cluster of one broker, a file) and ZooKeeper (a cluster of many). What both
+promise:
+
+- A write has happened, durably, when the call returns; it either happened whole or not at all.
+- A partition's state (leader, leader epoch, ISR) is written on condition of the version that was read:
+  `Conflict` means that somebody else wrote in between, and the state must be read again.
+- `changes` is called on the loop after every change, with the state as it is then, whoever made the change.
+- A topic that is deleted stays in `deleting` until its brokers have removed its logs (`topic_removed`), so that a
+  crash in between is finished after the restart rather than leaving the logs behind.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..config import Listener
+
+NO_LEADER = -1
+
+
+class CoordinationError(Exception):
+    """The coordinator cannot be used; the text says why, in one line."""
+
+
+class Conflict(CoordinationError):
+    """What was to be changed is not what it was when it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRecord:
+    """A broker that lives."""
+
+    broker_id: int
+    listeners: tuple[Listener, ...]
+    rack: str | None = None
+    epoch: int = 0
+
+    def endpoint(self, listener_name: str) -> Listener:
+        """Where clients of that listener reach the broker."""
+        named = [listener for listener in self.listeners if listener.name == listener_name]
+        return (named or list(self.listeners))[0]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """Where a partition's replicas are and which of them leads; `version` conditions the next write."""
+
+    replicas: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A topic; `config` has its overrides only, as text."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: tuple[PartitionRecord, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """All of it at one time. Dynamic broker configuration is by broker id, None for the whole cluster's."""
+
+    cluster_id: str
+    brokers: Mapping[int, BrokerRecord]
+    topics: Mapping[str, TopicRecord]
+    controller_id: int
+    deleting: Mapping[uuid.UUID, str] = field(default_factory=dict)
+    broker_configs: Mapping[int | None, Mapping[str, str]] = field(default_factory=dict)
+
+
+class Coordination(Protocol):
+    """See the module's docstring for what every method promises."""
+
+    changes: Callable[[ClusterState], None]
+
+    async def join(self, broker: BrokerRecord) -> ClusterState:
+        """Register this broker, under a new epoch; raises CoordinationError when its id is taken."""
+        ...
+
+    async def create_topic(self, topic: TopicRecord) -> None:
+        """Raises Conflict when there is a topic of that name."""
+        ...
+
+    async def add_partitions(self, name: str, partitions: tuple[PartitionRecord, ...]) -> None: ...
+
+    async def set_topic_config(self, name: str, config: Mapping[str, str]) -> None: ...
+
+    async def set_broker_config(self, broker_id: int | None, config: Mapping[str, str]) -> None: ...
+
+    async def write_partition(self, name: str, index: int, record: PartitionRecord) -> PartitionRecord:
+        """Write if the stored version still is `record.version`; returns the record as it now is. Raises Conflict."""
+        ...
+
+    async def delete_topic(self, name: str) -> None: ...
+
+    async def topic_removed(self, topic_id: uuid.UUID) -> None: ...
+
+    async def allocate_producer_ids(self) -> range:
+        """A block of producer ids that nobody else gets, ever."""
+        ...
+
+    async def leave(self) -> None: ...

@@ -1,0 +1,255 @@
+"""Coordination of a cluster of one broker: one JSON file, `coordination.json`, in the first log directory.
+
+    {"version": 1,
+     "cluster_id": "5Zx…",                       Kafka's form: 16 random bytes in unpadded URL-safe base64
+     "broker_epoch": 7,                          how often a broker has joined
+     "next_producer_id": 3000,
+     "topics": {"flights": {"id": "…", "config": {"retention.ms": "1000"},
+                            "partitions": [{"replicas": [1], "leader": 1, "leader_epoch": 2, "isr": [1], "version": 3}]}},
+     "deleting": {"TOPIC-ID": "name"},
+     "broker_configs": {"": {}, "1": {"log.retention.ms": "1000"}}}
+
+It is replaced atomically: written beside itself, fsynced, renamed, and the folder fsynced, so a crash leaves the old
+file or the new one. Writing happens in a thread, one change after the other; a change that cannot be written has not
+happened.
+
+Joining elects the broker leader of all its partitions under a new leader epoch, as a controller would after the
+broker was away: consumers that read records which a crash of the machine then took back notice it by the epoch
+(KIP-320).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from . import BrokerRecord, ClusterState, Conflict, CoordinationError, PartitionRecord, TopicRecord
+
+FILE_NAME = "coordination.json"
+PRODUCER_ID_BLOCK = 1000
+
+
+def new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the file holds."""
+
+    cluster_id: str
+    broker_epoch: int = 0
+    next_producer_id: int = 0
+    topics: Mapping[str, TopicRecord] = field(default_factory=dict)
+    deleting: Mapping[uuid.UUID, str] = field(default_factory=dict)
+    broker_configs: Mapping[int | None, Mapping[str, str]] = field(default_factory=dict)
+
+    def topic(self, name: str) -> TopicRecord:
+        if (topic := self.topics.get(name)) is None:
+            raise Conflict(f"there is no topic {name}")
+        return topic
+
+    def with_topic(self, topic: TopicRecord) -> Stored:
+        return replace(self, topics={**self.topics, topic.name: topic})
+
+
+class EmbeddedCoordination:
+    """`Coordination` for one broker. `known_cluster_id` is used where the file does not exist yet."""
+
+    def __init__(self, folder: Path, known_cluster_id: str | None = None) -> None:
+        self._path = folder / FILE_NAME
+        self._writing = asyncio.Lock()
+        self._broker: BrokerRecord | None = None
+        self.changes: Callable[[ClusterState], None] = lambda state: None
+        self.is_new = not self._path.exists()
+        self._stored = Stored(known_cluster_id or new_cluster_id()) if self.is_new else _load(self._path)
+
+    @property
+    def cluster_id(self) -> str:
+        return self._stored.cluster_id
+
+    def adopt(self, topics: Iterable[TopicRecord]) -> None:
+        """Take over topics whose logs were found although the file was not; before joining."""
+        for topic in topics:
+            self._stored = self._stored.with_topic(topic)
+
+    def state(self) -> ClusterState:
+        assert self._broker is not None, "join comes first"
+        stored, broker_id = self._stored, self._broker.broker_id
+        return ClusterState(
+            stored.cluster_id,
+            {broker_id: self._broker},
+            stored.topics,
+            broker_id,
+            stored.deleting,
+            stored.broker_configs,
+        )
+
+    async def join(self, broker: BrokerRecord) -> ClusterState:
+        def elect(stored: Stored) -> Stored:
+            topics = {
+                topic.name: replace(
+                    topic, partitions=tuple(_elect(one, broker.broker_id) for one in topic.partitions)
+                )
+                for topic in stored.topics.values()
+            }
+            return replace(stored, broker_epoch=stored.broker_epoch + 1, topics=topics)
+
+        self._broker = broker
+        await self._change(elect)
+        self._broker = replace(broker, epoch=self._stored.broker_epoch)
+        return self.state()
+
+    async def create_topic(self, topic: TopicRecord) -> None:
+        def create(stored: Stored) -> Stored:
+            if topic.name in stored.topics:
+                raise Conflict(f"there is a topic {topic.name}")
+            return stored.with_topic(topic)
+
+        await self._change(create)
+
+    async def add_partitions(self, name: str, partitions: tuple[PartitionRecord, ...]) -> None:
+        def add(stored: Stored) -> Stored:
+            topic = stored.topic(name)
+            return stored.with_topic(replace(topic, partitions=topic.partitions + partitions))
+
+        await self._change(add)
+
+    async def set_topic_config(self, name: str, config: Mapping[str, str]) -> None:
+        await self._change(lambda stored: stored.with_topic(replace(stored.topic(name), config=dict(config))))
+
+    async def set_broker_config(self, broker_id: int | None, config: Mapping[str, str]) -> None:
+        await self._change(
+            lambda stored: replace(stored, broker_configs={**stored.broker_configs, broker_id: dict(config)})
+        )
+
+    async def write_partition(self, name: str, index: int, record: PartitionRecord) -> PartitionRecord:
+        written = replace(record, version=record.version + 1)
+
+        def write(stored: Stored) -> Stored:
+            topic = stored.topic(name)
+            if topic.partitions[index].version != record.version:
+                raise Conflict(f"{name}-{index} was changed meanwhile")
+            partitions = (*topic.partitions[:index], written, *topic.partitions[index + 1 :])
+            return stored.with_topic(replace(topic, partitions=partitions))
+
+        await self._change(write)
+        return written
+
+    async def delete_topic(self, name: str) -> None:
+        def delete(stored: Stored) -> Stored:
+            topic = stored.topic(name)
+            topics = {other: record for other, record in stored.topics.items() if other != name}
+            return replace(stored, topics=topics, deleting={**stored.deleting, topic.topic_id: name})
+
+        await self._change(delete)
+
+    async def topic_removed(self, topic_id: uuid.UUID) -> None:
+        def forget(stored: Stored) -> Stored:
+            return replace(
+                stored, deleting={id_: name for id_, name in stored.deleting.items() if id_ != topic_id}
+            )
+
+        await self._change(forget)
+
+    async def allocate_producer_ids(self) -> range:
+        await self._change(
+            lambda stored: replace(stored, next_producer_id=stored.next_producer_id + PRODUCER_ID_BLOCK)
+        )
+        end = self._stored.next_producer_id
+        return range(end - PRODUCER_ID_BLOCK, end)
+
+    async def leave(self) -> None:
+        """Wait for a write that is under way."""
+        async with self._writing:
+            self.changes = lambda state: None
+
+    async def _change(self, change: Callable[[Stored], Stored]) -> None:
+        async with self._writing:
+            changed = change(self._stored)
+            try:
+                await asyncio.to_thread(
+                    _write, self._path, json.dumps(_as_json(changed), separators=(",", ":"))
+                )
+            except OSError as error:
+                raise CoordinationError(f"{self._path}: cannot be written: {error.strerror}") from None
+            self._stored = changed
+            self.changes(self.state())
+
+
+def _load(path: Path) -> Stored:
+    try:
+        data = json.loads(path.read_text("utf-8"))
+        if data["version"] != 1:
+            raise CoordinationError(f"{path}: version {data['version']} is not known: expected 1")
+        return Stored(
+            data["cluster_id"],
+            data["broker_epoch"],
+            data["next_producer_id"],
+            {name: _topic_from_json(name, topic) for name, topic in data["topics"].items()},
+            {uuid.UUID(topic_id): name for topic_id, name in data["deleting"].items()},
+            {int(key) if key else None: of for key, of in data["broker_configs"].items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CoordinationError(f"{path}: cannot be read: {error!r}") from None
+
+
+def _as_json(stored: Stored) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "cluster_id": stored.cluster_id,
+        "broker_epoch": stored.broker_epoch,
+        "next_producer_id": stored.next_producer_id,
+        "topics": {name: _topic_as_json(topic) for name, topic in stored.topics.items()},
+        "deleting": {str(topic_id): name for topic_id, name in stored.deleting.items()},
+        "broker_configs": {
+            "" if key is None else str(key): dict(of) for key, of in stored.broker_configs.items()
+        },
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    beside = path.with_suffix(".tmp")
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _elect(partition: PartitionRecord, broker_id: int) -> PartitionRecord:
+    return replace(
+        partition,
+        leader=broker_id,
+        leader_epoch=partition.leader_epoch + 1,
+        isr=(broker_id,),
+        version=partition.version + 1,
+    )
+
+
+def _topic_as_json(topic: TopicRecord) -> dict[str, Any]:
+    fields = ("replicas", "leader", "leader_epoch", "isr", "version")
+    partitions = [{name: getattr(partition, name) for name in fields} for partition in topic.partitions]
+    return {"id": str(topic.topic_id), "config": dict(topic.config), "partitions": partitions}
+
+
+def _topic_from_json(name: str, topic: dict[str, Any]) -> TopicRecord:
+    partitions = tuple(
+        PartitionRecord(
+            tuple(one["replicas"]), one["leader"], one["leader_epoch"], tuple(one["isr"]), one["version"]
+        )
+        for one in topic["partitions"]
+    )
+    return TopicRecord(name, uuid.UUID(topic["id"]), partitions, topic["config"])
