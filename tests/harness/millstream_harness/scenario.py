@@ -35,7 +35,7 @@ class Sample:
 def _sample(number: int) -> Sample:
     return Sample(
         key=None if number % 10 == 9 else b"key-%d" % (number % 7),
-        value=None if number % 25 == 24 else b"value-%d " % number + b"x" * (number * 3),
+        value=None if number % 25 == 23 else b"value-%d " % number + b"x" * (number * 3),
         headers=() if number % 3 else (("trace", b"%d" % number), ("empty", b"")),
         timestamp_ms=BASE_TIMESTAMP_MS + number,
     )
