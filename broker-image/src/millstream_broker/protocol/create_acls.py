@@ -1,0 +1,49 @@
+"""CreateAcls (key 30): adds access rules (KIP-140).
+
+v1 adds pattern types (KIP-290); v2 is flexible; v3 allows the resource type of users (KIP-373).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .api import Api
+from .schema import Struct, array, int8, int16, int32, string
+
+
+@dataclass(slots=True)
+class AclCreation(Struct):
+    resource_type: int = int8()
+    resource_name: str = string()
+    resource_pattern_type: int = int8(since=1, default=3)
+    principal: str = string()
+    host: str = string()
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+@dataclass(slots=True)
+class CreateAclsRequest(Struct):
+    creations: list[AclCreation] = array(AclCreation)
+
+
+@dataclass(slots=True)
+class AclCreationResult(Struct):
+    error_code: int = int16()
+    error_message: str | None = string(nullable=0)
+
+
+@dataclass(slots=True)
+class CreateAclsResponse(Struct):
+    throttle_time_ms: int = int32()
+    results: list[AclCreationResult] = array(AclCreationResult)
+
+
+API = Api(
+    key=30,
+    name="CreateAcls",
+    versions=(0, 3),
+    flexible=2,
+    request=CreateAclsRequest,
+    response=CreateAclsResponse,
+)

@@ -1,0 +1,38 @@
+"""DeleteGroups (key 42): deletes empty groups with their offsets (KIP-229).
+
+v2 is flexible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .api import Api
+from .schema import Struct, array, int16, int32, string
+
+
+@dataclass(slots=True)
+class DeleteGroupsRequest(Struct):
+    groups_names: list[str] = array("string")
+
+
+@dataclass(slots=True)
+class DeletableGroupResult(Struct):
+    group_id: str = string()
+    error_code: int = int16()
+
+
+@dataclass(slots=True)
+class DeleteGroupsResponse(Struct):
+    throttle_time_ms: int = int32()
+    results: list[DeletableGroupResult] = array(DeletableGroupResult)
+
+
+API = Api(
+    key=42,
+    name="DeleteGroups",
+    versions=(0, 2),
+    flexible=2,
+    request=DeleteGroupsRequest,
+    response=DeleteGroupsResponse,
+)

@@ -1,0 +1,56 @@
+"""DescribeAcls (key 29): the access rules that a filter matches (KIP-140).
+
+v1 adds pattern types (KIP-290); v2 is flexible; v3 allows the resource type of users (KIP-373).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .api import Api
+from .schema import Struct, array, int8, int16, int32, string
+
+
+@dataclass(slots=True)
+class DescribeAclsRequest(Struct):
+    resource_type_filter: int = int8()
+    resource_name_filter: str | None = string(nullable=0)
+    pattern_type_filter: int = int8(since=1, default=3)
+    principal_filter: str | None = string(nullable=0)
+    host_filter: str | None = string(nullable=0)
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+@dataclass(slots=True)
+class AclDescription(Struct):
+    principal: str = string()
+    host: str = string()
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+@dataclass(slots=True)
+class DescribeAclsResource(Struct):
+    resource_type: int = int8()
+    resource_name: str = string()
+    pattern_type: int = int8(since=1, default=3)
+    acls: list[AclDescription] = array(AclDescription)
+
+
+@dataclass(slots=True)
+class DescribeAclsResponse(Struct):
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=0)
+    resources: list[DescribeAclsResource] = array(DescribeAclsResource)
+
+
+API = Api(
+    key=29,
+    name="DescribeAcls",
+    versions=(0, 3),
+    flexible=2,
+    request=DescribeAclsRequest,
+    response=DescribeAclsResponse,
+)

@@ -1,0 +1,54 @@
+"""DescribeGroups (key 15): the state of groups, their members and assignments.
+
+v1 adds throttle_time_ms; v3 authorized operations (KIP-430); v4 static members (KIP-345); v5 is flexible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .api import Api
+from .schema import Bytes, Struct, array, boolean, bytes_, int16, int32, string
+
+
+@dataclass(slots=True)
+class DescribeGroupsRequest(Struct):
+    groups: list[str] = array("string")
+    include_authorized_operations: bool = boolean(since=3)
+
+
+@dataclass(slots=True)
+class DescribedGroupMember(Struct):
+    member_id: str = string()
+    group_instance_id: str | None = string(since=4, nullable=4, default=None)
+    client_id: str = string()
+    client_host: str = string()
+    member_metadata: Bytes = bytes_()
+    member_assignment: Bytes = bytes_()
+
+
+@dataclass(slots=True)
+class DescribedGroup(Struct):
+    error_code: int = int16()
+    group_id: str = string()
+    group_state: str = string()
+    protocol_type: str = string()
+    protocol_data: str = string()
+    members: list[DescribedGroupMember] = array(DescribedGroupMember)
+    authorized_operations: int = int32(since=3, default=-2147483648)
+
+
+@dataclass(slots=True)
+class DescribeGroupsResponse(Struct):
+    throttle_time_ms: int = int32(since=1)
+    groups: list[DescribedGroup] = array(DescribedGroup)
+
+
+API = Api(
+    key=15,
+    name="DescribeGroups",
+    versions=(0, 5),
+    flexible=5,
+    request=DescribeGroupsRequest,
+    response=DescribeGroupsResponse,
+)

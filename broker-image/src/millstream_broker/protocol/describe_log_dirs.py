@@ -1,0 +1,62 @@
+"""DescribeLogDirs (key 35): the log folders of a broker, and size and lag of the partitions in them (KIP-113).
+
+v2 is flexible; v3 adds a top-level error; v4 the folder's total and usable bytes (KIP-827).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .api import Api
+from .schema import Struct, array, boolean, int16, int32, int64, string
+
+
+@dataclass(slots=True)
+class DescribableLogDirTopic(Struct):
+    topic: str = string()
+    partitions: list[int] = array("int32")
+
+
+@dataclass(slots=True)
+class DescribeLogDirsRequest(Struct):
+    topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable=0)
+
+
+@dataclass(slots=True)
+class DescribeLogDirsPartition(Struct):
+    partition_index: int = int32()
+    partition_size: int = int64()
+    offset_lag: int = int64()
+    is_future_key: bool = boolean()
+
+
+@dataclass(slots=True)
+class DescribeLogDirsTopic(Struct):
+    name: str = string()
+    partitions: list[DescribeLogDirsPartition] = array(DescribeLogDirsPartition)
+
+
+@dataclass(slots=True)
+class DescribeLogDirsResult(Struct):
+    error_code: int = int16()
+    log_dir: str = string()
+    topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic)
+    total_bytes: int = int64(since=4, default=-1)
+    usable_bytes: int = int64(since=4, default=-1)
+
+
+@dataclass(slots=True)
+class DescribeLogDirsResponse(Struct):
+    throttle_time_ms: int = int32()
+    error_code: int = int16(since=3)
+    results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult)
+
+
+API = Api(
+    key=35,
+    name="DescribeLogDirs",
+    versions=(1, 4),
+    flexible=2,
+    request=DescribeLogDirsRequest,
+    response=DescribeLogDirsResponse,
+)

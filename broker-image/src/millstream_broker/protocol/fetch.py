@@ -1,0 +1,116 @@
+"""Fetch (key 1): reads record batches from partitions, from an offset on, waiting if there is too little.
+
+v4 is the first for record batches of format 2 and for isolation levels; v5 adds log_start_offset; v7 fetch sessions
+(KIP-227); v9 current_leader_epoch (KIP-320); v10 allows zstd; v11 adds racks (KIP-392); v12 is flexible and lets the
+leader say where logs diverge (KIP-595).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .api import Api
+from .schema import Bytes, Sized, Struct, array, int8, int16, int32, int64, records, string, struct
+
+
+@dataclass(slots=True)
+class FetchPartition(Struct):
+    partition: int = int32()
+    current_leader_epoch: int = int32(since=9, default=-1)
+    fetch_offset: int = int64()
+    last_fetched_epoch: int = int32(since=12, default=-1)
+    log_start_offset: int = int64(since=5, default=-1)
+    partition_max_bytes: int = int32()
+
+
+@dataclass(slots=True)
+class FetchTopic(Struct):
+    topic: str = string()
+    partitions: list[FetchPartition] = array(FetchPartition)
+
+
+@dataclass(slots=True)
+class ForgottenTopic(Struct):
+    topic: str = string(since=7)
+    partitions: list[int] = array("int32", since=7)
+
+
+@dataclass(slots=True)
+class FetchRequest(Struct):
+    cluster_id: str | None = string(since=12, nullable=12, tag=0, default=None)
+    replica_id: int = int32(default=-1)
+    max_wait_ms: int = int32()
+    min_bytes: int = int32()
+    max_bytes: int = int32(default=0x7FFFFFFF)
+    isolation_level: int = int8()
+    session_id: int = int32(since=7)
+    session_epoch: int = int32(since=7, default=-1)
+    topics: list[FetchTopic] = array(FetchTopic)
+    forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, since=7)
+    rack_id: str = string(since=11)
+
+
+@dataclass(slots=True)
+class EpochEndOffset(Struct):
+    epoch: int = int32(since=12, default=-1)
+    end_offset: int = int64(since=12, default=-1)
+
+
+@dataclass(slots=True)
+class LeaderIdAndEpoch(Struct):
+    leader_id: int = int32(since=12, default=-1)
+    leader_epoch: int = int32(since=12, default=-1)
+
+
+@dataclass(slots=True)
+class SnapshotId(Struct):
+    end_offset: int = int64(default=-1)
+    epoch: int = int32(default=-1)
+
+
+@dataclass(slots=True)
+class AbortedTransaction(Struct):
+    producer_id: int = int64()
+    first_offset: int = int64()
+
+
+@dataclass(slots=True)
+class PartitionData(Struct):
+    partition_index: int = int32()
+    error_code: int = int16()
+    high_watermark: int = int64()
+    last_stable_offset: int = int64(default=-1)
+    log_start_offset: int = int64(since=5, default=-1)
+    diverging_epoch: EpochEndOffset | None = struct(EpochEndOffset, since=12, tag=0)
+    current_leader: LeaderIdAndEpoch | None = struct(LeaderIdAndEpoch, since=12, tag=1)
+    snapshot_id: SnapshotId | None = struct(SnapshotId, since=12, tag=2)
+    aborted_transactions: list[AbortedTransaction] | None = array(AbortedTransaction, nullable=0)
+    preferred_read_replica: int = int32(since=11, default=-1)
+    records: Bytes | Sized | None = records()
+
+
+@dataclass(slots=True)
+class FetchableTopicResponse(Struct):
+    topic: str = string()
+    partitions: list[PartitionData] = array(PartitionData)
+
+
+@dataclass(slots=True)
+class FetchResponse(Struct):
+    throttle_time_ms: int = int32()
+    error_code: int = int16(since=7)
+    session_id: int = int32(since=7)
+    responses: list[FetchableTopicResponse] = array(FetchableTopicResponse)
+
+
+API = Api(
+    key=1,
+    name="Fetch",
+    versions=(4, 12),
+    flexible=12,
+    request=FetchRequest,
+    response=FetchResponse,
+)
+
+encode_response_parts = API.encode_response_parts
+"""Buffers and record objects to send in order: the records may be a range of a segment file, for sendfile."""

@@ -1,0 +1,57 @@
+"""ListPartitionReassignments (key 46): the partitions that are on the move; topics null is all (KIP-455).
+
+Flexible from v0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .api import Api
+from .schema import Struct, array, int16, int32, string
+
+
+@dataclass(slots=True)
+class ListPartitionReassignmentsTopics(Struct):
+    name: str = string()
+    partition_indexes: list[int] = array("int32")
+
+
+@dataclass(slots=True)
+class ListPartitionReassignmentsRequest(Struct):
+    timeout_ms: int = int32(default=60000)
+    topics: list[ListPartitionReassignmentsTopics] | None = array(
+        ListPartitionReassignmentsTopics, nullable=0, default=None
+    )
+
+
+@dataclass(slots=True)
+class OngoingPartitionReassignment(Struct):
+    partition_index: int = int32()
+    replicas: list[int] = array("int32")
+    adding_replicas: list[int] = array("int32")
+    removing_replicas: list[int] = array("int32")
+
+
+@dataclass(slots=True)
+class OngoingTopicReassignment(Struct):
+    name: str = string()
+    partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment)
+
+
+@dataclass(slots=True)
+class ListPartitionReassignmentsResponse(Struct):
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=0)
+    topics: list[OngoingTopicReassignment] = array(OngoingTopicReassignment)
+
+
+API = Api(
+    key=46,
+    name="ListPartitionReassignments",
+    versions=(0, 0),
+    flexible=0,
+    request=ListPartitionReassignmentsRequest,
+    response=ListPartitionReassignmentsResponse,
+)

@@ -1,0 +1,78 @@
+"""Metadata (key 3): brokers, and topics with their partitions, leaders and replicas.
+
+v0 asks for all topics by an empty list, v1 and later by null, and an empty list is none. v1 adds rack, controller_id
+and is_internal; v2 cluster_id; v3 throttle_time_ms; v4 allow_auto_topic_creation; v5 offline_replicas; v7
+leader_epoch (KIP-320); v8 to v10 carry authorized operations (KIP-430); v9 is flexible; v10 adds topic ids (KIP-516),
+which v12 allows to ask by, with a null name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from .api import Api
+from .schema import Struct, array, boolean, int16, int32, string, uuid_
+
+
+@dataclass(slots=True)
+class MetadataRequestTopic(Struct):
+    topic_id: UUID = uuid_(since=10)
+    name: str | None = string(nullable=10)
+
+
+@dataclass(slots=True)
+class MetadataRequest(Struct):
+    topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, nullable=1)
+    allow_auto_topic_creation: bool = boolean(since=4, default=True)
+    include_cluster_authorized_operations: bool = boolean(since=8, until=10)
+    include_topic_authorized_operations: bool = boolean(since=8)
+
+
+@dataclass(slots=True)
+class MetadataResponseBroker(Struct):
+    node_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    rack: str | None = string(since=1, nullable=1, default=None)
+
+
+@dataclass(slots=True)
+class MetadataResponsePartition(Struct):
+    error_code: int = int16()
+    partition_index: int = int32()
+    leader_id: int = int32()
+    leader_epoch: int = int32(since=7, default=-1)
+    replica_nodes: list[int] = array("int32")
+    isr_nodes: list[int] = array("int32")
+    offline_replicas: list[int] = array("int32", since=5)
+
+
+@dataclass(slots=True)
+class MetadataResponseTopic(Struct):
+    error_code: int = int16()
+    name: str | None = string(nullable=12)
+    topic_id: UUID = uuid_(since=10)
+    is_internal: bool = boolean(since=1)
+    partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition)
+    topic_authorized_operations: int = int32(since=8, default=-2147483648)
+
+
+@dataclass(slots=True)
+class MetadataResponse(Struct):
+    throttle_time_ms: int = int32(since=3)
+    brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
+    cluster_id: str | None = string(since=2, nullable=2, default=None)
+    controller_id: int = int32(since=1, default=-1)
+    topics: list[MetadataResponseTopic] = array(MetadataResponseTopic)
+    cluster_authorized_operations: int = int32(since=8, until=10, default=-2147483648)
+
+
+API = Api(
+    key=3,
+    name="Metadata",
+    versions=(0, 12),
+    flexible=9,
+    request=MetadataRequest,
+    response=MetadataResponse,
+)

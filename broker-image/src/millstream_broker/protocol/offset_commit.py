@@ -1,0 +1,64 @@
+"""OffsetCommit (key 8): stores a group's positions, with metadata that is returned as it was given.
+
+v2 to v4 carry a retention time; v3 adds throttle_time_ms; v6 committed_leader_epoch (KIP-320); v7 static members
+(KIP-345); v8 is flexible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .api import Api
+from .schema import Struct, array, int16, int32, int64, string
+
+
+@dataclass(slots=True)
+class OffsetCommitRequestPartition(Struct):
+    partition_index: int = int32()
+    committed_offset: int = int64()
+    committed_leader_epoch: int = int32(since=6, default=-1)
+    committed_metadata: str | None = string(nullable=0)
+
+
+@dataclass(slots=True)
+class OffsetCommitRequestTopic(Struct):
+    name: str = string()
+    partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
+
+
+@dataclass(slots=True)
+class OffsetCommitRequest(Struct):
+    group_id: str = string()
+    generation_id_or_member_epoch: int = int32(default=-1)
+    member_id: str = string()
+    group_instance_id: str | None = string(since=7, nullable=7, default=None)
+    retention_time_ms: int = int64(until=4, default=-1)
+    topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic)
+
+
+@dataclass(slots=True)
+class OffsetCommitResponsePartition(Struct):
+    partition_index: int = int32()
+    error_code: int = int16()
+
+
+@dataclass(slots=True)
+class OffsetCommitResponseTopic(Struct):
+    name: str = string()
+    partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
+
+
+@dataclass(slots=True)
+class OffsetCommitResponse(Struct):
+    throttle_time_ms: int = int32(since=3)
+    topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)
+
+
+API = Api(
+    key=8,
+    name="OffsetCommit",
+    versions=(2, 8),
+    flexible=8,
+    request=OffsetCommitRequest,
+    response=OffsetCommitResponse,
+)

@@ -1,0 +1,92 @@
+"""Produce (key 0): appends record batches to partitions.
+
+v3 is the first for record batches of format 2 and is the oldest that is served; v5 adds log_start_offset; v7 allows
+zstd; v8 names the records of a batch that were refused (KIP-467); v9 is flexible; v10 names the new leader in an
+error (KIP-951); v11 is v10 with transactions of KIP-890. acks is 0, 1 or -1 (all in sync); with 0 there is no response.
+
+Versions 0 to 2 are advertised although nothing can be decoded in them: librdkafka before 2.11.1 stops to compress
+when they are not (librdkafka issue 4956); Kafka 4.0 does the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .api import Api
+from .schema import Bytes, Struct, array, int16, int32, int64, records, string, struct
+
+
+@dataclass(slots=True)
+class PartitionProduceData(Struct):
+    index: int = int32()
+    records: Bytes | None = records()
+
+
+@dataclass(slots=True)
+class TopicProduceData(Struct):
+    name: str = string()
+    partition_data: list[PartitionProduceData] = array(PartitionProduceData)
+
+
+@dataclass(slots=True)
+class ProduceRequest(Struct):
+    transactional_id: str | None = string(nullable=0, default=None)
+    acks: int = int16()
+    timeout_ms: int = int32()
+    topic_data: list[TopicProduceData] = array(TopicProduceData)
+
+
+@dataclass(slots=True)
+class BatchIndexAndErrorMessage(Struct):
+    batch_index: int = int32(since=8)
+    batch_index_error_message: str | None = string(since=8, nullable=8, default=None)
+
+
+@dataclass(slots=True)
+class LeaderIdAndEpoch(Struct):
+    leader_id: int = int32(since=10, default=-1)
+    leader_epoch: int = int32(since=10, default=-1)
+
+
+@dataclass(slots=True)
+class PartitionProduceResponse(Struct):
+    index: int = int32()
+    error_code: int = int16()
+    base_offset: int = int64()
+    log_append_time_ms: int = int64(default=-1)
+    log_start_offset: int = int64(since=5, default=-1)
+    record_errors: list[BatchIndexAndErrorMessage] = array(BatchIndexAndErrorMessage, since=8)
+    error_message: str | None = string(since=8, nullable=8, default=None)
+    current_leader: LeaderIdAndEpoch | None = struct(LeaderIdAndEpoch, since=10, tag=0)
+
+
+@dataclass(slots=True)
+class TopicProduceResponse(Struct):
+    name: str = string()
+    partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
+
+
+@dataclass(slots=True)
+class NodeEndpoint(Struct):
+    node_id: int = int32(since=10)
+    host: str = string(since=10)
+    port: int = int32(since=10)
+    rack: str | None = string(since=10, nullable=10, default=None)
+
+
+@dataclass(slots=True)
+class ProduceResponse(Struct):
+    responses: list[TopicProduceResponse] = array(TopicProduceResponse)
+    throttle_time_ms: int = int32()
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, since=10, tag=0)
+
+
+API = Api(
+    key=0,
+    name="Produce",
+    versions=(0, 11),
+    served_from=3,
+    flexible=9,
+    request=ProduceRequest,
+    response=ProduceResponse,
+)

@@ -1,0 +1,65 @@
+"""TxnOffsetCommit (key 28): commits offsets as part of a transaction (KIP-98).
+
+v2 adds committed_leader_epoch (KIP-320); v3 is flexible and carries the member, to be fenced by (KIP-447).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .api import Api
+from .schema import Struct, array, int16, int32, int64, string
+
+
+@dataclass(slots=True)
+class TxnOffsetCommitRequestPartition(Struct):
+    partition_index: int = int32()
+    committed_offset: int = int64()
+    committed_leader_epoch: int = int32(since=2, default=-1)
+    committed_metadata: str | None = string(nullable=0)
+
+
+@dataclass(slots=True)
+class TxnOffsetCommitRequestTopic(Struct):
+    name: str = string()
+    partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition)
+
+
+@dataclass(slots=True)
+class TxnOffsetCommitRequest(Struct):
+    transactional_id: str = string()
+    group_id: str = string()
+    producer_id: int = int64()
+    producer_epoch: int = int16()
+    generation_id: int = int32(since=3, default=-1)
+    member_id: str = string(since=3)
+    group_instance_id: str | None = string(since=3, nullable=3, default=None)
+    topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic)
+
+
+@dataclass(slots=True)
+class TxnOffsetCommitResponsePartition(Struct):
+    partition_index: int = int32()
+    error_code: int = int16()
+
+
+@dataclass(slots=True)
+class TxnOffsetCommitResponseTopic(Struct):
+    name: str = string()
+    partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition)
+
+
+@dataclass(slots=True)
+class TxnOffsetCommitResponse(Struct):
+    throttle_time_ms: int = int32()
+    topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)
+
+
+API = Api(
+    key=28,
+    name="TxnOffsetCommit",
+    versions=(0, 3),
+    flexible=3,
+    request=TxnOffsetCommitRequest,
+    response=TxnOffsetCommitResponse,
+)
