@@ -28,16 +28,16 @@ class ApiVersion(Struct):
 
 @dataclass(slots=True)
 class SupportedFeatureKey(Struct):
-    name: str = string(since=3)
-    min_version: int = int16(since=3)
-    max_version: int = int16(since=3)
+    name: str = string()
+    min_version: int = int16()
+    max_version: int = int16()
 
 
 @dataclass(slots=True)
 class FinalizedFeatureKey(Struct):
-    name: str = string(since=3)
-    max_version_level: int = int16(since=3)
-    min_version_level: int = int16(since=3)
+    name: str = string()
+    max_version_level: int = int16()
+    min_version_level: int = int16()
 
 
 @dataclass(slots=True)

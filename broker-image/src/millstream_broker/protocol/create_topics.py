@@ -44,11 +44,11 @@ class CreateTopicsRequest(Struct):
 
 @dataclass(slots=True)
 class CreatableTopicConfigs(Struct):
-    name: str = string(since=5)
-    value: str | None = string(since=5, nullable=5)
-    read_only: bool = boolean(since=5)
-    config_source: int = int8(since=5, default=-1)
-    is_sensitive: bool = boolean(since=5)
+    name: str = string()
+    value: str | None = string(nullable=0)
+    read_only: bool = boolean()
+    config_source: int = int8(default=-1)
+    is_sensitive: bool = boolean()
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ from .schema import Struct, array, int16, int32, string, uuid_
 
 @dataclass(slots=True)
 class DeleteTopicState(Struct):
-    name: str | None = string(since=6, nullable=6, default=None)
-    topic_id: UUID = uuid_(since=6)
+    name: str | None = string(nullable=0, default=None)
+    topic_id: UUID = uuid_()
 
 
 @dataclass(slots=True)

@@ -28,9 +28,9 @@ class DescribeConfigsRequest(Struct):
 
 @dataclass(slots=True)
 class DescribeConfigsSynonym(Struct):
-    name: str = string(since=1)
-    value: str | None = string(since=1, nullable=0)
-    source: int = int8(since=1)
+    name: str = string()
+    value: str | None = string(nullable=0)
+    source: int = int8()
 
 
 @dataclass(slots=True)

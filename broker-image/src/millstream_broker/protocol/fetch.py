@@ -31,8 +31,8 @@ class FetchTopic(Struct):
 
 @dataclass(slots=True)
 class ForgottenTopic(Struct):
-    topic: str = string(since=7)
-    partitions: list[int] = array("int32", since=7)
+    topic: str = string()
+    partitions: list[int] = array("int32")
 
 
 @dataclass(slots=True)
@@ -52,14 +52,14 @@ class FetchRequest(Struct):
 
 @dataclass(slots=True)
 class EpochEndOffset(Struct):
-    epoch: int = int32(since=12, default=-1)
-    end_offset: int = int64(since=12, default=-1)
+    epoch: int = int32(default=-1)
+    end_offset: int = int64(default=-1)
 
 
 @dataclass(slots=True)
 class LeaderIdAndEpoch(Struct):
-    leader_id: int = int32(since=12, default=-1)
-    leader_epoch: int = int32(since=12, default=-1)
+    leader_id: int = int32(default=-1)
+    leader_epoch: int = int32(default=-1)
 
 
 @dataclass(slots=True)

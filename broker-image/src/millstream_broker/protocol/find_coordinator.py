@@ -20,12 +20,12 @@ class FindCoordinatorRequest(Struct):
 
 @dataclass(slots=True)
 class Coordinator(Struct):
-    key: str = string(since=4)
-    node_id: int = int32(since=4)
-    host: str = string(since=4)
-    port: int = int32(since=4)
-    error_code: int = int16(since=4)
-    error_message: str | None = string(since=4, nullable=4)
+    key: str = string()
+    node_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=0)
 
 
 @dataclass(slots=True)

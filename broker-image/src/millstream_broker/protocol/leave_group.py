@@ -14,8 +14,8 @@ from .schema import Struct, array, int16, int32, string
 
 @dataclass(slots=True)
 class MemberIdentity(Struct):
-    member_id: str = string(since=3)
-    group_instance_id: str | None = string(since=3, nullable=3, default=None)
+    member_id: str = string()
+    group_instance_id: str | None = string(nullable=0, default=None)
     reason: str | None = string(since=5, nullable=5, default=None)
 
 
@@ -28,9 +28,9 @@ class LeaveGroupRequest(Struct):
 
 @dataclass(slots=True)
 class MemberResponse(Struct):
-    member_id: str = string(since=3)
-    group_instance_id: str | None = string(since=3, nullable=3)
-    error_code: int = int16(since=3)
+    member_id: str = string()
+    group_instance_id: str | None = string(nullable=0)
+    error_code: int = int16()
 
 
 @dataclass(slots=True)

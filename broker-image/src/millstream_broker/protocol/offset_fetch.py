@@ -14,20 +14,20 @@ from .schema import Struct, array, boolean, int16, int32, int64, string
 
 @dataclass(slots=True)
 class OffsetFetchRequestTopic(Struct):
-    name: str = string(until=7)
-    partition_indexes: list[int] = array("int32", until=7)
+    name: str = string()
+    partition_indexes: list[int] = array("int32")
 
 
 @dataclass(slots=True)
 class OffsetFetchRequestTopics(Struct):
-    name: str = string(since=8)
-    partition_indexes: list[int] = array("int32", since=8)
+    name: str = string()
+    partition_indexes: list[int] = array("int32")
 
 
 @dataclass(slots=True)
 class OffsetFetchRequestGroup(Struct):
-    group_id: str = string(since=8)
-    topics: list[OffsetFetchRequestTopics] | None = array(OffsetFetchRequestTopics, since=8, nullable=8)
+    group_id: str = string()
+    topics: list[OffsetFetchRequestTopics] | None = array(OffsetFetchRequestTopics, nullable=0)
 
 
 @dataclass(slots=True)
@@ -40,39 +40,39 @@ class OffsetFetchRequest(Struct):
 
 @dataclass(slots=True)
 class OffsetFetchResponsePartition(Struct):
-    partition_index: int = int32(until=7)
-    committed_offset: int = int64(until=7)
-    committed_leader_epoch: int = int32(since=5, until=7, default=-1)
-    metadata: str | None = string(until=7, nullable=0)
-    error_code: int = int16(until=7)
+    partition_index: int = int32()
+    committed_offset: int = int64()
+    committed_leader_epoch: int = int32(since=5, default=-1)
+    metadata: str | None = string(nullable=0)
+    error_code: int = int16()
 
 
 @dataclass(slots=True)
 class OffsetFetchResponseTopic(Struct):
-    name: str = string(until=7)
-    partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition, until=7)
+    name: str = string()
+    partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition)
 
 
 @dataclass(slots=True)
 class OffsetFetchResponsePartitions(Struct):
-    partition_index: int = int32(since=8)
-    committed_offset: int = int64(since=8)
-    committed_leader_epoch: int = int32(since=8, default=-1)
-    metadata: str | None = string(since=8, nullable=8)
-    error_code: int = int16(since=8)
+    partition_index: int = int32()
+    committed_offset: int = int64()
+    committed_leader_epoch: int = int32(default=-1)
+    metadata: str | None = string(nullable=0)
+    error_code: int = int16()
 
 
 @dataclass(slots=True)
 class OffsetFetchResponseTopics(Struct):
-    name: str = string(since=8)
-    partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions, since=8)
+    name: str = string()
+    partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions)
 
 
 @dataclass(slots=True)
 class OffsetFetchResponseGroup(Struct):
-    group_id: str = string(since=8)
-    topics: list[OffsetFetchResponseTopics] = array(OffsetFetchResponseTopics, since=8)
-    error_code: int = int16(since=8)
+    group_id: str = string()
+    topics: list[OffsetFetchResponseTopics] = array(OffsetFetchResponseTopics)
+    error_code: int = int16()
 
 
 @dataclass(slots=True)

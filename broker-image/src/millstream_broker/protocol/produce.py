@@ -38,14 +38,14 @@ class ProduceRequest(Struct):
 
 @dataclass(slots=True)
 class BatchIndexAndErrorMessage(Struct):
-    batch_index: int = int32(since=8)
-    batch_index_error_message: str | None = string(since=8, nullable=8, default=None)
+    batch_index: int = int32()
+    batch_index_error_message: str | None = string(nullable=0, default=None)
 
 
 @dataclass(slots=True)
 class LeaderIdAndEpoch(Struct):
-    leader_id: int = int32(since=10, default=-1)
-    leader_epoch: int = int32(since=10, default=-1)
+    leader_id: int = int32(default=-1)
+    leader_epoch: int = int32(default=-1)
 
 
 @dataclass(slots=True)
@@ -68,10 +68,10 @@ class TopicProduceResponse(Struct):
 
 @dataclass(slots=True)
 class NodeEndpoint(Struct):
-    node_id: int = int32(since=10)
-    host: str = string(since=10)
-    port: int = int32(since=10)
-    rack: str | None = string(since=10, nullable=10, default=None)
+    node_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    rack: str | None = string(nullable=0, default=None)
 
 
 @dataclass(slots=True)
