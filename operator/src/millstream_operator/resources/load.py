@@ -1,0 +1,254 @@
+"""What a run of a BatchLoad needs on Kubernetes, whoever runs it: the run's file, its volumes, its pods' shape.
+
+A run is immutable: its ConfigMap holds `run.json` (what `millstream-load` reads; offsets are pinned in it) and
+`executor.yaml` (the template of executor pods), is created once and never changed.
+
+Pods are those of the "restricted" Pod Security Standard: Spark's own user 185, no capabilities, a read-only root;
+what Spark writes meanwhile goes to emptyDirs. The output volume is mounted at the first folder of `spec.output.path`,
+in the driver and in every executor, since executors write the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import yaml
+
+from .. import __version__
+from ..models import API_VERSION, BatchLoad
+
+Manifest = dict[str, Any]
+
+SPARK_VERSION = "4.0.0"
+DEFAULT_IMAGE = f"millstream/spark:{__version__}"
+APPLICATION = "/opt/millstream/load.py"  # in the image
+SERVICE_ACCOUNT = "millstream-spark"
+CLUSTER_ROLE = "millstream-spark"
+USER = 185  # the user of Spark's images
+FOLDER = "/etc/millstream"
+RUN_FILE = "run.json"
+EXECUTOR_FILE = "executor.yaml"
+# Spark's names for the containers it makes; a pod template addresses them by these.
+DRIVER_CONTAINER = "spark-kubernetes-driver"
+EXECUTOR_CONTAINER = "spark-kubernetes-executor"
+TERMINATION_LOG = "/dev/termination-log"
+DRIVER_PORT = 7078
+BLOCK_MANAGER_PORT = 7079
+# Spark's cores are slots for tasks. Pods ask the scheduler for a quarter of each and may take more when it is there,
+# so that a load fits on a small machine beside the brokers; spark.kubernetes.{driver,executor}.request.cores overrides.
+MILLICORES_A_CORE = 250
+# Spark's own rule for what Python jobs take beside the JVM's heap (spark.kubernetes.memoryOverheadFactor).
+OVERHEAD_FACTOR = 0.4
+MIN_OVERHEAD_MIB = 384
+
+
+def labels(load: BatchLoad, component: str) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "millstream-load",
+        "app.kubernetes.io/instance": load.name,
+        "app.kubernetes.io/component": component,
+        "app.kubernetes.io/managed-by": "millstream-operator",
+        "millstream.dev/cluster": load.spec.cluster_ref.name,
+        "millstream.dev/batch-load": load.name,
+    }
+
+
+def owner(load: BatchLoad) -> Manifest:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": load.kind,
+        "name": load.name,
+        "uid": load.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def metadata(load: BatchLoad, name: str, component: str = "run") -> Manifest:
+    return {
+        "name": name,
+        "namespace": load.namespace,
+        "labels": labels(load, component),
+        "ownerReferences": [owner(load)],
+    }
+
+
+def run_name(load: BatchLoad) -> str:
+    run = load.status.last_run
+    if run is None or not run.name:
+        raise ValueError(f"BatchLoad {load.name} has no run")
+    return run.name
+
+
+def run_file(load: BatchLoad, bootstrap: str, *, result: str, output_path: str | None = None) -> Manifest:
+    """RUN.json: all that the job needs to know."""
+    value: Manifest = {"format": load.spec.value.format}
+    if load.spec.value.schema is not None:
+        value["schema"] = load.spec.value.schema
+    output = load.spec.output
+    return {
+        "name": run_name(load),
+        "bootstrap": bootstrap,
+        "offsets": [
+            {"topic": part.topic, "partition": part.partition, "from": part.from_, "until": part.until}
+            for part in load.status.offsets or ()
+        ],
+        "value": value,
+        "output": {
+            "format": output.format,
+            "path": output_path or output.path,
+            "partitionBy": list(output.partition_by),
+        },
+        "result": result,
+    }
+
+
+def config_map(load: BatchLoad, bootstrap: str) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(load, run_name(load)),
+        "immutable": True,
+        "data": {
+            RUN_FILE: json.dumps(run_file(load, bootstrap, result=TERMINATION_LOG), indent=1),
+            EXECUTOR_FILE: yaml.safe_dump(executor_template(load), sort_keys=False),
+        },
+    }
+
+
+def service_account(namespace: str) -> Manifest:
+    """What driver pods run as. One a namespace, shared by its loads, so none of them owns it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": SERVICE_ACCOUNT, "namespace": namespace, "labels": _shared_labels()},
+    }
+
+
+def role_binding(namespace: str) -> Manifest:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": SERVICE_ACCOUNT, "namespace": namespace, "labels": _shared_labels()},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": CLUSTER_ROLE},
+        "subjects": [{"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": namespace}],
+    }
+
+
+def _shared_labels() -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "millstream-load",
+        "app.kubernetes.io/managed-by": "millstream-operator",
+    }
+
+
+def image(load: BatchLoad) -> str:
+    return load.spec.spark.image or DEFAULT_IMAGE
+
+
+def pod_security() -> Manifest:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> Manifest:
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def volumes(load: BatchLoad, *, driver: bool) -> list[Manifest]:
+    found: list[Manifest] = [{"name": "tmp", "emptyDir": {}}, {"name": "work", "emptyDir": {}}]
+    if driver:
+        found.append({"name": "run", "configMap": {"name": run_name(load)}})
+    if claim := load.spec.output.volume_claim_name:
+        found.append({"name": "output", "persistentVolumeClaim": {"claimName": claim}})
+    return found
+
+
+def volume_mounts(load: BatchLoad, *, driver: bool) -> list[Manifest]:
+    found: list[Manifest] = [
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "work", "mountPath": "/opt/spark/work-dir"},
+    ]
+    if driver:
+        found.append({"name": "run", "mountPath": FOLDER, "readOnly": True})
+    if load.spec.output.volume_claim_name:
+        found.append({"name": "output", "mountPath": "/" + load.spec.output.path.split("/")[1]})
+    return found
+
+
+def executor_template(load: BatchLoad) -> Manifest:
+    """The template of executor pods; Spark adds image, environment, ports and its own volumes to it."""
+    template = _template(load, EXECUTOR_CONTAINER, driver=False)
+    spec = template["spec"]
+    spec["automountServiceAccountToken"] = False  # an executor talks to its driver only
+    # A claim that one node may mount at a time (ReadWriteOnce) needs executors where the driver is.
+    spec["affinity"] = {
+        "podAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 100,
+                    "podAffinityTerm": {
+                        "topologyKey": "kubernetes.io/hostname",
+                        "labelSelector": {"matchLabels": labels(load, "driver")},
+                    },
+                }
+            ]
+        }
+    }
+    return {"apiVersion": "v1", "kind": "Pod", **template}
+
+
+def driver_template(load: BatchLoad) -> Manifest:
+    """The template of a driver pod that Spark itself makes (cluster mode)."""
+    return _template(load, DRIVER_CONTAINER, driver=True)
+
+
+def _template(load: BatchLoad, container: str, *, driver: bool) -> Manifest:
+    return {
+        "metadata": {"labels": labels(load, "driver" if driver else "executor")},
+        "spec": {
+            "securityContext": pod_security(),
+            "containers": [
+                {
+                    "name": container,
+                    "securityContext": container_security(),
+                    "volumeMounts": volume_mounts(load, driver=driver),
+                }
+            ],
+            "volumes": volumes(load, driver=driver),
+        },
+    }
+
+
+def core_request(load: BatchLoad, role: str, cores: int) -> str:
+    """The CPU that a pod asks for."""
+    return load.spec.spark.conf.get(f"spark.kubernetes.{role}.request.cores", f"{cores * MILLICORES_A_CORE}m")
+
+
+def memory_mib(memory: str) -> int:
+    """A Java heap ("512m", "2g") with what Python takes beside it, in MiB."""
+    heap = math.ceil(int(memory[:-1]) * {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}[memory[-1]])
+    return heap + max(MIN_OVERHEAD_MIB, math.ceil(heap * OVERHEAD_FACTOR))
+
+
+def spark_conf(load: BatchLoad) -> dict[str, str]:
+    """The user's configuration over our defaults; what only we may say is added by the runners."""
+    return {
+        "spark.kubernetes.memoryOverheadFactor": str(OVERHEAD_FACTOR),
+        "spark.ui.enabled": "false",
+        # A lost executor is replaced; a job that cannot go on fails instead of waiting for ever.
+        "spark.kubernetes.executor.deleteOnTermination": "true",
+        **load.spec.spark.conf,
+    }

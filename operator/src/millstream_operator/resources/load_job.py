@@ -1,0 +1,107 @@
+"""`runner: Job`: a Kubernetes Job whose pod runs spark-submit in client mode, so the pod is the driver.
+
+Source: Spark's documentation "Running Spark on Kubernetes", client mode: executors reach the driver at
+`spark.driver.host` (the pod's address), and with `spark.kubernetes.driver.pod.name` they belong to the driver's pod, so
+that Kubernetes removes them with it. No component beyond Kubernetes itself is needed.
+"""
+
+from __future__ import annotations
+
+from ..models import BatchLoad
+from . import load as common
+from .load import Manifest
+
+BACKOFF_LIMIT = 2
+ACTIVE_DEADLINE_S = 24 * 3600
+CANNOT_RUN = 2  # millstream-load's exit status for a run that no retry can help
+DRIVER = "driver"
+
+
+def job(load: BatchLoad) -> Manifest:
+    """The Job of the load's last run."""
+    name = common.run_name(load)
+    labels = {**common.labels(load, "driver"), "millstream.dev/run": name}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": common.metadata(load, name),
+        "spec": {
+            "backoffLimit": BACKOFF_LIMIT,
+            "activeDeadlineSeconds": ACTIVE_DEADLINE_S,
+            "podFailurePolicy": {
+                "rules": [
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {"containerName": DRIVER, "operator": "In", "values": [CANNOT_RUN]},
+                    },
+                    # A node that is drained or lost is nobody's fault: it does not count as a try.
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                ]
+            },
+            "template": {"metadata": {"labels": labels}, "spec": _pod(load, name)},
+        },
+    }
+
+
+def _pod(load: BatchLoad, name: str) -> Manifest:
+    driver = load.spec.spark.driver
+    memory = f"{common.memory_mib(driver.memory)}Mi"
+    return {
+        "restartPolicy": "Never",
+        "serviceAccountName": common.SERVICE_ACCOUNT,
+        "securityContext": common.pod_security(),
+        "containers": [
+            {
+                "name": DRIVER,
+                "image": common.image(load),
+                "imagePullPolicy": "IfNotPresent",
+                "command": ["/opt/spark/bin/spark-submit"],
+                "args": [*_arguments(load, name), common.APPLICATION, f"{common.FOLDER}/{common.RUN_FILE}"],
+                "env": [
+                    {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                    {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                ],
+                "ports": [
+                    {"name": "driver", "containerPort": common.DRIVER_PORT},
+                    {"name": "blockmanager", "containerPort": common.BLOCK_MANAGER_PORT},
+                ],
+                "resources": {
+                    "requests": {"cpu": common.core_request(load, "driver", driver.cores), "memory": memory},
+                    "limits": {"memory": memory},
+                },
+                "securityContext": common.container_security(),
+                "terminationMessagePath": common.TERMINATION_LOG,
+                "volumeMounts": common.volume_mounts(load, driver=True),
+            }
+        ],
+        "volumes": common.volumes(load, driver=True),
+    }
+
+
+def _arguments(load: BatchLoad, name: str) -> list[str]:
+    executor = load.spec.spark.executor
+    conf = {
+        **common.spark_conf(load),
+        "spark.submit.deployMode": "client",
+        "spark.app.name": name,
+        "spark.driver.memory": load.spec.spark.driver.memory,
+        "spark.driver.host": "$(POD_IP)",
+        "spark.driver.bindAddress": "$(POD_IP)",
+        "spark.driver.port": str(common.DRIVER_PORT),
+        "spark.driver.blockManager.port": str(common.BLOCK_MANAGER_PORT),
+        "spark.executor.instances": str(executor.instances),
+        "spark.executor.cores": str(executor.cores),
+        "spark.executor.memory": executor.memory,
+        "spark.kubernetes.namespace": load.namespace,
+        "spark.kubernetes.driver.pod.name": "$(POD_NAME)",
+        "spark.kubernetes.container.image": common.image(load),
+        "spark.kubernetes.container.image.pullPolicy": "IfNotPresent",
+        "spark.kubernetes.executor.podNamePrefix": name,
+        "spark.kubernetes.executor.request.cores": common.core_request(load, "executor", executor.cores),
+        "spark.kubernetes.executor.podTemplateFile": f"{common.FOLDER}/{common.EXECUTOR_FILE}",
+        "spark.kubernetes.executor.podTemplateContainerName": common.EXECUTOR_CONTAINER,
+    }
+    arguments = ["--master", "k8s://https://kubernetes.default.svc"]
+    for key, value in sorted(conf.items()):
+        arguments += ["--conf", f"{key}={value}"]
+    return arguments

@@ -1,0 +1,61 @@
+"""`runner: SparkApplication`: an object for Kubeflow's Spark operator (sparkoperator.k8s.io/v1beta2), which runs it.
+
+Source: github.com/kubeflow/spark-operator/v2, api/v1beta2. Its webhook may be absent, so nothing is left to its
+defaults (mode, retries and both intervals, cores, memory, instances), and volumes and security go into pod templates,
+which need no webhook. The object is created once and never changed, since any change of its spec runs it again.
+"""
+
+from __future__ import annotations
+
+from ..models import BatchLoad
+from . import load as common
+from .load import Manifest
+
+API_VERSION = "sparkoperator.k8s.io/v1beta2"
+GROUP, VERSION, PLURAL = "sparkoperator.k8s.io", "v1beta2", "sparkapplications"
+RETRIES = 2
+RETRY_INTERVAL_S = 10
+
+
+def spark_application(load: BatchLoad) -> Manifest:
+    """The SparkApplication of the load's last run."""
+    driver, executor = load.spec.spark.driver, load.spec.spark.executor
+    executor_template = common.executor_template(load)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "SparkApplication",
+        "metadata": common.metadata(load, common.run_name(load)),
+        "spec": {
+            "type": "Python",
+            "pythonVersion": "3",
+            "sparkVersion": common.SPARK_VERSION,
+            "mode": "cluster",
+            "image": common.image(load),
+            "imagePullPolicy": "IfNotPresent",
+            "mainApplicationFile": f"local://{common.APPLICATION}",
+            "arguments": [f"{common.FOLDER}/{common.RUN_FILE}"],
+            "sparkConf": common.spark_conf(load),
+            "restartPolicy": {
+                "type": "OnFailure",
+                "onFailureRetries": RETRIES,
+                "onFailureRetryInterval": RETRY_INTERVAL_S,
+                "onSubmissionFailureRetries": RETRIES,
+                "onSubmissionFailureRetryInterval": RETRY_INTERVAL_S,
+            },
+            "driver": {
+                "cores": driver.cores,
+                "coreRequest": common.core_request(load, "driver", driver.cores),
+                "memory": driver.memory,
+                "serviceAccount": common.SERVICE_ACCOUNT,
+                "template": common.driver_template(load),
+            },
+            "executor": {
+                "instances": executor.instances,
+                "cores": executor.cores,
+                "coreRequest": common.core_request(load, "executor", executor.cores),
+                "memory": executor.memory,
+                "deleteOnTermination": True,
+                "template": {key: executor_template[key] for key in ("metadata", "spec")},
+            },
+        },
+    }
