@@ -1,0 +1,52 @@
+"""How far Spark is, as lines on stdout: ``load: 120,000 of 336,776 records``."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+EVERY_S = 1.0
+
+
+def say(line: str) -> None:
+    print(f"load: {line}", flush=True)
+
+
+class Progress:
+    """While entered, says every second how many records the running stages have passed on, when that changed.
+
+    Spark counts what a stage writes, to a shuffle or to files, in its status store, for running tasks too.
+    """
+
+    def __init__(self, spark: SparkSession, total: int) -> None:
+        self._stages: Any = spark.sparkContext._jsc.sc().statusStore()
+        self._total = total
+        self._done = 0
+        self._ended = threading.Event()
+        self._thread = InheritableThread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        say(f"0 of {self._total:,} records")
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join()
+        if kind is None and self._done < self._total:
+            say(f"{self._total:,} of {self._total:,} records")
+
+    def _watch(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            active = self._stages.activeStages()
+            stages = [active.apply(index) for index in range(active.size())]
+            done = max(
+                (max(stage.shuffleWriteRecords(), stage.outputRecords()) for stage in stages), default=0
+            )
+            if done > self._done:
+                self._done = min(done, self._total)
+                say(f"{self._done:,} of {self._total:,} records")
