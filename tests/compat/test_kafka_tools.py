@@ -1,0 +1,192 @@
+"""Kafka's own command-line tools: an administrator's day, by the tools' output."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.java import run_kafka_tool
+from millstream_harness.kafka import KafkaProcess
+from millstream_harness.scenario import unique
+
+Tool = Callable[..., str]
+
+
+@pytest.fixture
+def tool(bootstrap: str) -> Tool:
+    """``tool("topics", "--list")``: what the tool prints when it is told our broker."""
+
+    def call(name: str, *args: str, stdin: str | None = None) -> str:
+        return run_kafka_tool(name, "--bootstrap-server", bootstrap, *args, stdin=stdin).stdout
+
+    return call
+
+
+@pytest.fixture
+def topic(tool: Tool) -> str:
+    """A topic of one partition that holds ten keyed records."""
+    name = unique("tools")
+    tool("topics", "--create", "--topic", name, "--partitions", "1", "--config", "segment.bytes=1048576")
+    tool(
+        "console-producer",
+        "--topic",
+        name,
+        "--property",
+        "parse.key=true",
+        "--property",
+        "key.separator=|",
+        stdin="".join(f"key-{number}|value-{number}\n" for number in range(10)),
+    )
+    return name
+
+
+def test_topics(tool: Tool) -> None:
+    name = unique("tools-topics")
+    assert f"Created topic {name}." in tool("topics", "--create", "--topic", name, "--partitions", "3")
+    described = tool("topics", "--describe", "--topic", name)
+    assert re.search(
+        rf"Topic: {name}\s+TopicId: \S{{22}}\s+PartitionCount: 3\s+ReplicationFactor: 1", described
+    )
+    assert len(re.findall(r"Leader: 1\s+Replicas: 1\s+Isr: 1", described)) == 3
+    tool("topics", "--alter", "--topic", name, "--partitions", "4")
+    assert "PartitionCount: 4" in tool("topics", "--describe", "--topic", name)
+    assert not tool("topics", "--describe", "--under-replicated-partitions", "--topic", name).strip()
+    tool("topics", "--delete", "--topic", name)
+    assert name not in tool("topics", "--list").split()
+
+
+def test_configs(tool: Tool, topic: str) -> None:
+    entity = ("--entity-type", "topics", "--entity-name", topic)
+    tool(
+        "configs", "--alter", *entity, "--add-config", "retention.ms=1234567,cleanup.policy=[compact,delete]"
+    )
+    described = tool("configs", "--describe", *entity)
+    assert "retention.ms=1234567" in described
+    assert "cleanup.policy=compact,delete" in described
+    assert "segment.bytes=1048576" in described
+    tool("configs", "--alter", *entity, "--delete-config", "retention.ms")
+    assert "retention.ms=1234567" not in tool("configs", "--describe", *entity)
+    everything = tool("configs", "--describe", "--all", "--entity-type", "brokers", "--entity-name", "1")
+    assert re.search(r"^\s*log\.segment\.bytes=1073741824", everything, re.MULTILINE)
+
+
+def test_consumer_groups(tool: Tool, topic: str) -> None:
+    group = unique("tools-group")
+    read = tool(
+        "console-consumer", "--topic", topic, "--group", group, "--from-beginning", "--max-messages", "10"
+    )
+    assert read.split() == [f"value-{number}" for number in range(10)]
+    assert group in tool("consumer-groups", "--list").split()
+
+    def described() -> list[str]:
+        """Current offset, end offset and lag of the group's one partition."""
+        lines = tool("consumer-groups", "--describe", "--group", group).splitlines()
+        (row,) = [line.split() for line in lines if line.startswith(group)]
+        return row[3:6]
+
+    assert described() == ["10", "10", "0"]
+    reset = ("consumer-groups", "--reset-offsets", "--group", group, "--topic", topic, "--execute")
+    tool(*reset, "--to-offset", "4")
+    assert described() == ["4", "10", "6"]
+    tool(*reset, "--to-earliest")
+    assert described() == ["0", "10", "10"]
+    tool("consumer-groups", "--delete-offsets", "--group", group, "--topic", topic)
+    tool("consumer-groups", "--delete", "--group", group)
+    assert group not in tool("consumer-groups", "--list").split()
+
+
+def test_offsets_and_deleted_records(tool: Tool, topic: str, tmp_path: Path) -> None:
+    assert tool("get-offsets", "--topic", topic).strip() == f"{topic}:0:10"
+    plan = tmp_path / "delete.json"
+    plan.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 0, "offset": 3}], "version": 1}))
+    assert "low_watermark: 3" in tool("delete-records", "--offset-json-file", str(plan))
+    assert tool("get-offsets", "--topic", topic, "--time", "earliest").strip() == f"{topic}:0:3"
+    read = tool(
+        *("console-consumer", "--topic", topic, "--from-beginning", "--max-messages", "7"),
+        *("--property", "print.key=true", "--property", "print.offset=true"),
+    )
+    assert read.splitlines()[0] == "Offset:3\tkey-3\tvalue-3"
+
+
+def test_log_dirs_and_dump_log(tool: Tool, topic: str, compat_broker: BrokerProcess | KafkaProcess) -> None:
+    said = tool("log-dirs", "--describe", "--topic-list", topic)
+    (broker,) = json.loads(said.splitlines()[-1])["brokers"]
+    (part,) = [part for folder in broker["logDirs"] for part in folder["partitions"]]
+    assert (part["partition"], part["offsetLag"], part["isFuture"]) == (f"{topic}-0", 0, False)
+    segment = compat_broker.data / f"{topic}-0" / "00000000000000000000.log"
+    assert part["size"] == segment.stat().st_size
+    dumped = run_kafka_tool(
+        "dump-log", "--deep-iteration", "--print-data-log", "--verify-index-only", "--files", str(segment)
+    ).stdout
+    assert "isvalid: true" in dumped
+    assert "isvalid: false" not in dumped
+    assert "key: key-9 payload: value-9" in dumped
+
+
+def test_verifiable_producer_and_consumer(tool: Tool) -> None:
+    name, group, count = unique("tools-verifiable"), unique("verifiable"), "1000"
+    tool("topics", "--create", "--topic", name, "--partitions", "2")
+    produced = _events(tool("verifiable-producer", "--topic", name, "--max-messages", count, "--acks", "-1"))
+    assert produced["tool_data"][0]["acked"] == int(count)
+    consumed = _events(
+        tool(
+            *("verifiable-consumer", "--topic", name, "--group-id", group, "--max-messages", count),
+            *("--reset-policy", "earliest"),
+        )
+    )
+    assert sum(event["count"] for event in consumed["records_consumed"]) == int(count)
+    assert all(event["success"] for event in consumed["offsets_committed"])
+
+
+def _events(output: str) -> dict[str, list[dict[str, Any]]]:
+    """The JSON lines that the verifiable tools print, by name."""
+    events: dict[str, list[dict[str, Any]]] = {}
+    for line in output.splitlines():
+        if line.startswith("{"):
+            event = json.loads(line)
+            events.setdefault(event["name"], []).append(event)
+    return events
+
+
+def test_console_consumer_of_a_pattern(tool: Tool, topic: str) -> None:
+    started = time.time()
+    read = tool(
+        *(
+            "console-consumer",
+            "--include",
+            f"{topic}|none-{topic}",
+            "--from-beginning",
+            "--max-messages",
+            "10",
+        ),
+        *("--property", "print.timestamp=true", "--property", "print.partition=true"),
+    )
+    first = read.splitlines()[0]
+    found = re.fullmatch(r"CreateTime:(\d+)\tPartition:0\tvalue-0", first)
+    assert found
+    assert started - 60 < int(found[1]) / 1000 < started + 60
+
+
+def test_api_versions_and_cluster_id(tool: Tool) -> None:
+    said = tool("broker-api-versions")
+    assert "(id: 1 rack: null isFenced: false) -> (" in said
+    assert re.search(r"Produce\(0\): 0 to \d+", said)
+    assert re.search(r"Cluster ID: \S+", run_kafka_tool("cluster", "cluster-id", *_bootstrap(said)).stdout)
+
+
+def _bootstrap(said: str) -> tuple[str, str]:
+    """The address that a broker gave of itself."""
+    return "--bootstrap-server", said.split(" ", 1)[0]
+
+
+def test_end_to_end_latency(bootstrap: str, topic: str) -> None:
+    said = run_kafka_tool("e2e-latency", bootstrap, topic, "200", "1", "100").stdout
+    assert "Avg latency" in said
+    assert "Percentiles: 50th" in said
