@@ -11,22 +11,13 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from millstream_harness.kube import CommandFailed, Namespace, run, until
+from millstream_harness.chart import IMAGES, SYSTEM, gone, install, remove
+from millstream_harness.kube import CommandFailed, Namespace, run
 
-ROOT = Path(__file__).resolve().parent.parent
-VERSION = next(
-    line.split('"')[1]
-    for line in (ROOT / "broker-image/pyproject.toml").read_text().splitlines()
-    if line.startswith("version = ")
-)
-IMAGES = [f"millstream/{name}:{VERSION}" for name in ("broker", "operator", "spark", "client")]
-CLIENT = f"millstream/client:{VERSION}"
 KIND_CLUSTER = "millstream-e2e"
-SYSTEM = Namespace("millstream-system")
 
 
 def _reachable() -> bool:
@@ -64,32 +55,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def millstream(cluster: None) -> Iterator[Namespace]:
     """The operator, installed from the chart without the default Cluster; whatever is left goes at the end."""
-    _remove_everything()
-    run("kubectl", "create", "namespace", SYSTEM.name)
+    remove()
     install(default_cluster=False)
     yield SYSTEM
-    _remove_everything()
-
-
-def install(*, default_cluster: bool) -> None:
-    """``helm upgrade --install`` as the README has it, waiting until the operator is available."""
-    run(
-        "helm", "upgrade", "--install", "millstream", str(ROOT / "charts/millstream"), "--namespace", SYSTEM.name,
-        "--set", f"cluster.enabled={str(default_cluster).lower()}", "--wait", "--timeout", "3m",
-        timeout=240,
-    )  # fmt: skip
-
-
-def _remove_everything() -> None:
-    kinds = "batchloads,mirrormakers,consumergroups,topics,clusters"
-    if "clusters.millstream.dev" in run(
-        "kubectl", "api-resources", "--api-group=millstream.dev", "-o", "name"
-    ):
-        for kind in kinds.split(","):
-            run("kubectl", "delete", f"{kind}.millstream.dev", "--all", "--all-namespaces", timeout=180)
-    if "millstream" in run("helm", "list", "--namespace", SYSTEM.name, "--short"):
-        run("helm", "uninstall", "millstream", "--namespace", SYSTEM.name, "--wait", timeout=180)
-    run("kubectl", "delete", "namespace", SYSTEM.name, "--ignore-not-found", timeout=180)
+    remove()
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +69,7 @@ def namespace(millstream: Namespace, request: pytest.FixtureRequest) -> Iterator
     run("kubectl", "create", "namespace", name)
     yield Namespace(name)
     run("kubectl", "delete", "namespace", name, "--wait=false")
-    until(
-        f"namespace {name} gone",
-        lambda: not run("kubectl", "get", "namespace", name, "--ignore-not-found"),
-        timeout=180,
-    )
+    gone(name)
 
 
 @pytest.hookimpl(hookwrapper=True)

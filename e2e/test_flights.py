@@ -1,0 +1,229 @@
+"""examples/flights on a real Kubernetes, as the README has it: apply, publish, consume, load, break, delete.
+
+The tests of this module are one story and run in their order: each goes on with what the one before left.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from millstream_harness.chart import CLIENT, ROOT, SYSTEM, operator_health
+from millstream_harness.flights import ROWS, events
+from millstream_harness.kube import Namespace, run, until
+
+EXAMPLE = ROOT / "examples/flights"
+BOOTSTRAP = "default-bootstrap:9092"
+
+
+def millstream_json(namespace: Namespace, *command: str) -> Any:
+    """What a ``millstream`` command prints with ``--output json``, run in a pod."""
+    said = namespace.client(
+        "millstream", "--bootstrap", BOOTSTRAP, "--output", "json", *command, image=CLIENT
+    )
+    return json.loads(said)
+
+
+def records_in(namespace: Namespace, topic: str) -> int:
+    partitions = millstream_json(namespace, "topic", "describe", topic)["partitions"]
+    return sum(one["latest"] - one["earliest"] for one in partitions)
+
+
+def reconciles() -> int:
+    return int(str(operator_health()["reconciles"]))
+
+
+def test_applying_the_example_makes_a_cluster_with_volumes(namespace: Namespace) -> None:
+    namespace.apply(EXAMPLE)
+    cluster = namespace.wait_condition("cluster.millstream.dev", "default", timeout=240)
+    assert cluster["status"]["brokers"] == {"desired": 1, "ready": 1}
+    assert cluster["status"]["bootstrap"] == f"default-bootstrap.{namespace.name}.svc:9092"
+    stateful = namespace.get("statefulset", "default-brokers")
+    assert stateful["status"]["readyReplicas"] == 1
+    (claim,) = namespace.list("pvc", "-l", "millstream.dev/cluster=default")
+    assert claim["status"]["phase"] == "Bound"
+    assert {one["metadata"]["name"] for one in namespace.list("service")} >= {
+        "default-brokers",
+        "default-bootstrap",
+    }
+    assert namespace.list("pdb", "-l", "millstream.dev/cluster=default")
+    (pod,) = namespace.list("pod", "-l", "millstream.dev/cluster=default")
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+
+
+def test_topic_group_and_load_say_how_they_are(namespace: Namespace) -> None:
+    topic = namespace.wait_condition("topic.millstream.dev", "flights")
+    assert topic["status"]["topicId"]
+    assert topic["status"]["partitions"] == topic["spec"]["partitions"] == 6
+    group = namespace.wait_condition("consumergroup.millstream.dev", "delay-watch")
+    assert group["status"]["state"] == "Empty"
+    namespace.wait_condition(
+        "batchload.millstream.dev",
+        "flights-to-parquet",
+        "Succeeded",
+        status="False",
+        reason="WaitingForRecords",
+    )
+    columns = run("kubectl", "get", "millstream", "--namespace", namespace.name)
+    for name in ("default", "flights", "delay-watch", "flights-to-parquet"):
+        assert name in columns
+
+
+def test_publishing_shows_as_size_and_lag(namespace: Namespace) -> None:
+    lines = b"".join(key + b"\t" + value + b"\n" for key, value in events())
+    namespace.client(
+        "millstream", "--bootstrap", BOOTSTRAP, "produce", "flights", "--key-separator", "\\t",
+        image=CLIENT, stdin=lines, timeout=600,
+    )  # fmt: skip
+    assert records_in(namespace, "flights") == ROWS
+    until(
+        "the group's lag is the year",
+        lambda: namespace.get("consumergroup", "delay-watch")["status"].get("lag", {}).get("records") == ROWS,
+    )
+    until(
+        "the topic's size",
+        lambda: namespace.get("topic.millstream.dev", "flights")["status"].get("sizeBytes", 0) > 1e6,
+    )
+
+
+def test_the_load_runs_once_and_reports_rows_and_offsets(namespace: Namespace) -> None:
+    load = namespace.wait_condition(
+        "batchload.millstream.dev", "flights-to-parquet", "Succeeded", timeout=600
+    )
+    run_ = load["status"]["lastRun"]
+    assert run_["state"] == "Succeeded"
+    assert run_["rows"] == ROWS
+    assert sum(one["until"] - one["from"] for one in load["status"]["offsets"]) == ROWS
+    assert len(load["status"]["offsets"]) == 6
+
+
+def test_a_group_of_two_consumes_it_all_and_its_lag_goes_to_zero(namespace: Namespace) -> None:
+    """Two consumer pods; members are seen in the resource while they run."""
+    for number in (1, 2):
+        namespace.kubectl(
+            "run", f"consumer-{number}", f"--image={CLIENT}", "--image-pull-policy=IfNotPresent", "--restart=Never",
+            "--command", "--", "millstream", "--bootstrap", BOOTSTRAP, "--output", "json",
+            "consume", "flights", "--group", "delay-watch", "--follow",
+        )  # fmt: skip
+
+    def seen() -> dict[str, Any]:
+        status: dict[str, Any] = namespace.get("consumergroup", "delay-watch")["status"]
+        return status
+
+    until("two members", lambda: len(seen().get("members", [])) == 2, timeout=120)
+    members = seen()["members"]
+    assert {partition for one in members for partition in one["partitions"]} == {
+        f"flights-{n}" for n in range(6)
+    }
+    until("no lag", lambda: seen()["lag"]["records"] == 0, timeout=240)
+    namespace.kubectl("delete", "pod", "consumer-1", "consumer-2", "--now")
+    until("an empty group", lambda: seen()["state"] == "Empty" and not seen()["members"], timeout=120)
+
+
+def test_a_killed_broker_comes_back_with_everything(namespace: Namespace) -> None:
+    before = namespace.get("topic.millstream.dev", "flights")["status"]["topicId"]
+    (pod,) = namespace.list("pod", "-l", "millstream.dev/cluster=default")
+    namespace.kubectl("delete", "pod", pod["metadata"]["name"], "--grace-period=0", "--force")
+
+    def another() -> bool:
+        pods = namespace.list("pod", "-l", "millstream.dev/cluster=default")
+        return any(
+            one["metadata"]["uid"] != pod["metadata"]["uid"]
+            and any(
+                c["type"] == "Ready" and c["status"] == "True" for c in one["status"].get("conditions", [])
+            )
+            for one in pods
+        )
+
+    until("another broker pod is ready", another, timeout=180)
+    namespace.wait_condition("cluster.millstream.dev", "default")
+    assert records_in(namespace, "flights") == ROWS
+    assert namespace.get("topic.millstream.dev", "flights")["status"]["topicId"] == before
+    assert namespace.get("consumergroup", "delay-watch")["status"]["lag"]["records"] == 0
+
+
+def test_a_killed_operator_goes_on_where_it_was(namespace: Namespace) -> None:
+    SYSTEM.kubectl(
+        "delete", "pod", "-l", "app.kubernetes.io/component=operator", "--grace-period=0", "--force"
+    )
+    namespace.patch(
+        "topic.millstream.dev",
+        "flights",
+        {"spec": {"partitions": 8, "config": {"retention.ms": "7200000000"}}},
+    )
+    until(
+        "the topic has eight partitions",
+        lambda: namespace.get("topic.millstream.dev", "flights")["status"]["partitions"] == 8,
+        timeout=180,
+    )
+    namespace.wait_condition("topic.millstream.dev", "flights")
+    load = namespace.get("batchload.millstream.dev", "flights-to-parquet")
+    assert load["status"]["lastRun"]["rows"] == ROWS, "the operator's restart must not run the load again"
+
+
+def test_nothing_is_written_while_nothing_changes(namespace: Namespace) -> None:
+    """Two looks, with several reconciles between: no resource has a newer version."""
+
+    def versions() -> dict[str, str]:
+        kinds = (
+            "clusters,topics.millstream.dev,consumergroups,batchloads,statefulsets,configmaps,services,pdb"
+        )
+        return {
+            f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["resourceVersion"]
+            for one in namespace.list(kinds)
+        }
+
+    def settled() -> bool:
+        nonlocal before
+        before, last = versions(), before
+        return before == last
+
+    before: dict[str, str] = {}
+    until("two equal looks", settled, timeout=120, every=20)
+    reconciled = reconciles()
+    until("more reconciles", lambda: reconciles() > reconciled + 5, timeout=180, every=2)
+    assert versions() == before
+
+
+def test_deleting_a_topic_does_as_its_policy_says(namespace: Namespace) -> None:
+    for name, policy in (("kept", "Retain"), ("dropped", "Delete")):
+        namespace.apply(
+            {
+                "apiVersion": "millstream.dev/v1alpha1",
+                "kind": "Topic",
+                "metadata": {"name": name},
+                "spec": {"clusterRef": {"name": "default"}, "partitions": 1, "deletionPolicy": policy},
+            }
+        )
+    for name in ("kept", "dropped"):
+        namespace.wait_condition("topic.millstream.dev", name)
+        namespace.kubectl("delete", "topic.millstream.dev", name)
+    listed = {one["name"] for one in millstream_json(namespace, "topic", "list")}
+    assert "kept" in listed
+    assert "dropped" not in listed
+
+
+def test_a_dangling_cluster_reference_says_so_and_heals(namespace: Namespace) -> None:
+    manifest = {
+        "apiVersion": "millstream.dev/v1alpha1",
+        "kind": "Topic",
+        "metadata": {"name": "early"},
+        "spec": {"clusterRef": {"name": "later"}, "partitions": 1},
+    }
+    namespace.apply(manifest)
+    namespace.wait_condition("topic.millstream.dev", "early", status="False", reason="ClusterNotFound")
+    cluster = namespace.get("cluster.millstream.dev", "default")
+    spec = {"brokers": {"replicas": 1, "storage": {"size": "1Gi"}}}
+    namespace.apply(
+        {"apiVersion": cluster["apiVersion"], "kind": "Cluster", "metadata": {"name": "later"}, "spec": spec}
+    )
+    namespace.wait_condition("topic.millstream.dev", "early", timeout=240)
+    namespace.kubectl("delete", "topic.millstream.dev", "early")
+    namespace.kubectl("delete", "cluster.millstream.dev", "later")
+    until(
+        "its pods are gone",
+        lambda: not namespace.list("pod", "-l", "millstream.dev/cluster=later"),
+        timeout=120,
+    )
+    claims = namespace.list("pvc", "-l", "millstream.dev/cluster=later")
+    assert claims, "storage.deletionPolicy defaults to Retain: the volume stays"

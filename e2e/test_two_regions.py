@@ -1,0 +1,105 @@
+"""examples/two-regions on a real Kubernetes: a second region mirrored, and its worker killed on the way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from millstream_harness.chart import CLIENT, ROOT
+from millstream_harness.kube import Namespace, until
+
+KIND = "mirrormaker.millstream.dev"
+MIRROR = "west-to-east"
+HALF = 20_000
+
+
+def produce(namespace: Namespace, cluster: str, numbers: range) -> None:
+    lines = b"".join(b"%d\torder %d\n" % (number % 97, number) for number in numbers)
+    namespace.client(
+        "millstream", "--bootstrap", f"{cluster}-bootstrap:9092", "produce", "orders", "--key-separator", "\\t",
+        image=CLIENT, stdin=lines,
+    )  # fmt: skip
+
+
+def consume(namespace: Namespace, cluster: str, count: int) -> list[tuple[int, int, str]]:
+    """(partition, offset, value) of so many records from the beginning."""
+    said = namespace.client(
+        "millstream", "--bootstrap", f"{cluster}-bootstrap:9092", "--output", "json",
+        "consume", "orders", "--from", "earliest", "--max", str(count),
+        image=CLIENT,
+    )  # fmt: skip
+    records = [json.loads(line) for line in said.splitlines()]
+    return sorted((one["partition"], one["offset"], one["value"]) for one in records)
+
+
+def test_the_example_mirrors_west_into_east(namespace: Namespace) -> None:
+    namespace.apply(ROOT / "examples/two-regions")
+    for cluster in ("west", "east"):
+        namespace.wait_condition("cluster.millstream.dev", cluster, timeout=240)
+    produce(namespace, "west", range(HALF))
+    mirror = namespace.wait_condition(KIND, MIRROR, timeout=240)
+    assert [one["name"] for one in mirror["status"]["sources"]] == ["west"]
+    namespace.wait_condition(KIND, MIRROR, "CaughtUp", timeout=240)
+    assert consume(namespace, "east", HALF) == consume(namespace, "west", HALF)
+
+
+def test_a_killed_worker_neither_loses_nor_repeats(namespace: Namespace) -> None:
+    (worker,) = namespace.list("pod", "-l", "app.kubernetes.io/component=mirror")
+    namespace.kubectl(
+        "delete", "pod", worker["metadata"]["name"], "--grace-period=0", "--force", "--wait=false"
+    )
+    produce(namespace, "west", range(HALF, 2 * HALF))
+
+    def status() -> dict[str, Any]:
+        found: dict[str, Any] = namespace.get(KIND, MIRROR)["status"]
+        return found
+
+    def in_east() -> int:
+        said = namespace.client(
+            "millstream", "--bootstrap", "east-bootstrap:9092", "--output", "json", "topic", "describe", "orders",
+            image=CLIENT,
+        )  # fmt: skip
+        return sum(one["latest"] - one["earliest"] for one in json.loads(said)["partitions"])
+
+    until("all is in the east", lambda: in_east() >= 2 * HALF, timeout=240, every=3)
+    until("no lag", lambda: status()["lag"]["records"] == 0, timeout=120)
+    assert in_east() == 2 * HALF
+    assert consume(namespace, "east", 2 * HALF) == consume(namespace, "west", 2 * HALF)
+
+
+def test_an_unreachable_source_says_so_and_heals(namespace: Namespace) -> None:
+    (pod,) = namespace.list("pod", "-l", "millstream.dev/cluster=west")
+    namespace.kubectl("scale", "statefulset/west-brokers", "--replicas=0")
+    namespace.kubectl("wait", "--for=delete", f"pod/{pod['metadata']['name']}", "--timeout=60s")
+    namespace.wait_condition("cluster.millstream.dev", "west", timeout=180)  # the operator puts it back
+    namespace.wait_condition(KIND, MIRROR, "SourceReachable", timeout=180)
+    produce(namespace, "west", range(2 * HALF, 2 * HALF + 10))
+    until(
+        "mirrored again",
+        lambda: consume(namespace, "east", 2 * HALF + 10) == consume(namespace, "west", 2 * HALF + 10),
+        timeout=180,
+        every=3,
+    )
+
+
+def test_one_cluster_and_topic_on_both_sides_is_refused(namespace: Namespace) -> None:
+    namespace.apply(
+        {
+            "apiVersion": "millstream.dev/v1alpha1",
+            "kind": "MirrorMaker",
+            "metadata": {"name": "loop"},
+            "spec": {
+                "sources": [{"name": "west", "clusterRef": {"name": "west"}}],
+                "target": {"clusterRef": {"name": "west"}},
+                "topics": {"include": ["orders"]},
+                "mode": "Aggregate",
+            },
+        }
+    )
+    condition = until(
+        "the loop is refused",
+        lambda: (c := namespace.condition(KIND, "loop")) and c.get("status") == "False" and c,
+    )
+    assert "west" in condition["message"]
+    assert not namespace.list("deployment", "-l", "app.kubernetes.io/instance=loop")
+    namespace.kubectl("delete", KIND, "loop")

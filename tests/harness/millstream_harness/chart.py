@@ -1,0 +1,59 @@
+"""The chart and the images of this checkout, installed and removed as the README has it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .kube import Namespace, run, until
+
+ROOT = Path(__file__).resolve().parents[3]
+VERSION = next(
+    line.split('"')[1]
+    for line in (ROOT / "broker-image/pyproject.toml").read_text().splitlines()
+    if line.startswith("version = ")
+)
+IMAGES = [f"millstream/{name}:{VERSION}" for name in ("broker", "operator", "spark", "client")]
+CLIENT = f"millstream/client:{VERSION}"
+SYSTEM = Namespace("millstream-system")
+KINDS = ("batchloads", "mirrormakers", "consumergroups", "topics", "clusters")
+
+
+def install(*, default_cluster: bool) -> None:
+    """``helm upgrade --install``, waiting until the operator is available."""
+    setting = f"cluster.enabled={str(default_cluster).lower()}"
+    chart = ["millstream", str(ROOT / "charts/millstream"), "--namespace", SYSTEM.name, "--create-namespace"]
+    run("helm", "upgrade", "--install", *chart, "--set", setting, "--wait", "--timeout", "3m", timeout=240)
+
+
+def crds_are_there() -> bool:
+    return "topics.millstream.dev" in run(
+        "kubectl", "api-resources", "--api-group=millstream.dev", "-o", "name"
+    )
+
+
+def remove() -> None:
+    """Every resource, while the operator still lives, then the release and its namespace."""
+    if crds_are_there():
+        for kind in KINDS:
+            run("kubectl", "delete", f"{kind}.millstream.dev", "--all", "--all-namespaces", timeout=180)
+    if "millstream" in run("helm", "list", "--namespace", SYSTEM.name, "--short"):
+        run("helm", "uninstall", "millstream", "--namespace", SYSTEM.name, "--wait", timeout=180)
+    run("kubectl", "delete", "namespace", SYSTEM.name, "--ignore-not-found", timeout=180)
+
+
+def operator_health() -> dict[str, object]:
+    """What the operator's liveness endpoint says, through the API server's proxy."""
+    pods = SYSTEM.list("pod", "-l", "app.kubernetes.io/component=operator")
+    name = next(one["metadata"]["name"] for one in pods if one["status"].get("phase") == "Running")
+    path = f"/api/v1/namespaces/{SYSTEM.name}/pods/{name}:8080/proxy/healthz"
+    health: dict[str, object] = json.loads(run("kubectl", "get", "--raw", path))
+    return health
+
+
+def gone(namespace: str, timeout: float = 180.0) -> None:
+    until(
+        f"namespace {namespace} gone",
+        lambda: not run("kubectl", "get", "namespace", namespace, "--ignore-not-found"),
+        timeout,
+    )
