@@ -1,0 +1,344 @@
+"""The group coordinator: a state machine without sockets, clock or files. Event in, replies and effects out.
+
+    membership.py   join, sync, heartbeat, leave, sessions
+    this module     time; partitions of __consumer_offsets loaded and given up; committed offsets;
+                    describing, listing and deleting groups; expiry
+    state.py        what both share
+
+An event method returns its answer when that is known at once; those that have to wait take a ``caller``,
+which is answered exactly once by a ``Reply`` effect. A commit is answered when its records are stored, and
+visible from then on; of two commits the one later in the log counts, whichever is stored first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from ..protocol.errors import ErrorCode
+from .group import CommittedOffset, Group, GroupState
+from .membership import Membership
+from .messages import (
+    Caller,
+    Commit,
+    DeleteOffsetsResult,
+    FetchedOffsets,
+    GroupConfig,
+    GroupDescription,
+    GroupListing,
+    KeyValue,
+    MemberDescription,
+    TopicPartition,
+)
+from .records import group_tombstone, offset_record
+
+_EXPIRY = ("expiry", "", "")
+
+
+class GroupCoordinator(Membership):
+    def __init__(self, config: GroupConfig, new_id: Callable[[], str]) -> None:
+        super().__init__(config, new_id)
+        self._timers.set(_EXPIRY, config.offsets_retention_check_interval_ms)
+
+    # ---- time
+
+    def advance(self, now: int, wall_clock: int) -> None:
+        """It is now ``now`` (milliseconds of a clock that never goes back): what has come due happens."""
+        self.now, self.wall_clock = now, wall_clock
+        while (key := self._timers.pop_due(now)) is not None:
+            what, group_id, member_id = key
+            if key == _EXPIRY:
+                self._timers.set(_EXPIRY, now + self.config.offsets_retention_check_interval_ms)
+                self._expire()
+            elif group := self.groups.get(group_id):
+                if what == "session":
+                    self._session_is_over(group, member_id)
+                elif what == "join":
+                    self._join_time_is_up(group)
+                else:
+                    self._sync_time_is_up(group)
+
+    def next_deadline(self) -> int | None:
+        """When ``advance`` is wanted next, at the latest."""
+        return self._timers.earliest()
+
+    # ---- partitions of __consumer_offsets
+
+    def begin_load(self, partition: int) -> None:
+        self._loading.add(partition)
+
+    def loaded(self, partition: int, groups: Iterable[Group]) -> None:
+        """All that the partition's log says; members have a whole session to be heard of again."""
+        for group in groups:
+            self.groups[group.group_id] = group
+            for member in group.members.values():
+                self._restart_session(group, member)
+        self._loading.discard(partition)
+        self._active.add(partition)
+
+    def unload(self, partition: int) -> None:
+        """Another coordinator has the partition now: its groups are forgotten, who waits is sent there."""
+        self._loading.discard(partition)
+        self._active.discard(partition)
+        for group in [g for g in self.groups.values() if self.partition_of(g.group_id) == partition]:
+            for member_id in group.members:
+                self._answer_waiting(group.members[member_id], ErrorCode.NOT_COORDINATOR)
+            self._remove(group)
+        given_up = [write for write, (where, _) in self._writes.items() if where == partition]
+        self.stored(given_up, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _remove(self, group: Group) -> None:
+        for member_id in (*group.members, *group.pending):
+            self._end_session(group, member_id)
+        for what in ("join", "sync"):
+            self._timers.cancel((what, group.group_id, ""))
+        self._enter(group, GroupState.DEAD)
+        if self.groups.get(group.group_id) is group:
+            del self.groups[group.group_id]
+
+    # ---- committed offsets
+
+    def commit(self, caller: Caller, event: Commit) -> None:
+        """Answered with an error code for each partition."""
+        error = self.unavailable(event.group_id, may_be_empty=True)
+        group = self.groups.get(event.group_id)
+        if not error and group is None:
+            if event.generation >= 0:
+                error = ErrorCode.ILLEGAL_GENERATION
+            else:
+                group = self.groups.setdefault(event.group_id, Group(event.group_id))
+        if not error and group is not None:
+            error = self._check_commit(group, event)
+        if error or group is None:
+            self._reply(caller, {(each.topic, each.partition): error for each in event.offsets})
+            return
+        if event.member_id in group.members:
+            self._restart_session(group, group.members[event.member_id])
+        self._store_offsets(caller, group, event)
+
+    def _check_commit(self, group: Group, event: Commit) -> ErrorCode:
+        if event.generation < 0 and group.state is GroupState.EMPTY:
+            return ErrorCode.NONE
+        if event.generation < 0 and not event.member_id and event.instance_id is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID  # while a group has members, only they commit
+        if error := self._check_member(group, event.member_id, event.instance_id):
+            return error
+        if event.generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _store_offsets(self, caller: Caller, group: Group, event: Commit) -> None:
+        expire = self.wall_clock + event.retention_ms if event.retention_ms >= 0 else -1
+        results: dict[TopicPartition, ErrorCode] = {}
+        committed: dict[TopicPartition, CommittedOffset] = {}
+        for each in event.offsets:
+            where = (each.topic, each.partition)
+            results[where] = ErrorCode.NONE
+            if len(each.metadata) > self.config.offset_metadata_max_bytes:
+                results[where] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            committed[where] = CommittedOffset(
+                each.offset, each.leader_epoch, each.metadata, self.wall_clock, expire, self._write_number + 1
+            )
+        if not committed:
+            self._reply(caller, results)
+            return
+
+        def stored(error: ErrorCode) -> None:
+            group.commits_in_flight.subtract(committed.keys())
+            group.commits_in_flight = +group.commits_in_flight
+            for where, offset in committed.items():
+                if error:
+                    results[where] = offset_error(error)
+                elif where not in group.offsets or group.offsets[where].written < offset.written:
+                    group.offsets[where] = offset
+            self._reply(caller, results)
+
+        group.commits_in_flight.update(committed.keys())
+        records = [offset_record(group.group_id, *where, offset) for where, offset in committed.items()]
+        self._store(group.group_id, records, stored)
+
+    def fetch_offsets(self, group_id: str, partitions: Iterable[TopicPartition] | None) -> FetchedOffsets:
+        """Of the partitions asked for, or of all that have one."""
+        if error := self.unavailable(group_id, may_be_empty=True):
+            return FetchedOffsets(error)
+        group = self.groups.get(group_id)
+        offsets = group.offsets if group is not None else {}
+        wanted = offsets if partitions is None else partitions
+        return FetchedOffsets(ErrorCode.NONE, {where: offsets.get(where) for where in wanted})
+
+    def delete_offsets(self, caller: Caller, group_id: str, partitions: Sequence[TopicPartition]) -> None:
+        """Answered with ``DeleteOffsetsResult``: refused for topics that a member consumes."""
+        error = self.unavailable(group_id)
+        group = self.groups.get(group_id)
+        if not error and group is None:
+            error = ErrorCode.GROUP_ID_NOT_FOUND
+        if not error and group is not None and group.state is not GroupState.EMPTY and not group.is_consumer:
+            error = ErrorCode.NON_EMPTY_GROUP
+        if error or group is None:
+            self._reply(caller, DeleteOffsetsResult(error))
+            return
+        consumed = {topic for topic, _ in partitions if group.members and group.is_subscribed_to(topic)}
+        results = {
+            where: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if where[0] in consumed else ErrorCode.NONE
+            for where in partitions
+        }
+        free = [where for where in partitions if where[0] not in consumed]
+
+        def stored(error: ErrorCode) -> None:
+            results.update(
+                {where: group_or_offset for where in free if (group_or_offset := offset_error(error))}
+            )
+            self._reply(caller, DeleteOffsetsResult(ErrorCode.NONE, results))
+
+        self._forget_offsets(group, free, stored)
+
+    def forget_topics(self, topics: Collection[str]) -> None:
+        """Topics were deleted: a topic that gets the name later must not start at their offsets."""
+        for group in list(self.groups.values()):
+            self._forget_offsets(group, [where for where in group.offsets if where[0] in topics])
+
+    def _forget_offsets(
+        self,
+        group: Group,
+        partitions: Collection[TopicPartition],
+        then: Callable[[ErrorCode], None] | None = None,
+    ) -> None:
+        """Write tombstones, then drop the offsets, unless a later commit has come meanwhile."""
+        present = [
+            where for where in partitions if where in group.offsets or where in group.commits_in_flight
+        ]
+        if not present:
+            if then is not None:
+                then(ErrorCode.NONE)
+            return
+        write = self._write_number + 1
+
+        def stored(error: ErrorCode) -> None:
+            if not error:
+                for where in present:
+                    if where in group.offsets and group.offsets[where].written < write:
+                        del group.offsets[where]
+            if then is not None:
+                then(error)
+
+        self._store(
+            group.group_id, [offset_record(group.group_id, *where, None) for where in present], stored
+        )
+
+    def _expire(self) -> None:
+        """Offsets past offsets.retention.minutes go, and groups that have nothing left with them."""
+        for group in list(self.groups.values()):
+            if self.unavailable(group.group_id, may_be_empty=True):
+                continue
+            expired = [
+                where for where, offset in group.offsets.items() if self._is_expired(group, where, offset)
+            ]
+            empty = group.state is GroupState.EMPTY and not group.pending and not group.commits_in_flight
+            if empty and len(expired) == len(group.offsets):
+                self._delete(group, lambda error: None)
+            elif expired:
+                self._forget_offsets(group, expired)
+
+    def _is_expired(self, group: Group, where: TopicPartition, committed: CommittedOffset) -> bool:
+        if where in group.commits_in_flight:
+            return False
+        since = committed.commit_timestamp
+        if group.protocol_type is not None:
+            if group.state is GroupState.EMPTY:
+                since = group.state_timestamp if group.state_timestamp >= 0 else since
+            elif not (group.is_consumer and group.state is GroupState.STABLE) or group.is_subscribed_to(
+                where[0]
+            ):
+                return False
+        if committed.expire_timestamp >= 0:
+            return self.wall_clock >= committed.expire_timestamp
+        return self.wall_clock - since >= self.config.offsets_retention_minutes * 60_000
+
+    # ---- describing, listing, deleting groups
+
+    def describe(self, group_id: str) -> GroupDescription:
+        if error := self.unavailable(group_id, may_be_empty=True):
+            return GroupDescription(error, group_id)
+        group = self.groups.get(group_id)
+        if group is None:
+            return GroupDescription(ErrorCode.NONE, group_id)
+        stable = group.state is GroupState.STABLE
+        members = [
+            MemberDescription(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.metadata(group.protocol) if stable else b"",
+                member.assignment if stable else b"",
+            )
+            for member in group.members.values()
+        ]
+        protocol = (group.protocol or "") if stable else ""
+        return GroupDescription(
+            ErrorCode.NONE, group_id, group.state, group.protocol_type or "", protocol, members
+        )
+
+    def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[GroupListing]]:
+        """Groups in one of the states (any case; empty: all); an error too while some are still loading."""
+        wanted = {state.casefold() for state in states}
+        listings = [
+            GroupListing(group.group_id, group.protocol_type or "", group.state)
+            for group in self.groups.values()
+            if not wanted or group.state.casefold() in wanted
+        ]
+        return (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._loading else ErrorCode.NONE), listings
+
+    def delete_group(self, caller: Caller, group_id: str) -> None:
+        """Answered with an error code."""
+        error = self.unavailable(group_id, may_be_empty=True)
+        group = self.groups.get(group_id)
+        if not error and group is None:
+            error = ErrorCode.GROUP_ID_NOT_FOUND
+        if not error and group is not None and group.state is not GroupState.EMPTY:
+            error = ErrorCode.NON_EMPTY_GROUP
+        if error or group is None:
+            self._reply(caller, error)
+        else:
+            self._delete(group, lambda error: self._reply(caller, offset_error(error)))
+
+    def _delete(self, group: Group, then: Callable[[ErrorCode], None]) -> None:
+        """Tombstones for the group and its offsets; what was committed or joined meanwhile stays."""
+        write = self._write_number + 1
+        partitions = {*group.offsets, *group.commits_in_flight}
+        records: list[KeyValue] = [offset_record(group.group_id, *where, None) for where in partitions]
+
+        def stored(error: ErrorCode) -> None:
+            if not error:
+                group.offsets = {k: offset for k, offset in group.offsets.items() if offset.written > write}
+                busy = group.offsets or group.commits_in_flight or group.pending
+                if group.state is GroupState.EMPTY and not busy:
+                    self._remove(group)
+            then(error)
+
+        self._store(group.group_id, [*records, group_tombstone(group.group_id)], stored)
+
+    def answer_all(self, error: ErrorCode) -> None:
+        """The broker stops: nobody is left without an answer."""
+        for group in self.groups.values():
+            for member in group.members.values():
+                self._answer_waiting(member, error)
+
+
+def offset_error(error: ErrorCode) -> ErrorCode:
+    """What who commits hears when the records could not be stored."""
+    match error:
+        case (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            | ErrorCode.NOT_ENOUGH_REPLICAS
+            | ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        ):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
+            return ErrorCode.NOT_COORDINATOR
+        case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE | ErrorCode.INVALID_FETCH_SIZE:
+            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        case _:
+            return error

@@ -1,0 +1,201 @@
+"""Runs the group coordinator on the event loop: time, callers that wait, appends and loading.
+
+Each call tells the coordinator what time it is, hands it the event, and carries out the effects in order. One timer
+on the loop stands for the coordinator's earliest deadline. A caller whose connection is gone is not missed: its
+reply goes nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ..protocol.errors import ApiError, ErrorCode
+from .coordinator import GroupCoordinator
+from .messages import (
+    Commit,
+    CommitResult,
+    DeleteOffsetsResult,
+    FetchedOffsets,
+    GroupConfig,
+    GroupDescription,
+    GroupListing,
+    Join,
+    JoinResult,
+    LeavingMember,
+    Reply,
+    Sync,
+    SyncResult,
+    TopicPartition,
+)
+from .records import read_groups
+from .store import OffsetsTopic, OffsetsWriter
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class GroupDriver:
+    """``Broker.groups``: the group APIs as coroutines."""
+
+    def __init__(self, config: GroupConfig, topic: OffsetsTopic) -> None:
+        self._topic = topic
+        self._coordinator = GroupCoordinator(config, lambda: str(uuid.uuid4()))
+        self._writer = OffsetsWriter(topic, self._stored)
+        self._timer: asyncio.TimerHandle | None = None
+        self._loads: set[asyncio.Task[None]] = set()
+        self._creating: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # ---- life
+
+    def start(self) -> None:
+        """Begin to load what is stored. Returns at once: until a partition is loaded its groups say so."""
+        count = self._topic.partition_count()
+        if count is not None:
+            self._lead_all(count)
+
+    async def ensure_topic(self) -> None:
+        """Make __consumer_offsets if this is the first use of groups. Raises ApiError."""
+        if self._topic.partition_count() is not None:
+            return
+        if self._creating is None:
+            self._creating = asyncio.create_task(self._create())
+            self._creating.add_done_callback(lambda _: setattr(self, "_creating", None))
+        await asyncio.shield(self._creating)
+
+    async def _create(self) -> None:
+        self._lead_all(await self._topic.create())
+
+    def _lead_all(self, count: int) -> None:
+        self._coordinator.config = replace(self._coordinator.config, offsets_topic_num_partitions=count)
+        for partition in range(count):
+            self.lead(partition)
+
+    def lead(self, partition: int) -> None:
+        """This broker leads the partition of __consumer_offsets from now on: load its groups."""
+        self._coordinator.begin_load(partition)
+        task = asyncio.create_task(self._load(partition))
+        self._loads.add(task)
+        task.add_done_callback(self._loads.discard)
+
+    def resign(self, partition: int) -> None:
+        """Another broker leads it."""
+        self._event(lambda: self._coordinator.unload(partition))
+
+    async def _load(self, partition: int) -> None:
+        try:
+            groups = await asyncio.to_thread(lambda: read_groups(self._topic.read_all(partition)))
+        except Exception as error:
+            # Serving without what is stored would hand out wrong offsets: better to stay "loading".
+            logger.error("__consumer_offsets-%d: cannot load its groups: %s", partition, error)
+            return
+        if groups:
+            logger.info("__consumer_offsets-%d: %d groups loaded", partition, len(groups))
+        self._event(lambda: self._coordinator.loaded(partition, groups))
+
+    async def close(self) -> None:
+        """Answer all who wait, and let appends under way finish."""
+        self._closed = True
+        self._event(lambda: self._coordinator.answer_all(ErrorCode.NOT_COORDINATOR))
+        for task in self._loads:
+            task.cancel()
+        await self._writer.finish()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # ---- the APIs
+
+    @property
+    def states(self) -> list[str]:
+        """The state of each group, for metrics."""
+        return [group.state.value for group in self._coordinator.groups.values()]
+
+    def partition_of(self, group_id: str) -> int:
+        return self._coordinator.partition_of(group_id)
+
+    async def join(self, event: Join) -> JoinResult:
+        result: JoinResult = await self._ask(lambda caller: self._coordinator.join(caller, event))
+        return result
+
+    async def sync(self, event: Sync) -> SyncResult:
+        result: SyncResult = await self._ask(lambda caller: self._coordinator.sync(caller, event))
+        return result
+
+    def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
+        return self._event(lambda: self._coordinator.heartbeat(group_id, member_id, generation, instance_id))
+
+    def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> tuple[ErrorCode, list[ErrorCode]]:
+        return self._event(lambda: self._coordinator.leave(group_id, leaving))
+
+    async def commit(self, event: Commit) -> CommitResult:
+        result: CommitResult = await self._ask(lambda caller: self._coordinator.commit(caller, event))
+        return result
+
+    def fetch_offsets(self, group_id: str, partitions: Iterable[TopicPartition] | None) -> FetchedOffsets:
+        return self._coordinator.fetch_offsets(group_id, partitions)
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> DeleteOffsetsResult:
+        result: DeleteOffsetsResult = await self._ask(
+            lambda caller: self._coordinator.delete_offsets(caller, group_id, partitions)
+        )
+        return result
+
+    def describe(self, group_id: str) -> GroupDescription:
+        return self._coordinator.describe(group_id)
+
+    def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[GroupListing]]:
+        return self._coordinator.list_groups(states)
+
+    async def delete_group(self, group_id: str) -> ErrorCode:
+        result: ErrorCode = await self._ask(lambda caller: self._coordinator.delete_group(caller, group_id))
+        return result
+
+    def forget_topics(self, topics: Collection[str]) -> None:
+        """To be called when topics have been deleted."""
+        self._event(lambda: self._coordinator.forget_topics(topics))
+
+    # ---- events and effects
+
+    async def _ask(self, event: Callable[[asyncio.Future[Any]], None]) -> Any:
+        if self._closed:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        caller: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._event(lambda: event(caller))
+        return await caller
+
+    def _event(self, event: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        self._coordinator.advance(int(loop.time() * 1000), int(time.time() * 1000))
+        answer = event()
+        for effect in self._coordinator.take_effects():
+            if isinstance(effect, Reply):
+                assert isinstance(effect.caller, asyncio.Future)
+                if not effect.caller.done():
+                    effect.caller.set_result(effect.result)
+            else:
+                self._writer.write(effect)
+        self._set_timer(loop)
+        return answer
+
+    def _stored(self, writes: list[int], error: ErrorCode) -> None:
+        self._event(lambda: self._coordinator.stored(writes, error))
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        deadline = self._coordinator.next_deadline()
+        if self._closed or deadline is None:
+            return
+        at = (deadline + 1) / 1000
+        if self._timer is not None:
+            if self._timer.when() <= at and not self._timer.cancelled() and self._timer.when() > loop.time():
+                return  # it fires soon enough, and looks again then
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._event, lambda: None)

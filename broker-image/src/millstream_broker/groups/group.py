@@ -1,0 +1,197 @@
+"""A group and its members: what the coordinator decides over.
+
+A group passes through the states of Kafka's classic protocol (KIP-62, KIP-394, KIP-345):
+
+    Empty ──join──► PreparingRebalance ──all joined, or time is up──► CompletingRebalance
+      ▲                 ▲        │                                         │ the leader's sync is stored
+      │                 │        └──nobody left──► Empty                   ▼
+      └── (Dead) ◄──────┴────────join, leave, session over──────────────Stable
+
+``Dead`` is the state reported for a group that does not exist. A group that only stores offsets stays
+Empty and has no protocol type.
+
+Invariants: ``generation`` never falls; ``leader`` is a member whenever there is one; ``static`` maps every
+group.instance.id to exactly one member; ``votes`` counts, for each protocol, the members that support it.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections import Counter
+from dataclasses import dataclass, field
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+
+
+class GroupState(enum.StrEnum):
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A committed offset; timestamps are milliseconds since the epoch, -1 stands for none."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp: int
+    expire_timestamp: int = -1
+    written: int = 0
+    """The number of the write that stored it: of two commits, the one later in the log counts."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A member; ``join`` and ``sync`` hold the caller that waits for that reply, or None."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    join: object | None = None
+    sync: object | None = None
+    is_new: bool = False
+    """True until its first join is answered: it does not know its id yet, so it cannot send heartbeats."""
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+
+@dataclass(slots=True)
+class Group:
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    state_timestamp: int = -1
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
+    """Member ids that were handed out (KIP-394) and have not joined yet."""
+    unsynced: set[str] = field(default_factory=set)
+    """Members of this generation whose SyncGroup has not come."""
+    static: dict[str, str] = field(default_factory=dict)
+    votes: Counter[str] = field(default_factory=Counter)
+    offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
+    commits_in_flight: Counter[tuple[str, int]] = field(default_factory=Counter)
+    initial_delay_left_ms: int | None = None
+    """While an empty group gathers its first members: how much longer the join may still be put off."""
+    member_joined_in_delay: bool = False
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def all_joined(self) -> bool:
+        return not self.pending and all(member.join is not None for member in self.members.values())
+
+    @property
+    def is_consumer(self) -> bool:
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
+        """Whether somebody with these protocols can join: one of them must be spoken by every member."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        size = len(self.members)
+        return self.protocol_type == protocol_type and any(self.votes[name] == size for name, _ in protocols)
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        if not self.members:
+            self.protocol_type = protocol_type
+        if self.leader is None:
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        self.pending.discard(member.member_id)
+        if member.instance_id is not None:
+            self.static[member.instance_id] = member.member_id
+        self.votes.update(name for name, _ in member.protocols)
+
+    def remove(self, member_id: str) -> None:
+        member = self.members.pop(member_id)
+        self.unsynced.discard(member_id)
+        self._withdraw(member)
+        if member.instance_id is not None:
+            self.static.pop(member.instance_id, None)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+
+    def change_protocols(self, member: Member, protocols: tuple[tuple[str, bytes], ...]) -> None:
+        self._withdraw(member)
+        member.protocols = protocols
+        self.votes.update(name for name, _ in protocols)
+
+    def _withdraw(self, member: Member) -> None:
+        self.votes.subtract(name for name, _ in member.protocols)
+        self.votes = +self.votes  # keeps only what somebody votes for
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """Give a static member its new member id; its place in the group, and leadership, stay."""
+        assert member.instance_id is not None
+        old = member.member_id
+        self.members = {(member_id if key == old else key): value for key, value in self.members.items()}
+        member.member_id = member_id
+        self.static[member.instance_id] = member_id
+        if self.leader == old:
+            self.leader = member_id
+        if old in self.unsynced:
+            self.unsynced.remove(old)
+            self.unsynced.add(member_id)
+
+    def selected_protocol(self) -> str:
+        """Every member votes for the first of its protocols that all members speak; most votes win."""
+        size = len(self.members)
+        ballots = Counter(
+            next(name for name, _ in member.protocols if self.votes[name] == size)
+            for member in self.members.values()
+        )
+        return ballots.most_common(1)[0][0]
+
+    def elect_leader(self) -> bool:
+        """Keep the leader if it joined, else take the first member that did; False when nobody did."""
+        if self.leader is None:
+            return False
+        if self.members[self.leader].join is None:
+            joined = next((key for key, member in self.members.items() if member.join is not None), None)
+            if joined is None:
+                return False
+            self.leader = joined
+        return True
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member consumes the topic; a subscription that cannot be read counts as all topics."""
+        if not self.is_consumer or self.protocol is None:
+            return bool(self.members)
+        for member in self.members.values():
+            topics = subscribed_topics(member.metadata(self.protocol))
+            if topics is None or topic in topics:
+                return True
+        return False
+
+
+def subscribed_topics(subscription: bytes) -> set[str] | None:
+    """The topics of a ConsumerProtocolSubscription (int16 version, array of topic names, …), None if it is not one."""
+    try:
+        _version, count = struct.unpack_from(">hi", subscription)
+        position, topics = 6, set()
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", subscription, position)
+            name = subscription[position + 2 : position + 2 + length]
+            if length < 0 or len(name) != length:
+                return None
+            topics.add(name.decode())
+            position += 2 + length
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return topics

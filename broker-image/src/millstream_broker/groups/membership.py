@@ -1,0 +1,428 @@
+"""Who is in a group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and what time does to members.
+
+The classic group protocol of Kafka (KIP-62 rebalance timeout, KIP-134 initial delay, KIP-345 static members,
+KIP-394 member id first, KIP-814 skip_assignment), with its answers at the places where Kafka gives them:
+
+- a wrong generation is ILLEGAL_GENERATION, a stranger UNKNOWN_MEMBER_ID, the former holder of a
+  group.instance.id FENCED_INSTANCE_ID; a member that has to join again hears REBALANCE_IN_PROGRESS.
+- assignments are handed out only after the group's record is stored.
+
+One thing differs: Kafka forgets the earlier caller when a member sends JoinGroup or SyncGroup again before
+the first was answered; here the earlier one is answered REBALANCE_IN_PROGRESS, so every caller gets exactly
+one reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..protocol.errors import ErrorCode
+from .group import Group, GroupState, Member
+from .messages import (
+    Caller,
+    Join,
+    JoinedMember,
+    JoinResult,
+    LeavingMember,
+    Sync,
+    SyncResult,
+)
+from .state import CoordinatorState
+
+_PREPARING = GroupState.PREPARING_REBALANCE
+_COMPLETING = GroupState.COMPLETING_REBALANCE
+
+
+class Membership(CoordinatorState):
+    # ---- JoinGroup
+
+    def join(self, caller: Caller, event: Join) -> None:
+        error = self.unavailable(event.group_id)
+        low, high = self.config.group_min_session_timeout_ms, self.config.group_max_session_timeout_ms
+        if not error and not low <= event.session_timeout_ms <= high:
+            error = ErrorCode.INVALID_SESSION_TIMEOUT
+        if not error and event.member_id and event.group_id not in self.groups:
+            error = ErrorCode.UNKNOWN_MEMBER_ID
+        if error:
+            self._reply(caller, JoinResult(error, event.member_id))
+            return
+        group = self.groups.get(event.group_id) or self.groups.setdefault(
+            event.group_id, Group(event.group_id)
+        )
+        if not self._has_room(group, event.member_id):
+            if event.member_id in group.members:
+                self._drop(group, event.member_id)
+            error = ErrorCode.GROUP_MAX_SIZE_REACHED
+        elif not group.supports(event.protocol_type, event.protocols):
+            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        elif not event.member_id:
+            self._join_new(caller, group, event)
+        elif event.member_id in group.pending:
+            self._add(caller, group, event, event.member_id)
+        else:
+            error = self._check_member(group, event.member_id, event.instance_id)
+            if not error:
+                self._join_again(caller, group, event, group.members[event.member_id])
+        if error:
+            self._reply(caller, JoinResult(error, event.member_id))
+        self._complete_join_if_all_joined(group)
+
+    def _has_room(self, group: Group, member_id: str) -> bool:
+        size = self.config.group_max_size
+        if group.state is GroupState.EMPTY:
+            return True
+        member = group.members.get(member_id)
+        if group.state is _PREPARING:
+            waiting = sum(1 for other in group.members.values() if other.join is not None)
+            return (member is not None and member.join is not None) or waiting < size
+        return member is not None or len(group.members) < size
+
+    def _join_new(self, caller: Caller, group: Group, event: Join) -> None:
+        member_id = f"{event.instance_id or event.client_id}-{self._new_id()}"
+        if event.instance_id is not None and event.instance_id in group.static:
+            self._replace_static(caller, group, event, member_id)
+        elif event.instance_id is None and event.member_id_required:
+            group.pending.add(member_id)
+            self._timers.set(("session", group.group_id, member_id), self.now + event.session_timeout_ms)
+            self._reply(caller, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        else:
+            self._add(caller, group, event, member_id)
+
+    def _add(self, caller: Caller, group: Group, event: Join, member_id: str) -> None:
+        if group.state is _PREPARING and group.generation == 0:
+            group.member_joined_in_delay = True
+        member = Member(
+            member_id,
+            event.instance_id,
+            event.client_id,
+            event.client_host,
+            event.session_timeout_ms,
+            event.rebalance_timeout_ms,
+            event.protocols,
+            join=caller,
+            is_new=True,
+        )
+        group.add(member, event.protocol_type)
+        self._restart_session(group, member)
+        self._prepare_rebalance(group)
+
+    def _join_again(self, caller: Caller, group: Group, event: Join, member: Member) -> None:
+        unchanged = member.protocols == event.protocols
+        leads_stable = group.state is GroupState.STABLE and group.leader == member.member_id
+        if group.state is GroupState.EMPTY:
+            self._reply(caller, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, event.member_id))
+        elif group.state is _PREPARING or not unchanged or leads_stable:
+            self._update(caller, group, event, member)
+            self._prepare_rebalance(group)
+        else:
+            # The answer was lost, or a follower rejoins for no reason: it hears what holds.
+            self._reply(caller, self._joined(group, member))
+
+    def _update(self, caller: Caller, group: Group, event: Join, member: Member) -> None:
+        self._answer_waiting(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        group.change_protocols(member, event.protocols)
+        member.session_timeout_ms = event.session_timeout_ms
+        member.rebalance_timeout_ms = event.rebalance_timeout_ms
+        member.join = caller
+
+    def _replace_static(self, caller: Caller, group: Group, event: Join, member_id: str) -> None:
+        """A static member came back without its member id: it takes the place it had; whoever held it is fenced."""
+        assert event.instance_id is not None
+        old_id = group.static[event.instance_id]
+        member = group.members[old_id]
+        before = (member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms)
+        old_leader = group.leader or ""
+        self._answer_waiting(member, ErrorCode.FENCED_INSTANCE_ID)
+        self._end_session(group, old_id)
+        group.rename(member, member_id)
+        self._update(caller, group, event, member)
+        self._restart_session(group, member)
+        if group.state is _COMPLETING:
+            # The leader may have been told the old id: an assignment by that name would not reach this member.
+            self._prepare_rebalance(group)
+        if group.state is not GroupState.STABLE:
+            return
+        if group.selected_protocol() != group.protocol:
+            self._prepare_rebalance(group)
+            return
+        generation = group.generation
+
+        def stored(error: ErrorCode) -> None:
+            if member.join is not caller:
+                return  # answered, or fenced, meanwhile
+            if group.state is not GroupState.STABLE or group.generation != generation:
+                return  # a rebalance has begun: its end answers
+            member.join = None
+            if error:
+                group.change_protocols(member, before[0])
+                _, member.session_timeout_ms, member.rebalance_timeout_ms = before
+                self._end_session(group, member_id)
+                group.rename(member, old_id)
+                self._restart_session(group, member)
+                self._reply(caller, JoinResult(group_error(error), ""))
+                return
+            self._restart_session(group, member)
+            leads = group.leader == member_id
+            if event.may_skip_assignment:
+                self._reply(caller, self._joined(group, member, skip_assignment=leads))
+            else:
+                # Older clients would assign in vain when they learn that they lead a stable group, so they
+                # are told the leader's former id.
+                self._reply(caller, self._joined(group, member, leader=old_leader))
+
+        self._store_group(group, stored)
+
+    def _joined(
+        self, group: Group, member: Member, *, leader: str | None = None, skip_assignment: bool = False
+    ) -> JoinResult:
+        leader = group.leader or "" if leader is None else leader
+        members: tuple[JoinedMember, ...] = ()
+        if leader == member.member_id:
+            members = tuple(
+                JoinedMember(other.member_id, other.instance_id, other.metadata(group.protocol))
+                for other in group.members.values()
+            )
+        return JoinResult(
+            ErrorCode.NONE,
+            member.member_id,
+            group.generation,
+            group.protocol_type,
+            group.protocol,
+            leader,
+            members,
+            skip_assignment,
+        )
+
+    # ---- the rebalance
+
+    def _prepare_rebalance(self, group: Group) -> None:
+        if group.state is _PREPARING:
+            return
+        if group.state is _COMPLETING:
+            self._end_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS)
+        self._timers.cancel(("sync", group.group_id, ""))
+        wait = group.rebalance_timeout_ms
+        group.initial_delay_left_ms = None
+        if group.state is GroupState.EMPTY:
+            delay = self.config.group_initial_rebalance_delay_ms
+            group.initial_delay_left_ms, wait = max(wait - delay, 0), delay
+            group.member_joined_in_delay = False
+        self._enter(group, _PREPARING)
+        self._timers.set(("join", group.group_id, ""), self.now + wait)
+        self._complete_join_if_all_joined(group)
+
+    def _complete_join_if_all_joined(self, group: Group) -> None:
+        if group.state is _PREPARING and group.initial_delay_left_ms is None and group.all_joined:
+            self._complete_join(group)
+
+    def _join_time_is_up(self, group: Group) -> None:
+        left = group.initial_delay_left_ms
+        if left and group.member_joined_in_delay:
+            wait = min(self.config.group_initial_rebalance_delay_ms, left)
+            group.initial_delay_left_ms = left - wait
+            group.member_joined_in_delay = False
+            self._timers.set(("join", group.group_id, ""), self.now + wait)
+        else:
+            group.initial_delay_left_ms = None
+            self._complete_join(group)
+
+    def _complete_join(self, group: Group) -> None:
+        self._timers.cancel(("join", group.group_id, ""))
+        for member in list(group.members.values()):
+            if member.join is None and member.instance_id is None:
+                self._drop(group, member.member_id)
+        if group.members and not group.elect_leader():
+            # Only static members, none of which joined: they stay until their sessions are over.
+            self._timers.set(("join", group.group_id, ""), self.now + group.rebalance_timeout_ms)
+            return
+        group.generation += 1
+        if not group.members:
+            group.protocol = group.leader = None
+            self._enter(group, GroupState.EMPTY)
+            self._store_group(group, lambda error: None)
+            return
+        group.protocol = group.selected_protocol()
+        self._enter(group, _COMPLETING)
+        group.unsynced = set(group.members)
+        self._timers.set(("sync", group.group_id, ""), self.now + group.rebalance_timeout_ms)
+        for member in group.members.values():
+            if member.join is not None:
+                self._reply(member.join, self._joined(group, member))
+            member.join = None
+            member.is_new = False
+            self._restart_session(group, member)
+
+    def _sync_time_is_up(self, group: Group) -> None:
+        if not group.unsynced:
+            return  # all have asked; what is missing is only that the leader's answer is stored
+        for member_id in list(group.unsynced):
+            self._drop(group, member_id)
+        self._prepare_rebalance(group)
+
+    def _end_syncs(self, group: Group, error: ErrorCode) -> None:
+        """Answer all that wait for an assignment: with it, or, on an error, with that and no assignment."""
+        for member in group.members.values():
+            if error:
+                member.assignment = b""
+            if member.sync is not None:
+                caller, member.sync = member.sync, None
+                self._reply(caller, SyncResult(error) if error else self._synced(group, member))
+                self._restart_session(group, member)
+
+    @staticmethod
+    def _synced(group: Group, member: Member) -> SyncResult:
+        return SyncResult(ErrorCode.NONE, group.protocol_type, group.protocol, member.assignment)
+
+    # ---- SyncGroup
+
+    def sync(self, caller: Caller, event: Sync) -> None:
+        error = self.unavailable(event.group_id)
+        if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            # The rebalance under way is lost with the old coordinator: join again, here.
+            error = ErrorCode.REBALANCE_IN_PROGRESS
+        group = self.groups.get(event.group_id)
+        if not error:
+            error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._check_sync(group, event)
+        if error or group is None:
+            self._reply(caller, SyncResult(error))
+            return
+        member = group.members[event.member_id]
+        group.unsynced.discard(event.member_id)
+        if group.state is GroupState.STABLE:
+            self._restart_session(group, member)
+            self._reply(caller, self._synced(group, member))
+            if not group.unsynced:
+                self._timers.cancel(("sync", group.group_id, ""))
+            return
+        if member.sync is not None:
+            self._reply(member.sync, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+        member.sync = caller
+        if group.leader == event.member_id:
+            self._store_assignments(group, event)
+
+    def _check_sync(self, group: Group, event: Sync) -> ErrorCode:
+        if error := self._check_member(group, event.member_id, event.instance_id):
+            return error
+        if event.generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if event.protocol_type not in (None, group.protocol_type) or event.protocol not in (
+            None,
+            group.protocol,
+        ):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if group.state is _PREPARING:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _store_assignments(self, group: Group, event: Sync) -> None:
+        assignments = {member_id: event.assignments.get(member_id, b"") for member_id in group.members}
+
+        def stored(error: ErrorCode) -> None:
+            if group.state is not _COMPLETING or group.generation != event.generation:
+                return  # another rebalance has begun, which answered those that waited
+            if error:
+                self._end_syncs(group, group_error(error))
+                self._prepare_rebalance(group)
+                return
+            for member in group.members.values():
+                member.assignment = assignments.get(member.member_id, b"")
+            self._enter(group, GroupState.STABLE)
+            self._end_syncs(group, ErrorCode.NONE)
+            if not group.unsynced:
+                self._timers.cancel(("sync", group.group_id, ""))
+
+        self._store_group(group, stored, assignments)
+
+    # ---- Heartbeat
+
+    def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
+        error = self.unavailable(group_id)
+        if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return ErrorCode.NONE
+        group = self.groups.get(group_id)
+        if error or group is None:
+            return error or ErrorCode.UNKNOWN_MEMBER_ID
+        if error := self._check_member(group, member_id, instance_id):
+            return error
+        if generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        self._restart_session(group, group.members[member_id])
+        return ErrorCode.REBALANCE_IN_PROGRESS if group.state is _PREPARING else ErrorCode.NONE
+
+    # ---- LeaveGroup, and sessions that end
+
+    def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> tuple[ErrorCode, list[ErrorCode]]:
+        """An error for all, else one for each; without a member id the holder of the instance id leaves."""
+        if error := self.unavailable(group_id):
+            return error, []
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
+        return ErrorCode.NONE, [self._leave(group, member) for member in leaving]
+
+    def _leave(self, group: Group, leaving: LeavingMember) -> ErrorCode:
+        member_id = leaving.member_id
+        if member_id in group.pending:
+            self._drop_pending(group, member_id)
+            return ErrorCode.NONE
+        if not member_id and leaving.instance_id is not None:
+            member_id = group.static.get(leaving.instance_id, "")
+        error = self._check_member(group, member_id, leaving.instance_id)
+        if not error:
+            self._drop(group, member_id)
+            self._rebalance_without(group)
+        return error
+
+    def _session_is_over(self, group: Group, member_id: str) -> None:
+        if member_id in group.pending:
+            self._drop_pending(group, member_id)
+            return
+        member = group.members.get(member_id)
+        if member is None or (not member.is_new and (member.join is not None or member.sync is not None)):
+            return  # who waits for us is alive; its session starts again with the answer
+        self._drop(group, member_id)
+        self._rebalance_without(group)
+
+    def _drop_pending(self, group: Group, member_id: str) -> None:
+        group.pending.discard(member_id)
+        self._end_session(group, member_id)
+        self._complete_join_if_all_joined(group)
+
+    def _drop(self, group: Group, member_id: str) -> None:
+        self._answer_waiting(group.members[member_id], ErrorCode.UNKNOWN_MEMBER_ID)
+        self._end_session(group, member_id)
+        group.remove(member_id)
+
+    def _rebalance_without(self, group: Group) -> None:
+        if group.state in (GroupState.STABLE, _COMPLETING):
+            self._prepare_rebalance(group)
+        else:
+            self._complete_join_if_all_joined(group)
+
+    def _answer_waiting(self, member: Member, error: ErrorCode) -> None:
+        if member.join is not None:
+            caller, member.join = member.join, None
+            known_id = "" if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
+            self._reply(caller, JoinResult(error, known_id))
+        if member.sync is not None:
+            caller, member.sync = member.sync, None
+            self._reply(caller, SyncResult(error))
+
+
+def group_error(error: ErrorCode) -> ErrorCode:
+    """What a member hears when the record of its group could not be stored: something it retries."""
+    match error:
+        case (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            | ErrorCode.NOT_ENOUGH_REPLICAS
+            | ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        ):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
+            return ErrorCode.NOT_COORDINATOR
+        case ErrorCode.REQUEST_TIMED_OUT:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE | ErrorCode.INVALID_FETCH_SIZE:
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        case _:
+            return error

@@ -1,0 +1,104 @@
+"""What every part of the group coordinator shares: the groups, the time, the effects, and writes in flight.
+
+Nothing here or above looks at a clock, a socket or a file. Time comes in by ``advance``; what has to be
+done collects in effects, which the driver takes with ``take_effects`` after each event and carries out in
+order. A ``Store`` effect is answered by the event ``stored``; until then what it says has not happened:
+nobody is told of it, and memory does not show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ..protocol.errors import ErrorCode
+from .group import Group, GroupState, Member
+from .messages import Caller, Effect, GroupConfig, KeyValue, Reply, Store
+from .records import group_record, partition_for
+from .timers import Timers
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+"""A new member has no id to send heartbeats with; if its JoinGroup is not answered by then it is dropped."""
+
+TimerKey = tuple[str, str, str]
+"""(what, group id, member id or "")."""
+
+Continuation = Callable[[ErrorCode], None]
+
+
+class CoordinatorState:
+    def __init__(self, config: GroupConfig, new_id: Callable[[], str]) -> None:
+        self.config = config
+        self.groups: dict[str, Group] = {}
+        self.now = 0
+        self.wall_clock = 0
+        self._new_id = new_id
+        self._timers: Timers[TimerKey] = Timers()
+        self._effects: list[Effect] = []
+        self._writes: dict[int, tuple[int, Continuation]] = {}
+        self._write_number = 0
+        self._active: set[int] = set()
+        self._loading: set[int] = set()
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    def stored(self, writes: Iterable[int], error: ErrorCode) -> None:
+        """The appends that these ``Store`` effects asked for are over. Those given up by ``unload`` are ignored."""
+        for write in writes:
+            if write in self._writes:
+                _, continuation = self._writes.pop(write)
+                continuation(error)
+
+    # ---- for the parts
+
+    def _reply(self, caller: Caller, result: object) -> None:
+        self._effects.append(Reply(caller, result))
+
+    def _store(self, group_id: str, records: Sequence[KeyValue], then: Continuation) -> int:
+        partition = self.partition_of(group_id)
+        self._write_number += 1
+        self._writes[self._write_number] = (partition, then)
+        self._effects.append(Store(self._write_number, partition, records))
+        return self._write_number
+
+    def _store_group(
+        self, group: Group, then: Continuation, assignments: dict[str, bytes] | None = None
+    ) -> None:
+        self._store(group.group_id, [group_record(group, assignments)], then)
+
+    def partition_of(self, group_id: str) -> int:
+        return partition_for(group_id, self.config.offsets_topic_num_partitions)
+
+    def unavailable(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
+        """Why this coordinator cannot serve the group now, or NONE."""
+        if not group_id and not may_be_empty:
+            return ErrorCode.INVALID_GROUP_ID
+        partition = self.partition_of(group_id)
+        if partition in self._loading:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        if partition not in self._active:
+            return ErrorCode.NOT_COORDINATOR
+        return ErrorCode.NONE
+
+    def _enter(self, group: Group, state: GroupState) -> None:
+        group.state = state
+        group.state_timestamp = self.wall_clock
+
+    def _restart_session(self, group: Group, member: Member) -> None:
+        timeout = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
+        self._timers.set(("session", group.group_id, member.member_id), self.now + timeout)
+
+    def _end_session(self, group: Group, member_id: str) -> None:
+        self._timers.cancel(("session", group.group_id, member_id))
+
+    @staticmethod
+    def _check_member(group: Group, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Who speaks: a static member must be the one that holds its group.instance.id (KIP-345)."""
+        if instance_id is not None:
+            holder = group.static.get(instance_id)
+            if holder is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if holder != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID

@@ -1,0 +1,97 @@
+"""Writes the coordinator's records into __consumer_offsets.
+
+One append at a time for each partition, in the order asked for; what is asked for meanwhile goes into the next
+batch together (group commit), up to ``BATCH_BYTES``. The answer comes after the append is over, never before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from ..log.batch import Buffer, Record, build_batch
+from ..protocol.errors import ApiError, ErrorCode
+from .messages import Store
+
+BATCH_BYTES = 128 * 1024
+"""Well below any max.message.bytes that makes sense; a single write may be larger and then goes alone."""
+
+_RECORD_OVERHEAD = 24
+
+logger = logging.getLogger(__name__)
+
+
+class OffsetsTopic(Protocol):
+    """The topic __consumer_offsets, as the coordinator's driver needs it."""
+
+    def partition_count(self) -> int | None:
+        """None: the topic does not exist yet."""
+
+    async def create(self) -> int:
+        """Make the topic unless it exists; returns its number of partitions. Raises ApiError."""
+
+    async def append(self, partition: int, batch: bytes) -> None:
+        """Returns when the batch is committed as by acks=all. Raises ApiError."""
+
+    def read_all(self, partition: int) -> Iterator[Buffer]:
+        """Every batch from the log's start to its end. May block: called in a thread."""
+
+
+class OffsetsWriter:
+    """``write`` queues an append and returns at once; ``stored(write, error)`` is called when it is over."""
+
+    def __init__(self, topic: OffsetsTopic, stored: Callable[[list[int], ErrorCode], None]) -> None:
+        self._topic = topic
+        self._stored = stored
+        self._queues: dict[int, deque[Store]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def write(self, store: Store) -> None:
+        self._queues.setdefault(store.partition, deque()).append(store)
+        if store.partition not in self._tasks:
+            self._tasks[store.partition] = asyncio.create_task(self._drain(store.partition))
+
+    async def finish(self) -> None:
+        """Wait until all that was asked for has been appended."""
+        while self._tasks:
+            await asyncio.wait(self._tasks.values())
+
+    async def _drain(self, partition: int) -> None:
+        queue = self._queues[partition]
+        try:
+            while queue:
+                stores = self._take(queue)
+                error = await self._append(partition, stores)
+                self._stored([store.write for store in stores], error)
+        finally:
+            del self._tasks[partition]
+
+    @staticmethod
+    def _take(queue: deque[Store]) -> list[Store]:
+        stores = [queue.popleft()]
+        size = _size(stores[0])
+        while queue and (size := size + _size(queue[0])) <= BATCH_BYTES:
+            stores.append(queue.popleft())
+        return stores
+
+    async def _append(self, partition: int, stores: list[Store]) -> ErrorCode:
+        now = int(time.time() * 1000)
+        batch = build_batch(Record(key, value, now) for store in stores for key, value in store.records)
+        try:
+            await self._topic.append(partition, batch)
+        except ApiError as error:
+            logger.warning("__consumer_offsets-%d: cannot append: %s", partition, error)
+            return error.code
+        except Exception:
+            # A defect, or a disk error nobody has named: what must not happen is an answer that it worked.
+            logger.exception("__consumer_offsets-%d: cannot append", partition)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        return ErrorCode.NONE
+
+
+def _size(store: Store) -> int:
+    return sum(len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in store.records)

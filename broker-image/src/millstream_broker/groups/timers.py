@@ -1,0 +1,61 @@
+"""Deadlines by key, without a clock: whoever owns it says what time it is.
+
+Putting a deadline off (each heartbeat does) is one dictionary write: the heap keeps the earlier entry,
+which is looked at again when it comes due. Invariant: for each key with a deadline the heap holds at
+least one entry that is not later than that deadline.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Timers(Generic[Key]):
+    def __init__(self) -> None:
+        self._deadlines: dict[Key, int] = {}
+        self._heap: list[tuple[int, int, Key]] = []
+        self._scheduled: dict[Key, int] = {}  # each key's earliest entry in the heap
+        self._count = 0
+
+    def set(self, key: Key, deadline: int) -> None:
+        self._deadlines[key] = deadline
+        if deadline < self._scheduled.get(key, deadline + 1):
+            self._push(key, deadline)
+
+    def cancel(self, key: Key) -> None:
+        self._deadlines.pop(key, None)
+
+    def earliest(self) -> int | None:
+        """Not later than the next deadline; None when there is none."""
+        while self._heap and self._heap[0][2] not in self._deadlines:
+            self._pop()
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now: int) -> Key | None:
+        """The key of one deadline that has passed, which is thereby gone; None when none has."""
+        while self._heap and self._heap[0][0] <= now:
+            key = self._pop()
+            deadline = self._deadlines.get(key)
+            if deadline is None:
+                continue
+            if deadline <= now:
+                del self._deadlines[key]
+                return key
+            if key not in self._scheduled:
+                self._push(key, deadline)
+        return None
+
+    def _push(self, key: Key, deadline: int) -> None:
+        self._count += 1
+        self._scheduled[key] = deadline
+        heapq.heappush(self._heap, (deadline, self._count, key))
+
+    def _pop(self) -> Key:
+        deadline, _, key = heapq.heappop(self._heap)
+        if self._scheduled.get(key) == deadline:
+            del self._scheduled[key]
+        return key
