@@ -23,14 +23,16 @@ import kio.serial
 import pytest
 from hypothesis import HealthCheck, given, settings
 from kio.schema.errors import ErrorCode
+
+from millstream_broker.protocol import api_versions
 from millstream_broker.protocol.api import Api
-from millstream_broker.protocol.schema import Struct, fields_of
+from millstream_broker.protocol.schema import ZERO_UUID, Struct, fields_of
 from millstream_harness.messages import VERSION_IDS, VERSIONS, messages
 
 AnyApi = Api[Any, Any]
 
 SOME = settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -154,6 +156,21 @@ def kafka_python_class(name: str) -> Any:
     return next(getattr(module, name) for module in _KAFKA_PYTHON if hasattr(module, name))
 
 
+def alias(name: str) -> str:
+    """kafka-python has one name for all sets of authorized operations, and a set of bits where Kafka has an int32."""
+    renamed = name in ("cluster_authorized_operations", "topic_authorized_operations")
+    return "authorized_operations" if renamed else name
+
+
+def bits(value: int) -> set[int] | None:
+    return None if value == -(2**31) else {bit for bit in range(32) if value >> bit & 1}
+
+
+def number(value: set[int] | None) -> int:
+    unsigned = 2**31 if value is None else sum(1 << bit for bit in value)
+    return unsigned - 2**32 if unsigned >= 2**31 else unsigned
+
+
 def to_kafka_python(value: Struct, version: int, container: Any) -> Any:
     arguments = {}
     for name, wire, ours in present(value, version):
@@ -166,8 +183,29 @@ def to_kafka_python(value: Struct, version: int, container: Any) -> Any:
                 converted = [to_kafka_python(element, version, nested) for element in ours]
             else:
                 converted = to_kafka_python(ours, version, nested)
-        arguments[name] = converted
+        if wire.kind == "int32" and alias(name) == "authorized_operations":
+            converted = bits(ours)
+        arguments[alias(name)] = converted
     return container(version=version, **arguments)
+
+
+def from_kafka_python(container: Any, version: int, struct: type[Struct]) -> Struct:
+    arguments = {}
+    for name, wire in fields_of(struct):
+        if not wire.in_version(version):
+            continue
+        theirs = getattr(container, alias(name))
+        if wire.struct is not None and theirs is not None:
+            if wire.is_array:
+                theirs = [from_kafka_python(element, version, wire.struct) for element in theirs]
+            else:
+                theirs = from_kafka_python(theirs, version, wire.struct)
+        if wire.kind == "int32" and alias(name) == "authorized_operations":
+            theirs = number(theirs)
+        if wire.kind == "uuid" and theirs is None:
+            theirs = ZERO_UUID
+        arguments[name] = theirs
+    return struct(**arguments)
 
 
 @pytest.mark.parametrize("side", ["Request", "Response"])
@@ -180,11 +218,13 @@ def test_kafka_python_writes_and_reads_the_same(api: AnyApi, version: int, side:
 
     @SOME
     @given(messages(struct, version))
-    def agrees(message: Struct) -> None:
+    def agrees(message: Any) -> None:
+        if api is api_versions.API and side == "Response":
+            message.error_code = 0  # kafka-python reads any error as a v0 response
         expected = to_kafka_python(message, version, theirs)
         encoded = encode(version, message)
         assert encoded == bytes(expected.encode(version=version))
-        assert carried(theirs.decode(encoded, version=version), message, version) == present(message, version)
+        assert from_kafka_python(theirs.decode(encoded, version=version), version, struct) == message
         assert decode(version, encoded) == message
 
     agrees()
