@@ -32,9 +32,9 @@ class Reason(StrEnum):
     # Cluster
     ALL_BROKERS_READY = "AllBrokersReady"
     BROKERS_STARTING = "BrokersStarting"
+    BROKER_FAILED = "BrokerFailed"
     REPLICATION_NOT_AVAILABLE = "ReplicationNotAvailable"
     ZOOKEEPER_NOT_AVAILABLE = "ZooKeeperNotAvailable"
-    VOLUME_SHRINK_REFUSED = "VolumeShrinkRefused"
     # Topic
     TOPIC_READY = "TopicReady"
     PARTITION_DECREASE_REFUSED = "PartitionDecreaseRefused"
@@ -57,6 +57,7 @@ class Reason(StrEnum):
     WORKERS_STARTING = "WorkersStarting"
     NO_WORKERS = "NoWorkers"
     SAME_CLUSTER = "SameCluster"
+    MIRROR_LOOP = "MirrorLoop"
     SOURCES_REACHABLE = "SourcesReachable"
     SOURCE_UNREACHABLE = "SourceUnreachable"
     CAUGHT_UP = "CaughtUp"

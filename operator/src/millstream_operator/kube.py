@@ -1,0 +1,163 @@
+"""A small client for the Kubernetes API: get, list, server-side apply, delete; JSON in, JSON out.
+
+Connection, certificates and token renewal come from the official client; its 700 model classes are not loaded, which
+keeps the operator small. Calls block (they run in worker threads) and the client may be used by many threads at once.
+
+Every write is a server-side apply with one field manager, so that what others set stays theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import urllib3
+from kubernetes import config
+from kubernetes.client.configuration import Configuration
+from kubernetes.client.rest import RESTClientObject
+
+FIELD_MANAGER = "millstream-operator"
+TIMEOUT = urllib3.Timeout(connect=10, read=30)
+Manifest = dict[str, Any]
+
+# What the operator touches: kind -> plural. Paths follow from apiVersion and plural.
+PLURALS = {
+    "BatchLoad": "batchloads",
+    "Cluster": "clusters",
+    "ConfigMap": "configmaps",
+    "ConsumerGroup": "consumergroups",
+    "CustomResourceDefinition": "customresourcedefinitions",
+    "Deployment": "deployments",
+    "Job": "jobs",
+    "MirrorMaker": "mirrormakers",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
+    "Pod": "pods",
+    "PodDisruptionBudget": "poddisruptionbudgets",
+    "RoleBinding": "rolebindings",
+    "Service": "services",
+    "ServiceAccount": "serviceaccounts",
+    "SparkApplication": "sparkapplications",
+    "StatefulSet": "statefulsets",
+    "Topic": "topics",
+}
+
+
+class KubeError(Exception):
+    """An answer of the API server that is not success; ``status`` is the HTTP status, 0 when it did not answer."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason = status, reason
+
+
+class Kube:
+    """The API server that the service account or ``KUBECONFIG`` names."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        configuration.connection_pool_maxsize = 16
+        self._configuration = configuration
+        self._pool = RESTClientObject(configuration).pool_manager
+        self._host = configuration.host.rstrip("/")
+
+    @classmethod
+    def connect(cls) -> Kube:
+        """From inside a pod by its service account, from elsewhere by kubeconfig; raises ConfigException."""
+        configuration = Configuration()
+        if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        return cls(configuration)
+
+    def get(self, api_version: str, kind: str, namespace: str | None, name: str) -> Manifest | None:
+        """The object, or None when there is none (nor its kind)."""
+        try:
+            return self._request("GET", path_of(api_version, kind, namespace, name))
+        except KubeError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def list(
+        self, api_version: str, kind: str, namespace: str | None, labels: Mapping[str, str]
+    ) -> list[Manifest]:
+        """The objects with these labels, in one namespace or all."""
+        selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+        found = self._request("GET", path_of(api_version, kind, namespace), {"labelSelector": selector})
+        # the items of a list come without these two
+        return [{"apiVersion": api_version, "kind": kind, **item} for item in found.get("items", ())]
+
+    def apply(self, manifest: Mapping[str, Any], subresource: str = "") -> Manifest:
+        """Server-side apply: create it or make what we own of it so; returns what it is now."""
+        metadata = manifest["metadata"]
+        path = path_of(manifest["apiVersion"], manifest["kind"], metadata.get("namespace"), metadata["name"])
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        if subresource:
+            path = f"{path}/{subresource}"
+        return self._request("PATCH", path, query, manifest, "application/apply-patch+yaml")
+
+    def delete(
+        self, api_version: str, kind: str, namespace: str, name: str, propagation: str = "Background"
+    ) -> bool:
+        """Delete it; was it there?"""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        try:
+            self._request("DELETE", path_of(api_version, kind, namespace, name), None, body)
+        except KubeError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> Manifest:
+        url = f"{self._host}{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
+        headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
+        if (token := self._configuration.auth_settings().get("BearerToken")) and token["value"]:
+            headers["Authorization"] = token["value"]
+        payload = None
+        if body is not None:
+            headers["Content-Type"] = content_type
+            payload = msgspec.json.encode(body)
+        try:
+            response = self._pool.request(
+                method, url, body=payload, headers=headers, timeout=TIMEOUT, retries=2
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise KubeError(
+                0, "Unreachable", f"the Kubernetes API server does not answer: {error}"
+            ) from error
+        if response.status < 400:
+            answer: Manifest = msgspec.json.decode(response.data)
+            return answer
+        raise _error_of(method, path, response.status, response.data)
+
+
+def path_of(api_version: str, kind: str, namespace: str | None, name: str | None = None) -> str:
+    """An object's path, or its collection's without a name."""
+    root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+    parts = [
+        root,
+        *(["namespaces", namespace] if namespace else []),
+        PLURALS[kind],
+        *([name] if name else []),
+    ]
+    return "/".join(parts)
+
+
+def _error_of(method: str, path: str, status: int, data: bytes) -> KubeError:
+    try:
+        answer = msgspec.json.decode(data)
+        reason, message = str(answer.get("reason", "")), str(answer.get("message", ""))
+    except (msgspec.DecodeError, AttributeError):
+        reason, message = "", data.decode(errors="replace")[:200]
+    return KubeError(status, reason, message or f"{method} {path}: status {status}")

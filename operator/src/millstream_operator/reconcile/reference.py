@@ -1,0 +1,44 @@
+"""Follows a clusterRef: is the Cluster there, and may this namespace refer to it?"""
+
+from __future__ import annotations
+
+from ..conditions import Reason
+from ..models import Cluster, ClusterRef, ManifestError
+from ..services import Services
+from ..store import ClusterKey
+from .report import Problem
+
+
+def cluster_key(namespace: str, ref: ClusterRef) -> ClusterKey:
+    """Which Cluster a reference in ``namespace`` means."""
+    return ClusterKey(ref.namespace or namespace, ref.name)
+
+
+def find_cluster(services: Services, namespace: str, ref: ClusterRef) -> Cluster | Problem:
+    """The Cluster that a resource in ``namespace`` refers to, or why it cannot be used."""
+    key = cluster_key(namespace, ref)
+    try:
+        cluster = services.store.get(Cluster, key.namespace, key.name)
+    except ManifestError as error:
+        return Problem(Reason.CLUSTER_NOT_READY, str(error))
+
+    if cluster is None:
+        return Problem(
+            Reason.CLUSTER_NOT_FOUND, f"there is no Cluster {key.name} in namespace {key.namespace}"
+        )
+    if not may_refer(cluster, namespace):
+        message = (
+            f"Cluster {key.name} in namespace {key.namespace} does not allow resources of namespace {namespace}: "
+            "add it to the Cluster's spec.allowedNamespaces"
+        )
+        return Problem(Reason.NAMESPACE_NOT_ALLOWED, message)
+    if cluster.metadata.deletion_timestamp is not None:
+        return Problem(
+            Reason.CLUSTER_NOT_FOUND, f"Cluster {key.name} in namespace {key.namespace} is being deleted"
+        )
+    return cluster
+
+
+def may_refer(cluster: Cluster, namespace: str) -> bool:
+    allowed = cluster.spec.allowed_namespaces
+    return namespace == cluster.namespace or "*" in allowed or namespace in allowed

@@ -1,0 +1,57 @@
+"""How a reconcile says what it found: problems, and conditions set on a status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from ..conditions import Condition, ConditionType, Reason, set_condition
+from ..models import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a resource is not as it should be, for its ``Ready`` condition."""
+
+    reason: Reason
+    message: str
+
+
+def conditions_with(
+    resource: Resource,
+    *conditions: tuple[ConditionType, bool | None, Reason, str],
+    now: datetime,
+    without: tuple[ConditionType, ...] = (),
+) -> tuple[Condition, ...]:
+    """The resource's conditions with these set and those dropped; the rest stay."""
+    drop = {kind.value for kind in without}
+    current: tuple[Condition, ...] = resource.status.conditions or ()  # type: ignore[attr-defined]
+    result = tuple(condition for condition in current if condition.type not in drop)
+    for kind, status, reason, message in conditions:
+        generation = resource.metadata.generation
+        result = set_condition(result, kind, status, reason, message, generation=generation, now=now)
+    return result
+
+
+def replace_ready(
+    status: Mapping[str, Any], reason: Reason, message: str, generation: int | None, now: datetime
+) -> dict[str, Any]:
+    """A status as it came with ``Ready`` set to False; for resources that cannot be decoded."""
+    current = []
+    for condition in status.get("conditions") or ():
+        try:
+            current.append(msgspec.convert(condition, Condition))
+        except msgspec.ValidationError:
+            continue
+    conditions = set_condition(
+        current, ConditionType.READY, False, reason, message, generation=generation, now=now
+    )
+    return {
+        **status,
+        "observedGeneration": generation,
+        "conditions": [msgspec.to_builtins(c) for c in conditions],
+    }

@@ -1,0 +1,1 @@
+"""Pure builders: custom resource in, Kubernetes objects out."""

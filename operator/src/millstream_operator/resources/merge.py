@@ -1,0 +1,54 @@
+"""Strategic merge: a user's overrides over what the operator builds.
+
+Mappings merge by key, lists of things with a merge key by that key (containers by name, volumeMounts by mountPath, …),
+other lists and values are replaced, null removes. As `kubectl patch --type strategic` does for pod templates:
+https://kubernetes.io/docs/tasks/manage-kubernetes-objects/update-api-object-kubectl-patch/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# List fields of a PodSpec and its containers that merge, and by which key.
+MERGE_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "ephemeralContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "imagePullSecrets": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "ports": "containerPort",
+    "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey",
+}
+
+
+def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``override`` over it; neither is changed."""
+    result = dict(base)
+    for key, value in override.items():
+        current = result.get(key)
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(current, Mapping):
+            result[key] = merge(current, value)
+        elif isinstance(value, list) and isinstance(current, list) and key in MERGE_KEYS:
+            result[key] = _merge_lists(current, value, MERGE_KEYS[key])
+        else:
+            result[key] = value
+    return result
+
+
+def _merge_lists(base: list[Any], override: list[Any], merge_key: str) -> list[Any]:
+    result = list(base)
+    places = {item.get(merge_key): place for place, item in enumerate(base) if isinstance(item, Mapping)}
+    for item in override:
+        place = places.get(item.get(merge_key)) if isinstance(item, Mapping) else None
+        if place is None:
+            result.append(item)
+        else:
+            result[place] = merge(result[place], item)
+    return result

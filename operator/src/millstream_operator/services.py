@@ -1,0 +1,38 @@
+"""What reconciling works with: the Kubernetes API, what the watches saw, brokers, images, the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from . import __version__
+from .kafka_admin import AdminPool
+from .kube import Kube
+from .models import Cluster
+from .resources.cluster import bootstrap_of
+from .store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """The images that belong to this operator's version."""
+
+    broker: str = f"millstream/broker:{__version__}"
+    spark: str = f"millstream/spark:{__version__}"
+    pull_policy: str = "IfNotPresent"
+
+
+def now_utc() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    kube: Kube
+    store: Store = field(default_factory=Store)
+    admins: AdminPool = field(default_factory=AdminPool)
+    images: Images = field(default_factory=Images)
+    now: Callable[[], datetime] = now_utc
+    # Where the operator itself reaches a Cluster's brokers; elsewhere than clients when it runs outside Kubernetes.
+    address_of: Callable[[Cluster], str] = bootstrap_of

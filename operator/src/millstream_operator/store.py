@@ -1,0 +1,201 @@
+"""The custom resources as the watches last showed them, with the two indexes that reconciling needs.
+
+A resource is kept as compact JSON (a topic: about 1 KB) and decoded when it is looked at, so that thousands of them stay
+cheap. Indexes: which resources refer to a Cluster, and which claim the same topic or group of a Cluster. Written by the
+event loop, read by worker threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from .models import KINDS, Cluster, Resource, decode_as
+
+ResourceT = TypeVar("ResourceT", bound=Resource)
+
+
+class Key(NamedTuple):
+    """Names one custom resource."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+class ClusterKey(NamedTuple):
+    """Names a Cluster."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A resource's claim to a name in a Cluster (topicName, groupId): the oldest one wins."""
+
+    created: str
+    uid: str
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    raw: bytes
+    trigger: object
+    clusters: frozenset[ClusterKey]
+    claimed: str | None
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an event changed: does the resource itself need a look, and which others do?"""
+
+    needs_reconcile: bool
+    others: frozenset[Key]
+
+
+def key_of(manifest: Mapping[str, Any]) -> Key:
+    metadata = manifest["metadata"]
+    return Key(manifest["kind"], metadata.get("namespace", "default"), metadata["name"])
+
+
+class Store:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[Key, _Entry] = {}
+        self._referring: dict[ClusterKey, set[Key]] = defaultdict(set)
+        self._claims: dict[tuple[str, ClusterKey, str], set[Claim]] = defaultdict(set)
+
+    def put(self, manifest: Mapping[str, Any]) -> Change:
+        """Remember a resource as it is now."""
+        key = key_of(manifest)
+        entry = _entry(key, manifest)
+        with self._lock:
+            before = self._entries.get(key)
+            others = self._others(key, before, entry)
+            if before is not None:
+                self._unindex(key, before)
+            self._entries[key] = entry
+            self._index(key, entry)
+        return Change(before is None or before.trigger != entry.trigger, others)
+
+    def remove(self, key: Key) -> Change:
+        """Forget a resource that is gone."""
+        with self._lock:
+            before = self._entries.pop(key, None)
+            if before is None:
+                return Change(False, frozenset())
+            others = self._others(key, before, None)
+            self._unindex(key, before)
+        return Change(False, others - {key})
+
+    def get(self, kind: type[ResourceT], namespace: str, name: str) -> ResourceT | None:
+        """The resource, or None; raises ManifestError when it cannot be understood."""
+        entry = self._entries.get(Key(kind.KIND, namespace, name))
+        return decode_as(kind, msgspec.json.decode(entry.raw)) if entry else None
+
+    def raw(self, key: Key) -> dict[str, Any] | None:
+        """The resource as it came, without managedFields."""
+        entry = self._entries.get(key)
+        return cast(dict[str, Any], msgspec.json.decode(entry.raw)) if entry else None
+
+    def referring_to(self, cluster: ClusterKey) -> frozenset[Key]:
+        with self._lock:
+            return frozenset(self._referring.get(cluster, ()))
+
+    def claims(self, kind: str, cluster: ClusterKey, name: str) -> list[Claim]:
+        """Who claims a topic or group, the oldest first."""
+        with self._lock:
+            found = list(self._claims.get((kind, cluster, name), ()))
+        return sorted(found, key=lambda claim: (claim.created, claim.uid))
+
+    def keys(self, kind: str) -> list[Key]:
+        with self._lock:
+            return [key for key in self._entries if key.kind == kind]
+
+    def _index(self, key: Key, entry: _Entry) -> None:
+        for cluster in entry.clusters:
+            self._referring[cluster].add(key)
+            if entry.claimed is not None:
+                self._claims[key.kind, cluster, entry.claimed].add(entry.claim)
+
+    def _unindex(self, key: Key, entry: _Entry) -> None:
+        for cluster in entry.clusters:
+            self._referring[cluster].discard(key)
+            if not self._referring[cluster]:
+                del self._referring[cluster]
+            if entry.claimed is not None:
+                claims = self._claims[key.kind, cluster, entry.claimed]
+                claims.discard(entry.claim)
+                if not claims:
+                    del self._claims[key.kind, cluster, entry.claimed]
+
+    def _others(self, key: Key, before: _Entry | None, after: _Entry | None) -> frozenset[Key]:
+        """Who else needs a look: those that refer to a Cluster that changed; rivals for a name that came free."""
+        if key.kind == Cluster.KIND:
+            if before and after and _seen_by_others(before.raw) == _seen_by_others(after.raw):
+                return frozenset()
+            return frozenset(self._referring.get(ClusterKey(key.namespace, key.name), ()))
+        if after is None and before is not None and before.claimed is not None:
+            return frozenset(
+                claim.key
+                for cluster in before.clusters
+                for claim in self._claims.get((key.kind, cluster, before.claimed), ())
+            )
+        return frozenset()
+
+
+def _entry(key: Key, manifest: Mapping[str, Any]) -> _Entry:
+    metadata = {name: value for name, value in manifest["metadata"].items() if name != "managedFields"}
+    spec = manifest.get("spec") or {}
+    claimed = {"Topic": "topicName", "ConsumerGroup": "groupId"}.get(key.kind)
+    # Status writes change neither, so that the operator's own writes wake nobody.
+    trigger = (
+        metadata.get("uid"),
+        metadata.get("generation"),
+        metadata.get("deletionTimestamp"),
+        msgspec.json.encode(metadata.get("annotations"), order="sorted"),
+    )
+    return _Entry(
+        raw=msgspec.json.encode({**manifest, "metadata": metadata}),
+        trigger=trigger,
+        clusters=cluster_refs(key, spec),
+        claimed=(spec.get(claimed) or key.name) if claimed else None,
+        claim=Claim(metadata.get("creationTimestamp", ""), metadata.get("uid", ""), key),
+    )
+
+
+def cluster_refs(key: Key, spec: Mapping[str, Any]) -> frozenset[ClusterKey]:
+    """The Clusters that a spec refers to, read leniently: it may be one that cannot be decoded."""
+    holders = [spec, spec.get("target"), *(spec.get("sources") or ())] if key.kind in KINDS else []
+    found = set()
+    for holder in holders:
+        ref = holder.get("clusterRef") if isinstance(holder, Mapping) else None
+        if isinstance(ref, Mapping) and isinstance(ref.get("name"), str):
+            found.add(ClusterKey(ref.get("namespace") or key.namespace, ref["name"]))
+    return frozenset(found)
+
+
+def _seen_by_others(raw: bytes) -> object:
+    """What of a Cluster concerns those that refer to it."""
+    manifest = msgspec.json.decode(raw)
+    status = manifest.get("status") or {}
+    ready = [c.get("status") for c in status.get("conditions") or () if c.get("type") == "Ready"]
+    metadata, spec = manifest["metadata"], manifest.get("spec") or {}
+    return (
+        metadata.get("uid"),
+        metadata.get("deletionTimestamp"),
+        spec.get("allowedNamespaces"),
+        spec.get("listeners"),
+        ready,
+    )

@@ -1,0 +1,95 @@
+"""Which resources are to be reconciled, when, and together with which others.
+
+Keys wait in groups. A group is worked on by one worker at a time: for a Cluster the group is the Cluster itself, so it is
+never reconciled twice at once; the Topics of one Cluster are one group, so that they share the calls to its brokers.
+A key waits once, with the earliest time asked for. No clock and no threads inside: times are given, in seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from .store import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    group: Hashable
+    keys: tuple[Key, ...]
+
+
+@dataclass(slots=True)
+class WorkQueue:
+    _waiting: dict[Hashable, dict[Key, float]] = field(default_factory=dict)
+    _group_of: dict[Key, Hashable] = field(default_factory=dict)
+    _busy: set[Hashable] = field(default_factory=set)
+    _heap: list[tuple[float, int, Hashable]] = field(default_factory=list)
+    _count: int = 0
+    _alone: set[Key] = field(default_factory=set)
+
+    def add(self, key: Key, group: Hashable, at: float, *, alone: bool = False) -> None:
+        """Look at ``key`` at that time or before; ``alone`` keeps it apart from its group's others."""
+        if self._group_of.get(key, group) != group:
+            self.forget(key)
+        self._group_of[key] = group
+        (self._alone.add if alone else self._alone.discard)(key)
+        waiting = self._waiting.setdefault(group, {})
+        if key not in waiting or at < waiting[key]:
+            waiting[key] = at
+            if group not in self._busy:
+                self._push(group, at)
+
+    def forget(self, key: Key) -> None:
+        group = self._group_of.pop(key, None)
+        self._alone.discard(key)
+        waiting = self._waiting.get(group)
+        if waiting is not None:
+            waiting.pop(key, None)
+            if not waiting:
+                del self._waiting[group]
+
+    def take(self, now: float, limit: int) -> Batch | None:
+        """The most overdue group's keys that are due, at most ``limit``; call ``done`` with it after."""
+        while self._heap and self._heap[0][0] <= now:
+            _, _, group = heapq.heappop(self._heap)
+            if group in self._busy:
+                continue  # done() brings it back
+            waiting = self._waiting.get(group, {})
+            due = sorted((at, key) for key, at in waiting.items() if at <= now)
+            if not due:  # the key this entry was for is gone or waits again
+                if waiting:
+                    self._push(group, min(waiting.values()))
+                continue
+            first = due[0][1]
+            together = [key for _, key in due if key not in self._alone][:limit]
+            keys = (first,) if first in self._alone else tuple(together)
+            for key in keys:
+                self.forget(key)
+            self._busy.add(group)
+            return Batch(group, keys)
+        return None
+
+    def done(self, batch: Batch) -> None:
+        """The group may be worked on again."""
+        self._busy.discard(batch.group)
+        waiting = self._waiting.get(batch.group)
+        if waiting:
+            self._push(batch.group, min(waiting.values()))
+
+    def next_at(self) -> float | None:
+        """When ``take`` may give something, as far as is known now."""
+        return self._heap[0][0] if self._heap else None
+
+    def overdue(self, now: float) -> float:
+        """For how long the most overdue key has been waiting."""
+        times = [at for waiting in self._waiting.values() for at in waiting.values()]
+        return max(0.0, now - min(times)) if times else 0.0
+
+    def __len__(self) -> int:
+        return len(self._group_of)
+
+    def _push(self, group: Hashable, at: float) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (at, self._count, group))
