@@ -23,29 +23,26 @@ import msgspec
 
 from ..conditions import Condition, ConditionType, Reason, rfc3339, set_condition
 from ..models import BatchLoad, BatchLoadStatus, From, OffsetRange, Run, Until
+from .report import Problem
 
 MAX_ERROR = 4096
 # Folders that a volume must not hide in the container.
-SYSTEM_FOLDERS = frozenset(
-    (
-        "bin",
-        "boot",
-        "dev",
-        "etc",
-        "home",
-        "lib",
-        "lib64",
-        "opt",
-        "proc",
-        "root",
-        "run",
-        "sbin",
-        "srv",
-        "sys",
-        "tmp",
-    )
-    + ("usr", "var")
-)
+SYSTEM_FOLDERS = {
+    "bin",
+    "boot",
+    "dev",
+    "etc",
+    "home",
+    "lib",
+    "lib64",
+    "opt",
+    "proc",
+    "root",
+    "run",
+    "sbin",
+    "srv",
+}
+SYSTEM_FOLDERS |= {"sys", "tmp", "usr", "var"}
 
 
 class RunState(StrEnum):
@@ -83,15 +80,6 @@ class Seen:
     end_time: str | None = None
 
 
-class Refused(Exception):
-    """The load cannot run as it is; ``reason`` and the message say why."""
-
-    def __init__(self, reason: Reason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
-
-
 def needs_run(load: BatchLoad, *, retry: bool = False) -> bool:
     """Shall a run begin? The first; and the next when one failed and the spec changed since it began (or ``retry``)."""
     run = load.status.last_run
@@ -110,44 +98,48 @@ def next_run_name(load: BatchLoad) -> str:
     return f"{load.name}-{number + 1:04d}"
 
 
-def check(load: BatchLoad) -> None:
-    """What the schema cannot say, for Kubernetes; raises Refused."""
+def check_output(load: BatchLoad) -> Problem | None:
+    """What the schema cannot say of an output on Kubernetes."""
     output = load.spec.output
     if not output.path.startswith("/"):
-        return
-    first = output.path.split("/")[1]
+        return None
     if output.volume_claim_name is None:
-        raise Refused(
-            Reason.INVALID_SPEC,
+        return _invalid(
             f"spec.output.path: {output.path} would be lost with its pod; allowed: a folder on a volume "
-            "(name its PersistentVolumeClaim in spec.output.volumeClaimName), or a URI as s3a://bucket/path",
+            "(name its PersistentVolumeClaim in spec.output.volumeClaimName), or a URI as s3a://bucket/path"
         )
-    if first in SYSTEM_FOLDERS or ".." in output.path.split("/") or not first:
-        raise Refused(
-            Reason.INVALID_SPEC,
+    folders = output.path.split("/")[1:]
+    if folders[0] in SYSTEM_FOLDERS or ".." in folders or not folders[0]:
+        return _invalid(
             f"spec.output.path: {output.path} is not allowed: the volume is mounted at its first folder; "
-            "allowed: a folder of its own, as /lake/flights",
+            "allowed: a folder of its own, as /lake/flights"
         )
+    return None
 
 
-def resolve(load: BatchLoad, partitions: Partitions) -> tuple[OffsetRange, ...]:
-    """The offsets of a run that begins now; raises Refused."""
+def resolve(load: BatchLoad, partitions: Partitions) -> tuple[OffsetRange, ...] | Problem:
+    """The offsets of a run that begins now."""
     spec = load.spec
     begins = _positions("from", spec.from_, partitions)
     ends = _positions("until", spec.until, partitions)
+    if isinstance(begins, Problem):
+        return begins
+    if isinstance(ends, Problem):
+        return ends
     ranges = []
     for (topic, partition), first in sorted(begins.items()):
         until = ends[topic, partition]
         if until < first and "Offsets" in (spec.from_.position, spec.until.position):
-            raise Refused(
-                Reason.INVALID_SPEC,
-                f"spec.until: {until} of {topic}-{partition} is not allowed: it is before its spec.from, {first}",
+            return _invalid(
+                f"spec.until: {until} of {topic}-{partition} is not allowed: it is before its spec.from, {first}"
             )
         ranges.append(OffsetRange(topic=topic, partition=partition, from_=first, until=max(first, until)))
     return tuple(ranges)
 
 
-def _positions(field: str, wanted: From | Until, partitions: Partitions) -> dict[tuple[str, int], int]:
+def _positions(
+    field: str, wanted: From | Until, partitions: Partitions
+) -> dict[tuple[str, int], int] | Problem:
     match wanted.position:
         case "Earliest" | "Committed":  # before the first run has succeeded nothing is committed
             return {key: ends.earliest for key, ends in partitions.items()}
@@ -157,24 +149,25 @@ def _positions(field: str, wanted: From | Until, partitions: Partitions) -> dict
             return {key: _at_time(field, ends) for key, ends in partitions.items()}
     listed = {(entry.topic, entry.partition): entry.offset for entry in wanted.offsets or ()}
     if missing := sorted(partitions.keys() - listed.keys()):
-        raise Refused(
-            Reason.INVALID_SPEC,
-            f"spec.{field}.offsets: one for every partition is required; missing: {_named(missing)}",
+        return _invalid(
+            f"spec.{field}.offsets: one for every partition is required; missing: {_named(missing)}"
         )
     for key, offset in listed.items():
         if key not in partitions:
-            raise Refused(
-                Reason.INVALID_SPEC,
-                f"spec.{field}.offsets: {_named([key])} is not allowed: there is no such partition in spec.topics",
+            return _invalid(
+                f"spec.{field}.offsets: {_named([key])} is not allowed: there is no such partition in spec.topics"
             )
         ends = partitions[key]
         if not ends.earliest <= offset <= ends.latest:
-            raise Refused(
-                Reason.INVALID_SPEC,
+            return _invalid(
                 f"spec.{field}.offsets: {offset} of {_named([key])} is not allowed; "
-                f"the partition has {ends.earliest} to {ends.latest}",
+                f"allowed: {ends.earliest} to {ends.latest}, which the partition has"
             )
     return listed
+
+
+def _invalid(message: str) -> Problem:
+    return Problem(Reason.INVALID_SPEC, message)
 
 
 def _at_time(field: str, ends: Ends) -> int:
@@ -249,10 +242,12 @@ def _story(load: BatchLoad, run: Run, state: RunState, seen: Seen) -> tuple[Reas
     return Reason.RUN_PENDING, f"{run.name} with {count:,} records waits for its pods{waits}"
 
 
-def refuse(load: BatchLoad, reason: Reason, message: str, now: datetime) -> BatchLoadStatus:
+def refuse(load: BatchLoad, problem: Problem, now: datetime) -> BatchLoadStatus:
     """The status of a load that cannot run now; what the last run was stays."""
     status = msgspec.structs.replace(load.status, observed_generation=load.metadata.generation)
-    return _with(status, load, now, ready=False, succeeded=None, reason=reason, message=message)
+    return _with(
+        status, load, now, ready=False, succeeded=None, reason=problem.reason, message=problem.message
+    )
 
 
 def _with(

@@ -1,8 +1,8 @@
 """How far a run's runner is, read from its Job or SparkApplication and the driver's pod; pure.
 
 The job reports rows and errors in its container's termination message, as JSON:
-``{"state": "Succeeded", "rows": 336776, "error": ""}``. A driver that was killed leaves none; then Kubernetes' own words
-have to do.
+``{"state": "Succeeded", "rows": 336776, "error": ""}``. A driver that was killed leaves none; then Kubernetes' own
+words have to do.
 """
 
 from __future__ import annotations

@@ -16,13 +16,12 @@ from typing import Any
 
 import yaml
 
-from .. import __version__
 from ..models import API_VERSION, BatchLoad
+from ..services import Images
 
 Manifest = dict[str, Any]
 
 SPARK_VERSION = "4.0.0"
-DEFAULT_IMAGE = f"millstream/spark:{__version__}"
 APPLICATION = "/opt/millstream/load.py"  # in the image
 SERVICE_ACCOUNT = "millstream-spark"
 CLUSTER_ROLE = "millstream-spark"
@@ -144,8 +143,8 @@ def _shared_labels() -> dict[str, str]:
     }
 
 
-def image(load: BatchLoad) -> str:
-    return load.spec.spark.image or DEFAULT_IMAGE
+def image(load: BatchLoad, images: Images) -> str:
+    return load.spec.spark.image or images.spark
 
 
 def pod_security() -> Manifest:

@@ -8,6 +8,7 @@ that Kubernetes removes them with it. No component beyond Kubernetes itself is n
 from __future__ import annotations
 
 from ..models import BatchLoad
+from ..services import Images
 from . import load as common
 from .load import Manifest
 
@@ -17,7 +18,7 @@ CANNOT_RUN = 2  # millstream-load's exit status for a run that no retry can help
 DRIVER = "driver"
 
 
-def job(load: BatchLoad) -> Manifest:
+def job(load: BatchLoad, images: Images) -> Manifest:
     """The Job of the load's last run."""
     name = common.run_name(load)
     labels = {**common.labels(load, "driver"), "millstream.dev/run": name}
@@ -38,12 +39,12 @@ def job(load: BatchLoad) -> Manifest:
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                 ]
             },
-            "template": {"metadata": {"labels": labels}, "spec": _pod(load, name)},
+            "template": {"metadata": {"labels": labels}, "spec": _pod(load, images, name)},
         },
     }
 
 
-def _pod(load: BatchLoad, name: str) -> Manifest:
+def _pod(load: BatchLoad, images: Images, name: str) -> Manifest:
     driver = load.spec.spark.driver
     memory = f"{common.memory_mib(driver.memory)}Mi"
     return {
@@ -53,10 +54,14 @@ def _pod(load: BatchLoad, name: str) -> Manifest:
         "containers": [
             {
                 "name": DRIVER,
-                "image": common.image(load),
-                "imagePullPolicy": "IfNotPresent",
+                "image": common.image(load, images),
+                "imagePullPolicy": images.pull_policy,
                 "command": ["/opt/spark/bin/spark-submit"],
-                "args": [*_arguments(load, name), common.APPLICATION, f"{common.FOLDER}/{common.RUN_FILE}"],
+                "args": [
+                    *_arguments(load, images, name),
+                    common.APPLICATION,
+                    f"{common.FOLDER}/{common.RUN_FILE}",
+                ],
                 "env": [
                     {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
                     {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -78,7 +83,7 @@ def _pod(load: BatchLoad, name: str) -> Manifest:
     }
 
 
-def _arguments(load: BatchLoad, name: str) -> list[str]:
+def _arguments(load: BatchLoad, images: Images, name: str) -> list[str]:
     executor = load.spec.spark.executor
     conf = {
         **common.spark_conf(load),
@@ -94,8 +99,8 @@ def _arguments(load: BatchLoad, name: str) -> list[str]:
         "spark.executor.memory": executor.memory,
         "spark.kubernetes.namespace": load.namespace,
         "spark.kubernetes.driver.pod.name": "$(POD_NAME)",
-        "spark.kubernetes.container.image": common.image(load),
-        "spark.kubernetes.container.image.pullPolicy": "IfNotPresent",
+        "spark.kubernetes.container.image": common.image(load, images),
+        "spark.kubernetes.container.image.pullPolicy": images.pull_policy,
         "spark.kubernetes.executor.podNamePrefix": name,
         "spark.kubernetes.executor.request.cores": common.core_request(load, "executor", executor.cores),
         "spark.kubernetes.executor.podTemplateFile": f"{common.FOLDER}/{common.EXECUTOR_FILE}",

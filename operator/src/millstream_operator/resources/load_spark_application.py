@@ -8,16 +8,16 @@ which need no webhook. The object is created once and never changed, since any c
 from __future__ import annotations
 
 from ..models import BatchLoad
+from ..services import Images
 from . import load as common
 from .load import Manifest
 
 API_VERSION = "sparkoperator.k8s.io/v1beta2"
-GROUP, VERSION, PLURAL = "sparkoperator.k8s.io", "v1beta2", "sparkapplications"
 RETRIES = 2
 RETRY_INTERVAL_S = 10
 
 
-def spark_application(load: BatchLoad) -> Manifest:
+def spark_application(load: BatchLoad, images: Images) -> Manifest:
     """The SparkApplication of the load's last run."""
     driver, executor = load.spec.spark.driver, load.spec.spark.executor
     executor_template = common.executor_template(load)
@@ -30,8 +30,8 @@ def spark_application(load: BatchLoad) -> Manifest:
             "pythonVersion": "3",
             "sparkVersion": common.SPARK_VERSION,
             "mode": "cluster",
-            "image": common.image(load),
-            "imagePullPolicy": "IfNotPresent",
+            "image": common.image(load, images),
+            "imagePullPolicy": images.pull_policy,
             "mainApplicationFile": f"local://{common.APPLICATION}",
             "arguments": [f"{common.FOLDER}/{common.RUN_FILE}"],
             "sparkConf": common.spark_conf(load),

@@ -1,0 +1,44 @@
+"""Asks the brokers where the partitions of a load begin and end. Blocking.
+
+Everything is asked for at once, at the moment a run begins; Spark gets what was found as explicit offsets, since it
+would resolve "earliest" and "latest" late and anew in every retry.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ..conditions import Reason
+from ..kafka_admin import EARLIEST, LATEST, AdminError, KafkaAdmin, Partition
+from ..models import BatchLoad
+from .load import Ends, Partitions
+from .report import Problem
+
+
+def find_ends(admin: KafkaAdmin, load: BatchLoad) -> Partitions | Problem:
+    spec = load.spec
+    try:
+        counts = admin.partitions(spec.topics)
+        if missing := [topic for topic in spec.topics if topic not in counts]:
+            return Problem(
+                Reason.TOPIC_NOT_FOUND, f"spec.topics: there is no topic {', '.join(missing)} in the cluster"
+            )
+        keys = [Partition(topic, index) for topic in spec.topics for index in range(counts[topic])]
+        earliest = admin.offsets(dict.fromkeys(keys, EARLIEST))
+        latest = admin.offsets(dict.fromkeys(keys, LATEST))
+        from_time = _at(admin, keys, spec.from_.timestamp)
+        until_time = _at(admin, keys, spec.until.timestamp)
+    except AdminError as error:
+        return Problem(Reason.CLUSTER_NOT_READY, str(error))
+    return {
+        (key.topic, key.partition): Ends(earliest[key], latest[key], from_time.get(key), until_time.get(key))
+        for key in keys
+    }
+
+
+def _at(admin: KafkaAdmin, keys: list[Partition], moment: datetime | None) -> dict[Partition, int]:
+    """The first offsets at or after a time; a partition with nothing that late is left out."""
+    if moment is None:
+        return {}
+    found = admin.offsets(dict.fromkeys(keys, int(moment.timestamp() * 1000)))
+    return {key: offset for key, offset in found.items() if offset >= 0}

@@ -1,0 +1,254 @@
+"""MirrorMaker: may it mirror at all, and what its workers say about how far it is; pure.
+
+Records that come back to where they came from would be copied for ever, and a cluster mirrored twice would double its
+records, so before a worker runs these are refused: a source that is the target, two sources that are one cluster, and
+a second MirrorMaker the other way round for the same topics. Which cluster is which is told by the Cluster that a
+reference names and by the addresses of a `bootstrap`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from ..conditions import ConditionType, Reason
+from ..models import ClusterRef, Lag, MirrorMaker, MirrorMakerStatus, MirrorSourceStatus, MirrorTopics
+from ..resources.mirror import Endpoint, selector
+from .report import Problem, conditions_with
+
+CAUGHT_UP_S = 10  # a mirror that is never further behind than this is caught up while records keep coming
+SHOWN_ERROR = 1024
+# What makes a pattern of a name; an escaped character and one in brackets stay.
+_SIGNS = re.compile(r"\\(.)|\[(.)\]|[^\w.-]|\.(?=[*+?])")
+
+
+class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
+    """What one worker says about one source."""
+
+    name: str
+    reachable: bool = False
+    topics: int = 0
+    lag: Lag = msgspec.field(default_factory=Lag)
+    last_error: str = ""
+
+
+class WorkerReport(msgspec.Struct, frozen=True, rename="camel"):
+    """What one worker answers to GET /status."""
+
+    topics: int = 0
+    lag: Lag = msgspec.field(default_factory=Lag)
+    sources: tuple[SourceReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The workers there are: how many, how many of them are ready, and what those that answered said."""
+
+    replicas: int = 0
+    ready: int = 0
+    reports: tuple[WorkerReport, ...] = ()
+
+
+def same_cluster(one: Endpoint, other: Endpoint) -> bool:
+    if one.cluster is not None and one.cluster == other.cluster:
+        return True
+    return not _addresses(one).isdisjoint(_addresses(other))
+
+
+def _addresses(endpoint: Endpoint) -> set[str]:
+    """HOST:PORT in every way that it may be written."""
+    found = set()
+    for address in endpoint.bootstrap.lower().split(","):
+        host, _, port = address.strip().rpartition(":")
+        host = "127.0.0.1" if host == "localhost" else host.removesuffix(".").removesuffix(".cluster.local")
+        found.add(f"{host.removesuffix('.svc')}:{port}")
+    return found
+
+
+def check(mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint) -> Problem | None:
+    """Why this MirrorMaker would go round in circles or double records."""
+    for index, source in enumerate(sources):
+        for other in sources[:index]:
+            if same_cluster(source, other):
+                return Problem(
+                    Reason.SAME_CLUSTER,
+                    f"spec.sources: {other.name} and {source.name} are one cluster ({source.bootstrap}): "
+                    "every record would be mirrored twice; name it once",
+                )
+        if not same_cluster(source, target):
+            continue
+        if mirror.spec.naming == "Same":
+            return Problem(
+                Reason.SAME_CLUSTER,
+                f"spec.target: is the source {source.name} ({target.bootstrap}): with naming Same a topic would be "
+                "mirrored into itself; allowed: another cluster, or naming Prefixed",
+            )
+        for sample in _samples(mirror.spec.topics):
+            if included(mirror.spec.topics, f"{source.name}.{sample}"):
+                return Problem(
+                    Reason.SAME_CLUSTER,
+                    f"spec.topics.include: would take the mirrored topics ({source.name}.{sample}) again, since "
+                    f"source {source.name} is the target; add {source.name}[.].* to spec.topics.exclude",
+                )
+    return None
+
+
+def check_loop(
+    mirror: MirrorMaker,
+    sources: Sequence[Endpoint],
+    target: Endpoint,
+    others: Iterable[tuple[MirrorMaker, Sequence[Endpoint], Endpoint]],
+) -> Problem | None:
+    """Does an older MirrorMaker mirror the same topics the other way? The older one goes on."""
+    if mirror.spec.naming != "Same":
+        return None
+    for other, other_sources, other_target in others:
+        if (
+            other.metadata.uid == mirror.metadata.uid
+            or other.spec.naming != "Same"
+            or _age(other) > _age(mirror)
+        ):
+            continue
+        back = any(same_cluster(source, target) for source in other_sources)
+        for source in sources:
+            if (
+                back
+                and same_cluster(source, other_target)
+                and _overlap(mirror.spec.topics, other.spec.topics)
+            ):
+                return Problem(
+                    Reason.MIRROR_LOOP,
+                    f"spec.topics: MirrorMaker {other.name} in namespace {other.namespace} mirrors the same topics from"
+                    f" the target to {source.name}: records would go round for ever; allowed: other topics, or naming"
+                    " Prefixed",
+                )
+    return None
+
+
+def _age(mirror: MirrorMaker) -> tuple[str, str]:
+    return mirror.metadata.creation_timestamp, mirror.metadata.uid
+
+
+def included(topics: MirrorTopics, name: str) -> bool:
+    def one_of(patterns: tuple[str, ...]) -> bool:
+        return any(re.fullmatch(pattern, name) for pattern in patterns)
+
+    return one_of(topics.include) and not one_of(topics.exclude)
+
+
+def _samples(topics: MirrorTopics) -> list[str]:
+    """Names that the patterns are probably for: what is left of them without their signs."""
+    return [_SIGNS.sub(lambda sign: sign[1] or sign[2] or "", pattern) or "x" for pattern in topics.include]
+
+
+def _overlap(one: MirrorTopics, other: MirrorTopics) -> bool:
+    samples = [*_samples(one), *_samples(other)]
+    return any(included(one, sample) and included(other, sample) for sample in samples)
+
+
+def status_of(mirror: MirrorMaker, workers: Workers, now: datetime) -> MirrorMakerStatus:
+    """What the workers say, summed up."""
+    sources = tuple(_source(source.name, workers.reports) for source in mirror.spec.sources)
+    lag = _sum(report.lag for report in workers.reports)
+    conditions = conditions_with(
+        mirror, _reachable(sources), _caught_up(lag), _ready(mirror, workers, sources), now=now
+    )
+    return MirrorMakerStatus(
+        observed_generation=mirror.metadata.generation,
+        replicas=workers.replicas,
+        ready_replicas=workers.ready,
+        selector=",".join(f"{key}={value}" for key, value in selector(mirror).items()),
+        topics=max((report.topics for report in workers.reports), default=None),
+        lag=lag,
+        sources=sources,
+        conditions=conditions,
+    )
+
+
+def refused_status(mirror: MirrorMaker, problem: Problem, now: datetime) -> MirrorMakerStatus:
+    """The status of one that has no workers, or whose workers go on with what they were told before."""
+    return msgspec.structs.replace(
+        mirror.status,
+        observed_generation=mirror.metadata.generation,
+        conditions=conditions_with(
+            mirror, (ConditionType.READY, False, problem.reason, problem.message), now=now
+        ),
+    )
+
+
+def _source(name: str, reports: Iterable[WorkerReport]) -> MirrorSourceStatus:
+    """Workers share a source's partitions: lags add up, a topic has partitions with many, one in trouble is trouble."""
+    said = [source for report in reports for source in report.sources if source.name == name]
+    if not said:
+        return MirrorSourceStatus(name=name)
+    errors = [source.last_error for source in said if source.last_error]
+    return MirrorSourceStatus(
+        name=name,
+        reachable=all(source.reachable for source in said),
+        topics=max(source.topics for source in said),
+        lag=_sum(source.lag for source in said),
+        last_error=errors[0][:SHOWN_ERROR] if errors else "",
+    )
+
+
+def _sum(lags: Iterable[Lag]) -> Lag | None:
+    known = list(lags)
+    records = [lag.records for lag in known if lag.records is not None]
+    seconds = [lag.seconds for lag in known if lag.seconds is not None]
+    return Lag(records=sum(records), seconds=max(seconds, default=0)) if records else None
+
+
+Told = tuple[ConditionType, bool | None, Reason, str]
+
+
+def _reachable(sources: Sequence[MirrorSourceStatus]) -> Told:
+    gone = [source for source in sources if source.reachable is False]
+    if gone:
+        message = "; ".join(f"{source.name}: {source.last_error or 'does not answer'}" for source in gone)
+        return ConditionType.SOURCE_REACHABLE, False, Reason.SOURCE_UNREACHABLE, message
+    if any(source.reachable is None for source in sources):
+        message = "no worker has said so far"
+        return ConditionType.SOURCE_REACHABLE, None, Reason.WORKERS_STARTING, message
+    names = ", ".join(source.name for source in sources)
+    return ConditionType.SOURCE_REACHABLE, True, Reason.SOURCES_REACHABLE, f"{names} answered"
+
+
+def _caught_up(lag: Lag | None) -> Told:
+    if lag is None:
+        return ConditionType.CAUGHT_UP, None, Reason.WORKERS_STARTING, "no worker has said so far"
+    behind = f"{lag.records or 0:,} records, {lag.seconds or 0:,} seconds behind"
+    if lag.records and (lag.seconds or 0) > CAUGHT_UP_S:
+        return ConditionType.CAUGHT_UP, False, Reason.BEHIND, behind
+    return ConditionType.CAUGHT_UP, True, Reason.CAUGHT_UP, behind
+
+
+def _ready(mirror: MirrorMaker, workers: Workers, sources: Sequence[MirrorSourceStatus]) -> Told:
+    wanted = mirror.spec.replicas
+    if wanted == 0:
+        return ConditionType.READY, False, Reason.NO_WORKERS, "spec.replicas: 0 asks for no workers"
+    _, reachable, reason, message = _reachable(sources)
+    if reachable is False:
+        return ConditionType.READY, False, reason, message
+    if workers.ready < wanted or not workers.reports:
+        message = f"{workers.ready} of {wanted} workers are ready"
+        return ConditionType.READY, False, Reason.WORKERS_STARTING, message
+    topics = max(report.topics for report in workers.reports)
+    return ConditionType.READY, True, Reason.MIRRORING, f"{wanted} workers mirror {topics} topics"
+
+
+def endpoints_of(mirror: MirrorMaker, bootstraps: Mapping[str, str]) -> tuple[tuple[Endpoint, ...], Endpoint]:
+    """Sources and target, given the address of each Cluster they name, by "NAMESPACE/NAME"."""
+
+    def endpoint(name: str, reference: ClusterRef | None, bootstrap: str | None) -> Endpoint:
+        if reference is None:
+            return Endpoint(name, bootstrap or "")
+        key = f"{reference.namespace or mirror.namespace}/{reference.name}"
+        return Endpoint(name, bootstraps[key], key)
+
+    spec = mirror.spec
+    sources = tuple(endpoint(source.name, source.cluster_ref, source.bootstrap) for source in spec.sources)
+    return sources, endpoint("target", spec.target.cluster_ref, spec.target.bootstrap)
