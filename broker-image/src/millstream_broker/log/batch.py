@@ -1,0 +1,413 @@
+"""Record batches of message format 2 (KIP-98): headers, validation, and the records inside.
+
+    0   base offset              i64     27  base timestamp      i64
+    8   batch length             i32     35  max timestamp       i64
+    12  partition leader epoch   i32     43  producer id         i64
+    16  magic (2)                i8      51  producer epoch      i16
+    17  CRC                      u32     53  base sequence       i32
+    21  attributes               i16     57  record count        i32
+    23  last offset delta        i32     61  records, compressed together
+
+The batch length counts from byte 12, the CRC-32C covers everything from byte 21: base offset and leader epoch may be
+set by the broker without touching it. Attributes: bits 0–2 codec, 3 timestamp type (1 = LogAppendTime), 4
+transactional, 5 control, 6 the base timestamp is a delete horizon (KIP-534).
+
+A record: length, attributes i8, timestamp delta, offset delta, key length, key, value length, value, header count,
+headers; each number but the attributes a zigzag varint, a length of -1 meaning null.
+
+Invariants of a batch a client may append (:func:`validate`): magic 2, whole, CRC right, as many records as offsets.
+Batches in a log may hold fewer records than offsets, even none: compaction takes records out and keeps offsets.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, NoReturn
+
+from crc32c import crc32c
+
+from ..protocol.errors import ApiError, ErrorCode
+from .compression import Compression, compress, decompress
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_SIZE = HEADER.size  # 61
+LOG_OVERHEAD = 12  # base offset and batch length, which the batch length does not count
+PLACEMENT = struct.Struct(">qii")  # what the broker sets: base offset, (length), leader epoch
+CRC_OFFSET = 17
+CRC_START = 21  # the first byte under the CRC
+MAX_TIMESTAMP_OFFSET = 35
+MAGIC = 2
+INT32_MAX = 0x7FFFFFFF
+NO_PRODUCER = -1
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+
+Buffer = bytes | bytearray | memoryview
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class BatchHeader(NamedTuple):
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.batch_length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        return advance_sequence(self.base_sequence, self.last_offset_delta)
+
+    @property
+    def compression(self) -> Compression:
+        return Compression(self.attributes & CODEC_MASK)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether these can be the first 61 bytes of a batch at all (its CRC is another matter)."""
+        return (
+            self.magic == MAGIC
+            and self.batch_length >= HEADER_SIZE - LOG_OVERHEAD
+            and self.base_offset >= 0
+            and self.last_offset_delta >= 0
+            and 0 <= self.record_count <= self.last_offset_delta + 1
+        )
+
+
+class Record(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    timestamp: int = -1
+    headers: Headers = ()
+    offset: int = -1  # set by read_records; build_batch numbers records that have none
+
+
+def advance_sequence(sequence: int, count: int) -> int:
+    """Sequence numbers wrap from 2^31 - 1 to 0."""
+    return (sequence + count) & INT32_MAX
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    return BatchHeader._make(HEADER.unpack_from(buffer, position))
+
+
+def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch; stops silently at a partial one, as consumers do.
+
+    Checks structure only. CORRUPT_MESSAGE when a length cannot be.
+    """
+    position, end = 0, len(buffer)
+    while position + HEADER_SIZE <= end:
+        header = read_header(buffer, position)
+        if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
+            _refuse(ErrorCode.CORRUPT_MESSAGE, f"a batch length of {header.batch_length} at byte {position}")
+        if position + header.size > end:
+            return
+        yield position, header
+        position += header.size
+
+
+def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX) -> list[BatchHeader]:
+    """Check what a client sent to be appended: one or more whole batches. Returns their headers.
+
+    ApiError: CORRUPT_MESSAGE (length, CRC), UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0 and 1), MESSAGE_TOO_LARGE,
+    INVALID_RECORD (counts, codec, base offset, control batch, sequence). The records themselves are not read.
+    """
+    view = memoryview(buffer)
+    position, end = 0, len(view)
+    headers: list[BatchHeader] = []
+    if not end:
+        _refuse(ErrorCode.INVALID_RECORD, "no record batch to append")
+    while position < end:
+        rest = end - position
+        if rest > 16 and view[position + 16] < MAGIC:
+            _refuse(
+                ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+                f"message format {view[position + 16]}: only format 2 is stored",
+            )
+        if rest < HEADER_SIZE:
+            _refuse(ErrorCode.CORRUPT_MESSAGE, f"{rest} bytes where a batch has at least {HEADER_SIZE}")
+        header = BatchHeader._make(HEADER.unpack_from(view, position))
+        if header.magic != MAGIC:
+            _refuse(ErrorCode.CORRUPT_MESSAGE, f"magic {header.magic}: only 2 is known")
+        size = header.batch_length + LOG_OVERHEAD
+        if not HEADER_SIZE <= size <= rest:
+            _refuse(ErrorCode.CORRUPT_MESSAGE, f"a batch of {size} bytes in {rest} bytes")
+        if size > max_message_bytes:
+            _refuse(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a batch of {size} bytes exceeds max.message.bytes={max_message_bytes}",
+            )
+        if crc32c(view[position + CRC_START : position + size]) != header.crc:
+            _refuse(ErrorCode.CORRUPT_MESSAGE, "the CRC does not match the batch")
+        _check_client_header(header)
+        headers.append(header)
+        position += size
+    return headers
+
+
+def _check_client_header(header: BatchHeader) -> None:
+    if header.base_offset:
+        _refuse(ErrorCode.INVALID_RECORD, f"base offset {header.base_offset}: a producer sends 0")
+    count = header.record_count
+    if count <= 0 or count != header.last_offset_delta + 1:
+        _refuse(
+            ErrorCode.INVALID_RECORD,
+            f"{count} records with a last offset delta of {header.last_offset_delta}",
+        )
+    if header.attributes & ~(LOG_APPEND_TIME | TRANSACTIONAL) not in _CODECS:
+        if header.attributes & CONTROL:
+            _refuse(ErrorCode.INVALID_RECORD, "control batches are written by brokers only")
+        _refuse(ErrorCode.INVALID_RECORD, f"attributes {header.attributes:#06x}: unknown codec or flag")
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        _refuse(
+            ErrorCode.INVALID_RECORD,
+            f"producer {header.producer_id} with epoch {header.producer_epoch}, sequence {header.base_sequence}",
+        )
+
+
+_CODECS = frozenset(Compression)
+
+
+def crc_matches(batch: Buffer) -> bool:
+    """Whether one whole batch is as it was written."""
+    return crc32c(memoryview(batch)[CRC_START:]) == int.from_bytes(batch[CRC_OFFSET:CRC_START], "big")
+
+
+def stamp_append_time(batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> BatchHeader:
+    """Make ``now_ms`` the timestamp of every record (message.timestamp.type=LogAppendTime), in place."""
+    attributes = header.attributes | LOG_APPEND_TIME
+    struct.pack_into(">h", batch, CRC_START, attributes)
+    struct.pack_into(">q", batch, MAX_TIMESTAMP_OFFSET, now_ms)
+    crc = crc32c(memoryview(batch)[CRC_START:])
+    struct.pack_into(">I", batch, CRC_OFFSET, crc)
+    return header._replace(attributes=attributes, max_timestamp=now_ms, crc=crc)
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    last_offset: int | None = None,
+    leader_epoch: int = -1,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    compression: Compression = Compression.NONE,
+    transactional: bool = False,
+    control: bool = False,
+    append_time: int | None = None,
+    delete_horizon: int | None = None,
+) -> bytes:
+    """One batch of ``records``.
+
+    Records with an offset keep it (ascending, from ``base_offset``), others follow the one before. ``last_offset`` may
+    exceed the last record's: compaction keeps a batch's range. ``append_time`` is the LogAppendTime of all of them.
+    """
+    body = bytearray()
+    count = 0
+    next_offset = base_offset
+    base_timestamp = delete_horizon if delete_horizon is not None else -1
+    max_timestamp = -1
+    for record in records:
+        offset = next_offset if record.offset < 0 else record.offset
+        if offset < next_offset:
+            raise ValueError(f"record offset {offset} after {next_offset - 1}")
+        if not count and delete_horizon is None:
+            base_timestamp = record.timestamp
+        max_timestamp = max(max_timestamp, record.timestamp)
+        _write_record(body, record, record.timestamp - base_timestamp, offset - base_offset)
+        next_offset = offset + 1
+        count += 1
+    attributes = int(compression)
+    attributes |= TRANSACTIONAL if transactional else 0
+    attributes |= CONTROL if control else 0
+    attributes |= DELETE_HORIZON if delete_horizon is not None else 0
+    if append_time is not None:
+        attributes |= LOG_APPEND_TIME
+        max_timestamp = append_time
+    packed = compress(compression, body)
+    batch = bytearray(HEADER_SIZE)
+    batch += packed
+    HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        len(batch) - LOG_OVERHEAD,
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        (next_offset - 1 if last_offset is None else last_offset) - base_offset,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+    struct.pack_into(">I", batch, CRC_OFFSET, crc32c(memoryview(batch)[CRC_START:]))
+    return bytes(batch)
+
+
+def read_records(batch: Buffer) -> Iterator[Record]:
+    """The records of one whole batch (its CRC is not checked here). INVALID_RECORD when they cannot be read."""
+    view = memoryview(batch)
+    header = read_header(view)
+    try:
+        data = decompress(header.compression, view[HEADER_SIZE : header.size])
+        if not isinstance(data, bytes):
+            data = bytes(data)
+        position = 0
+        for _ in range(header.record_count):
+            record, position = _read_record(data, position, header)
+            yield record
+    except (ValueError, IndexError) as error:
+        _refuse(ErrorCode.INVALID_RECORD, f"batch at offset {header.base_offset}: {error}")
+    if position != len(data):
+        _refuse(ErrorCode.INVALID_RECORD, f"{len(data) - position} bytes after the last record")
+
+
+def has_keys_only(batch: Buffer) -> bool:
+    """Whether every record has a key, as topics with cleanup.policy=compact demand."""
+    return all(record.key is not None for record in read_records(batch))
+
+
+def recompress(batch: Buffer, header: BatchHeader, compression: Compression) -> bytes:
+    """The same batch with another codec (compression.type of the topic)."""
+    return build_batch(
+        read_records(batch),
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        leader_epoch=header.partition_leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        compression=compression,
+        transactional=header.is_transactional,
+        control=header.is_control,
+        append_time=header.max_timestamp if header.is_log_append_time else None,
+    )
+
+
+def _write_record(body: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:
+    data = bytearray(1)  # attributes, unused
+    _write_varint(data, timestamp_delta)
+    _write_varint(data, offset_delta)
+    _write_bytes(data, record.key)
+    _write_bytes(data, record.value)
+    _write_varint(data, len(record.headers))
+    for name, value in record.headers:
+        _write_bytes(data, name.encode())
+        _write_bytes(data, value)
+    _write_varint(body, len(data))
+    body += data
+
+
+def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Record, int]:
+    length, position = _read_varint(data, position)
+    end = position + length
+    if length < 0 or end > len(data):
+        raise ValueError(f"a record of {length} bytes at byte {position} of {len(data)}")
+    timestamp_delta, position = _read_varint(data, position + 1)
+    offset_delta, position = _read_varint(data, position)
+    key, position = _read_bytes(data, position)
+    value, position = _read_bytes(data, position)
+    count, position = _read_varint(data, position)
+    headers: Headers = ()
+    if count:
+        if count < 0:
+            raise ValueError(f"{count} headers in a record")
+        pairs = []
+        for _ in range(count):
+            name, position = _read_bytes(data, position)
+            content, position = _read_bytes(data, position)
+            if name is None:
+                raise ValueError("a header without a name")
+            pairs.append((name.decode(errors="replace"), content))
+        headers = tuple(pairs)
+    if position != end:
+        raise ValueError(f"a record ends at byte {position}, its length says {end}")
+    timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
+    return Record(key, value, timestamp, headers, header.base_offset + offset_delta), end
+
+
+def _write_varint(data: bytearray, value: int) -> None:
+    value = (value << 1) ^ (value >> 63)
+    while value > 0x7F:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    data.append(value)
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    byte = data[position]
+    value = byte & 0x7F
+    shift = 7
+    while byte & 0x80:
+        position += 1
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if shift > 70:
+            raise ValueError(f"a number of more than ten bytes at byte {position}")
+    return (value >> 1) ^ -(value & 1), position + 1
+
+
+def _write_bytes(data: bytearray, value: bytes | None) -> None:
+    if value is None:
+        data.append(1)  # the varint -1
+    else:
+        _write_varint(data, len(value))
+        data += value
+
+
+def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
+    length, position = _read_varint(data, position)
+    if length < 0:
+        return None, position
+    end = position + length
+    if end > len(data):
+        raise ValueError(f"{length} bytes at byte {position} of {len(data)}")
+    return data[position:end], end
+
+
+def _refuse(code: ErrorCode, message: str) -> NoReturn:
+    raise ApiError(code, message)

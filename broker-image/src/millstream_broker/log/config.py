@@ -1,0 +1,38 @@
+"""What a topic's configuration says to its logs. Names and defaults are Kafka's (topic configuration keys)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FOREVER = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 24 * 3_600_000
+    index_interval_bytes: int = 4096
+    index_size_max_bytes: int = 10 * 1024 * 1024  # segment.index.bytes
+    retention_ms: int = 7 * 24 * 3_600_000  # -1: forever
+    retention_bytes: int = -1  # -1: any size
+    max_message_bytes: int = 1_048_588
+    flush_messages: int = FOREVER
+    flush_ms: int = FOREVER
+    cleanup_policy: str = "delete"  # delete, compact, or both with a comma
+    compression_type: str = "producer"
+    message_timestamp_type: str = "CreateTime"  # or LogAppendTime
+    message_timestamp_before_max_ms: int = FOREVER
+    message_timestamp_after_max_ms: int = 3_600_000
+    delete_retention_ms: int = 24 * 3_600_000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = FOREVER
+    min_cleanable_dirty_ratio: float = 0.5
+    producer_id_expiration_ms: int = 24 * 3_600_000  # producer.id.expiration.ms of the broker
+
+    @property
+    def deletes(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @property
+    def compacts(self) -> bool:
+        return "compact" in self.cleanup_policy

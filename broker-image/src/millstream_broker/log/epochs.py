@@ -1,0 +1,95 @@
+"""Leader epochs of a log: at which offset each began (KIP-101), in Kafka's ``leader-epoch-checkpoint``.
+
+    0                      version
+    2                      number of entries
+    0 0                    epoch, first offset written in it
+    3 1200
+
+Invariant: epochs and offsets both ascend strictly. The file is a copy: a log recovers epochs behind its recovery point
+from its batches, so it is written lazily and made durable before the recovery point passes an entry.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from .checkpoints import CheckpointError, parse_lines
+from .files import write_atomically
+
+FILE_NAME = "leader-epoch-checkpoint"
+UNDEFINED = -1
+
+
+class LeaderEpochs:
+    __slots__ = ("_path", "dirty", "entries", "unsynced")
+
+    def __init__(self, directory: Path | str) -> None:
+        self._path = f"{directory}/{FILE_NAME}"
+        self.entries: list[tuple[int, int]] = []
+        self.dirty = False  # the file is older than this
+        self.unsynced = False  # the file may be older than this on the disk
+
+    def load(self) -> bool:
+        """Read the file; False when it is missing or cannot be believed (then nothing is loaded)."""
+        self.entries = []
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                rows = parse_lines(file.read(), self._path, columns=2)
+            entries = [(int(epoch), int(offset)) for epoch, offset in rows]
+        except (OSError, CheckpointError, ValueError):
+            return False
+        if any(b[0] <= a[0] or b[1] < a[1] for a, b in itertools.pairwise(entries)):
+            return False
+        self.entries = entries
+        return True
+
+    @property
+    def latest(self) -> int:
+        return self.entries[-1][0] if self.entries else UNDEFINED
+
+    def assign(self, epoch: int, offset: int) -> None:
+        """Records from ``offset`` on are of ``epoch``, unless they are already known to be."""
+        entries = self.entries
+        if epoch < 0 or (entries and epoch <= entries[-1][0]):
+            return
+        while entries and entries[-1][1] >= offset:  # an epoch in which nothing was written
+            entries.pop()
+        entries.append((epoch, offset))
+        self.dirty = True
+
+    def truncate_from_end(self, offset: int) -> None:
+        while self.entries and self.entries[-1][1] >= offset:
+            self.entries.pop()
+            self.dirty = True
+
+    def truncate_from_start(self, offset: int) -> None:
+        """The log starts at ``offset`` now: of the epochs before it the last one remains, starting there."""
+        older = [entry for entry in self.entries if entry[1] <= offset]
+        if older and older[-1] != (older[-1][0], offset):
+            self.entries[: len(older)] = [(older[-1][0], offset)]
+            self.dirty = True
+        elif len(older) > 1:
+            del self.entries[: len(older) - 1]
+            self.dirty = True
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest known epoch at most ``epoch``, and where it ends; (-1, -1) when nothing is known."""
+        if not self.entries or epoch < 0 or epoch > self.entries[-1][0]:
+            return UNDEFINED, UNDEFINED
+        if epoch == self.entries[-1][0]:
+            return epoch, log_end_offset
+        higher = next(index for index, entry in enumerate(self.entries) if entry[0] > epoch)
+        floor = self.entries[higher - 1][0] if higher else epoch
+        return floor, self.entries[higher][1]
+
+    def save(self, *, sync: bool) -> None:
+        """Blocking."""
+        entries = list(self.entries)
+        self.unsynced, self.dirty = (self.unsynced or self.dirty) and not sync, False
+        lines = ["0", str(len(entries)), *(f"{epoch} {offset}" for epoch, offset in entries)]
+        try:
+            write_atomically(self._path, ("\n".join(lines) + "\n").encode(), sync=sync)
+        except OSError:
+            self.dirty = self.unsynced = True
+            raise

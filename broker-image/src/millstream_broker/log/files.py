@@ -1,0 +1,124 @@
+"""Open files, shared by every log of a broker and bounded in number.
+
+A broker may hold hundreds of thousands of segments of three files each, so no log keeps a descriptor of its own: it
+asks the :class:`FileCache` each time, which keeps the most recently used ones open.
+
+Invariant: a descriptor is closed when nobody references its :class:`OpenFile` any more (CPython counts references). So
+evicting a file, or deleting a segment, never pulls it away from under a fetch that is still sending its
+:class:`FileSlice`: the kernel keeps an unlinked file until the last descriptor is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+
+class OpenFile:
+    """A descriptor that closes itself with its last reference."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: str, *, create: bool = False) -> None:
+        self._fd = -1
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlice:
+    """A range of a segment's file, to be sent with sendfile; ``file`` stays open while this lives."""
+
+    file: OpenFile
+    position: int
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self) -> bytes:
+        """The bytes themselves (blocking), for callers that have no socket to send them to."""
+        return pread_exactly(self.file.fileno(), self.length, self.position)
+
+
+class FileCache:
+    """At most ``limit`` open files, the least recently used closed first. Any thread may call it."""
+
+    def __init__(self, limit: int = 1024) -> None:
+        self.limit = limit
+        self._files: OrderedDict[str, OpenFile] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def get(self, path: str, *, create: bool = False) -> OpenFile:
+        with self._lock:
+            file = self._files.get(path)
+            if file is not None:
+                self._files.move_to_end(path)
+                return file
+            file = self._files[path] = OpenFile(path, create=create)
+            if len(self._files) > self.limit:
+                self._files.popitem(last=False)
+            return file
+
+    def forget(self, path: str) -> None:
+        """Drop a file that was renamed or deleted: its path no longer means it."""
+        with self._lock:
+            self._files.pop(path, None)
+
+
+def pread_exactly(fd: int, length: int, position: int) -> bytes:
+    """``length`` bytes, or fewer only where the file ends."""
+    data = os.pread(fd, length, position)
+    while len(data) < length:
+        more = os.pread(fd, length - len(data), position + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def pwrite_all(fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+    """Write all of ``data``; a disk that fills up in the middle raises and leaves a part behind to be cut."""
+    written = os.pwrite(fd, data, position)
+    if written == len(data):
+        return
+    rest = memoryview(data)[written:]
+    while rest:
+        position += written
+        written = os.pwrite(fd, rest, position)
+        rest = rest[written:]
+
+
+def fsync_directory(path: str) -> None:
+    """Make the creation, renaming or deletion of files in ``path`` durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_atomically(path: str, data: bytes, *, sync: bool = True) -> None:
+    """Replace ``path`` by a file holding ``data``: after a crash the old or the new content is there, never a mix."""
+    temporary = path + ".tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        pwrite_all(fd, data, 0)
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)
+    if sync:
+        fsync_directory(os.path.dirname(path))

@@ -1,0 +1,127 @@
+"""Sparse indexes: files of fixed-size entries in ascending order, searched in place.
+
+    .index      offset relative to the segment's base  i32 | position of that offset's batch in the .log  i32
+    .timeindex  largest timestamp so far  i64              | offset that has it, relative to the base      i32
+
+As in Kafka, the entry of the offset index names the *last* offset of the batch that starts at its position. Kafka
+preallocates these files; we do not, so a file holds exactly its entries (Kafka reads both).
+
+Memory: nothing of the file is kept. A search reads the few entries it compares through the page cache. New entries
+gather in a short tail and are written in one go, because a segment's index can be rebuilt from its log and so need not
+be written entry by entry. Entries are not trusted: whoever uses one checks the batch it points to (see ``segment``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from bisect import bisect_right
+
+from .files import FileCache, pread_exactly, pwrite_all
+
+OFFSET_ENTRY = struct.Struct(">ii")
+TIME_ENTRY = struct.Struct(">qi")
+_TAIL_BYTES = 1536  # written out when it is this long: 192 offset entries, that is 768 KB of log or more
+
+
+class SparseIndex:
+    """One index file. Entries are pairs; both members ascend.
+
+    The loop's thread owns it; only :meth:`sync` may run in another (it changes no state).
+    """
+
+    __slots__ = ("_files", "_path", "_pending", "entry")
+
+    def __init__(self, files: FileCache, path: str, entry: struct.Struct, *, stored: int) -> None:
+        self._files = files
+        self._path = path
+        self.entry = entry
+        # One tuple, so that sync() in its thread sees both members of one moment.
+        self._pending: tuple[int, bytearray] = (stored, bytearray())
+
+    @classmethod
+    def open(cls, files: FileCache, path: str, entry: struct.Struct) -> SparseIndex:
+        """Open what is there; a missing file is an empty index, half an entry at the end is ignored."""
+        try:
+            size = os.stat(path).st_size
+        except FileNotFoundError:
+            size = 0
+        return cls(files, path, entry, stored=size // entry.size)
+
+    def __len__(self) -> int:
+        stored, tail = self._pending
+        return stored + len(tail) // self.entry.size
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        stored, tail = self._pending
+        size = self.entry.size
+        if index >= stored:
+            first, second = self.entry.unpack_from(tail, (index - stored) * size)
+        else:
+            data = os.pread(self._files.get(self._path).fileno(), size, index * size)
+            if len(data) < size:  # somebody cut the file: an entry that no batch confirms
+                return 0, 0
+            first, second = self.entry.unpack(data)
+        return first, second
+
+    @property
+    def last(self) -> tuple[int, int] | None:
+        count = len(self)
+        return self[count - 1] if count else None
+
+    def append(self, first: int, second: int) -> None:
+        tail = self._pending[1]
+        tail += self.entry.pack(first, second)
+        if len(tail) >= _TAIL_BYTES:
+            with contextlib.suppress(OSError):  # a full disk: the log's own writes tell, these wait
+                self.spill()
+
+    def count_at_most(self, target: int, *, member: int = 0) -> int:
+        """How many entries have a ``member`` (0 or 1) that is at most ``target``."""
+        return bisect_right(range(len(self)), target, key=lambda index: self[index][member])
+
+    def spill(self) -> None:
+        """Write the tail into the file (no fsync)."""
+        stored, tail = self._pending
+        if tail:
+            file = self._files.get(self._path, create=True)
+            pwrite_all(file.fileno(), tail, stored * self.entry.size)
+            self._pending = (stored + len(tail) // self.entry.size, bytearray())
+
+    def sync(self) -> None:
+        """Blocking, in any thread: what is in the index now is on disk after it.
+
+        The tail is written but kept: the loop's thread will write the same bytes to the same place once more.
+        """
+        stored, tail = self._pending
+        data = bytes(tail)
+        if not stored and not data:
+            return
+        fd = self._files.get(self._path, create=True).fileno()
+        if data:
+            pwrite_all(fd, data, stored * self.entry.size)
+        os.fsync(fd)
+
+    def truncate(self, count: int) -> None:
+        """Keep the first ``count`` entries, and nothing behind them in the file."""
+        stored, tail = self._pending
+        size = self.entry.size
+        if count >= stored:
+            self._pending = (stored, tail[: (count - stored) * size])
+        else:
+            self._pending = (count, bytearray())
+        stored = min(count, stored)
+        try:
+            if os.stat(self._path).st_size > stored * size:
+                os.truncate(self._path, stored * size)
+        except FileNotFoundError:
+            pass
+
+
+def read_all(path: str, entry: struct.Struct) -> list[tuple[int, int]]:
+    """Every whole entry of an index file (blocking): for tests and tools."""
+    with open(path, "rb") as file:
+        data = pread_exactly(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+    whole = len(data) // entry.size * entry.size
+    return [(first, second) for first, second in entry.iter_unpack(data[:whole])]

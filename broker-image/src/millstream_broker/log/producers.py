@@ -1,0 +1,190 @@
+"""What a log remembers of its idempotent producers, so that a retried batch is stored once (KIP-98).
+
+Of each producer id: its epoch and its last five batches (a client has at most five in flight). A batch is then
+
+    a duplicate              same epoch, and exactly the sequences of one of the five: answered with the old offsets
+    INVALID_PRODUCER_EPOCH   an epoch below the known one: a zombie
+    OUT_OF_ORDER_SEQUENCE…   not the sequence after the last one; of a new epoch: not sequence 0
+    accepted                 otherwise. A producer that is not known may start anywhere: its past may have expired
+
+A producer is forgotten when it was idle for ``producer.id.expiration.ms``. (Kafka compares the clock with record
+timestamps here, so it forgets producers of old events at once; we take the time of the append.)
+
+``%020d.snapshot`` keeps the state as of the offset in its name, in Kafka's format, all integers big-endian:
+
+    version i16 (1) | CRC-32C of what follows u32 | count i32 | count × entry
+    entry: producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64,
+           coordinator epoch i32, first offset of the open transaction i64
+
+A snapshot holds one batch a producer. On opening, the newest valid snapshot is loaded and the batch headers behind it
+are replayed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from ..protocol.errors import ApiError, ErrorCode
+from .batch import INT32_MAX, NO_PRODUCER, BatchHeader, advance_sequence
+from .files import write_atomically
+
+KEPT_BATCHES = 5
+_HEAD = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_VERSION = 1
+_NO_SEQUENCE = -1
+
+
+class SnapshotError(ValueError):
+    """A producer snapshot that cannot be believed."""
+
+
+class AppendedBatch(NamedTuple):
+    """A batch as the log has it."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+@dataclass(slots=True)
+class Producer:
+    epoch: int
+    last_seen_ms: int
+    batches: list[AppendedBatch] = field(default_factory=list)  # the last five, oldest first
+    coordinator_epoch: int = -1
+    transaction_first_offset: int = -1
+
+    def add(self, header: BatchHeader, now_ms: int) -> None:
+        if header.producer_epoch != self.epoch:
+            self.epoch = header.producer_epoch
+            self.batches = []
+        self.last_seen_ms = now_ms
+        if header.is_control:  # a transaction marker has no sequence
+            return
+        self.batches.append(
+            AppendedBatch(
+                header.base_sequence,
+                header.last_sequence,
+                header.base_offset,
+                header.last_offset,
+                header.max_timestamp,
+            )
+        )
+        del self.batches[:-KEPT_BATCHES]
+
+
+class Producers:
+    __slots__ = ("by_id",)
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, Producer] = {}
+
+    def check(self, headers: Sequence[BatchHeader]) -> AppendedBatch | None:
+        """The batch stored earlier if this is a repetition; None if ``headers`` may be appended; ApiError if not."""
+        moved: dict[
+            int, tuple[int, int]
+        ] = {}  # epoch and last sequence after the batches before in this append
+        for header in headers:
+            producer_id = header.producer_id
+            if producer_id == NO_PRODUCER:
+                continue
+            known = self.by_id.get(producer_id)
+            if known is not None and known.epoch == header.producer_epoch:
+                first, last = header.base_sequence, header.last_sequence
+                for batch in known.batches:
+                    if batch.first_sequence == first and batch.last_sequence == last:
+                        return batch
+            if producer_id in moved:
+                self._check_sequence(header, *moved[producer_id])
+            elif known is not None:
+                last_sequence = known.batches[-1].last_sequence if known.batches else _NO_SEQUENCE
+                self._check_sequence(header, known.epoch, last_sequence)
+            moved[producer_id] = (header.producer_epoch, header.last_sequence)
+        return None
+
+    @staticmethod
+    def _check_sequence(header: BatchHeader, epoch: int, last_sequence: int) -> None:
+        who = f"producer {header.producer_id}"
+        if header.producer_epoch < epoch:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH, f"{who}: epoch {header.producer_epoch} is before {epoch}"
+            )
+        starts_anew = header.producer_epoch > epoch or last_sequence == INT32_MAX
+        expected = 0 if starts_anew else last_sequence + 1
+        if header.base_sequence != expected:
+            raise ApiError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{who}, epoch {header.producer_epoch}: sequence {header.base_sequence}, expected {expected}",
+            )
+
+    def update(self, header: BatchHeader, now_ms: int) -> None:
+        """Remember a batch that is in the log now, with its final offsets."""
+        producer = self.by_id.get(header.producer_id)
+        if producer is None:
+            producer = self.by_id[header.producer_id] = Producer(header.producer_epoch, now_ms)
+        producer.add(header, now_ms)
+
+    def expire(self, before_ms: int) -> int:
+        """Forget producers last seen before ``before_ms``; how many."""
+        idle = [
+            producer_id
+            for producer_id, producer in self.by_id.items()
+            if producer.last_seen_ms < before_ms and producer.transaction_first_offset < 0
+        ]
+        for producer_id in idle:
+            del self.by_id[producer_id]
+        return len(idle)
+
+    # -- snapshots --------------------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        entries = bytearray(_HEAD.size)
+        for producer_id, producer in self.by_id.items():
+            last = producer.batches[-1] if producer.batches else AppendedBatch(-1, -1, -1, -1, -1)
+            entries += _ENTRY.pack(
+                producer_id,
+                producer.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.last_offset - last.first_offset,
+                producer.last_seen_ms,
+                producer.coordinator_epoch,
+                producer.transaction_first_offset,
+            )
+        _HEAD.pack_into(entries, 0, _VERSION, 0, len(self.by_id))
+        _HEAD.pack_into(entries, 0, _VERSION, crc32c(memoryview(entries)[6:]), len(self.by_id))
+        return bytes(entries)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Producers:
+        """SnapshotError when ``data`` is not a whole snapshot of version 1."""
+        if len(data) < _HEAD.size:
+            raise SnapshotError(f"{len(data)} bytes")
+        version, crc, count = _HEAD.unpack_from(data)
+        if version != _VERSION or len(data) != _HEAD.size + count * _ENTRY.size or crc != crc32c(data[6:]):
+            raise SnapshotError(f"version {version}, {count} entries, {len(data)} bytes, or its CRC is wrong")
+        producers = cls()
+        for entry in _ENTRY.iter_unpack(data[_HEAD.size :]):
+            producer_id, epoch, last_sequence, last_offset, delta, seen, coordinator_epoch, transaction = (
+                entry
+            )
+            producer = Producer(epoch, seen, [], coordinator_epoch, transaction)
+            if last_offset >= 0:
+                first_sequence = advance_sequence(last_sequence, -delta)
+                producer.batches.append(
+                    AppendedBatch(first_sequence, last_sequence, last_offset - delta, last_offset, seen)
+                )
+            producers.by_id[producer_id] = producer
+        return producers
+
+    def save(self, path: str, *, sync: bool = False) -> None:
+        """Blocking."""
+        write_atomically(path, self.encode(), sync=sync)

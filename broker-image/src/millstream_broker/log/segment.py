@@ -1,0 +1,401 @@
+"""One segment of a log: ``BASE.log`` with the batches from offset BASE on, ``BASE.index`` and ``BASE.timeindex``.
+
+The .log file is batches one after the other and nothing else. An index entry is added when more than
+``index.interval.bytes`` were appended since the last one, then one to each index (see ``index``). When a segment ends
+(roll, close) its largest timestamp gets a last entry in the time index, so a later start reads it from there.
+
+Invariants: ``size`` is where the next batch goes, and the file has nothing behind it; offsets ascend along the file.
+The indexes are hints: the batch found through one must have the offset that the entry says, else they are rebuilt.
+
+A segment that is not in use is a few numbers: no open file, no index in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from crc32c import crc32c
+
+from .batch import (
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    INT32_MAX,
+    LOG_OVERHEAD,
+    BatchHeader,
+    read_header,
+    read_records,
+)
+from .files import FileCache, FileSlice, OpenFile, pread_exactly, pwrite_all
+from .index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+
+_SCAN_BYTES = 8192  # read at once when walking headers
+_CRC_BYTES = 1 << 20  # read at once when checking CRCs
+_UNKNOWN = -2
+
+
+class IndexMismatchError(Exception):
+    """An index entry points to something that is not its batch."""
+
+
+class TornWriteError(OSError):
+    """A write failed half-way and what it left could not be removed."""
+
+
+class Segment:
+    __slots__ = (
+        "_directory",
+        "_files",
+        "_max_timestamp",
+        "_max_timestamp_offset",
+        "_offsets",
+        "_since_index",
+        "_times",
+        "base_offset",
+        "created_ms",
+        "deleted",
+        "first_timestamp",
+        "index_interval_bytes",
+        "size",
+        "synced",
+    )
+
+    def __init__(
+        self,
+        files: FileCache,
+        directory: str,
+        base_offset: int,
+        *,
+        size: int = 0,
+        created_ms: int = 0,
+        index_interval_bytes: int = 4096,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self.base_offset = base_offset
+        self.size = size
+        self.created_ms = created_ms
+        self.index_interval_bytes = index_interval_bytes
+        self.first_timestamp = -1 if not size else _UNKNOWN
+        self.synced = False  # its files are known to the directory on disk
+        self.deleted = False
+        self._offsets: SparseIndex | None = None
+        self._times: SparseIndex | None = None
+        self._since_index = 0
+        self._max_timestamp = -1 if not size else _UNKNOWN
+        self._max_timestamp_offset = base_offset
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path()}, {self.size} bytes)"
+
+    def path(self, suffix: str = ".log") -> str:
+        return f"{self._directory}/{self.base_offset:020d}{suffix}"
+
+    def move(self, directory: str) -> None:
+        """The log's folder was renamed."""
+        self.release()
+        self._directory = directory
+
+    def release(self) -> None:
+        """Let go of open files and of what can be read again."""
+        for suffix in (".log", ".index", ".timeindex"):
+            self._files.forget(self.path(suffix))
+
+    # -- indexes ----------------------------------------------------------------------------------------------
+
+    @property
+    def offsets(self) -> SparseIndex:
+        if self._offsets is None:
+            self._offsets = SparseIndex.open(self._files, self.path(".index"), OFFSET_ENTRY)
+        return self._offsets
+
+    @property
+    def times(self) -> SparseIndex:
+        if self._times is None:
+            self._times = SparseIndex.open(self._files, self.path(".timeindex"), TIME_ENTRY)
+        return self._times
+
+    def is_index_full(self, max_bytes: int) -> bool:
+        # One entry of the time index stays free for the largest timestamp at the end.
+        offsets, times = self.offsets, self.times
+        return (
+            len(offsets) >= max_bytes // offsets.entry.size or len(times) >= max_bytes // times.entry.size - 1
+        )
+
+    def indexed_position(self, offset: int) -> tuple[int, int | None]:
+        """Where to start looking for ``offset``: a position, and the last offset of the batch that must be there."""
+        count = self.offsets.count_at_most(offset - self.base_offset)
+        if not count:
+            return 0, None
+        relative, position = self.offsets[count - 1]
+        return position, self.base_offset + relative
+
+    def add_index_entries(self, header: BatchHeader, position: int) -> None:
+        """Account for one batch at ``position``: largest timestamp, and index entries when they are due."""
+        last_offset = header.last_offset
+        if header.max_timestamp > self._max_timestamp:
+            self._max_timestamp = header.max_timestamp
+            self._max_timestamp_offset = last_offset
+        if self._since_index > self.index_interval_bytes:
+            self.offsets.append(last_offset - self.base_offset, position)
+            self._add_time_entry()
+            self._since_index = 0
+        self._since_index += header.batch_length + LOG_OVERHEAD
+
+    def _add_time_entry(self) -> None:
+        last = self.times.last
+        if self._max_timestamp >= 0 and (last is None or self._max_timestamp > last[0]):
+            self.times.append(self._max_timestamp, self._max_timestamp_offset - self.base_offset)
+
+    def finish(self) -> None:
+        """The segment ends here for now: complete the time index and write both out (no fsync)."""
+        if not self.size:
+            return
+        self._load_max_timestamp()
+        self._add_time_entry()
+        self.offsets.spill()
+        self.times.spill()
+
+    def rebuild_indexes(self) -> None:
+        """Write both indexes anew from the batch headers (blocking: reads through the segment)."""
+        self.resume_indexing(0)
+        for position, header in self.headers(0):
+            self.add_index_entries(header, position)
+        self._add_time_entry()
+        self.offsets.spill()
+        self.times.spill()
+
+    def resume_indexing(self, offset: int) -> int:
+        """Drop index entries from ``offset`` on; from which position the batches have to be accounted for again."""
+        self._offsets = self._times = None
+        count = self.offsets.count_at_most(offset - self.base_offset) if offset > self.base_offset else 0
+        position = 0
+        if count:
+            relative, position = self.offsets[count - 1]
+            header = self.header_at(position)
+            last_offset = self.base_offset + relative
+            if header is None or header.last_offset != last_offset:
+                count = position = 0
+        self.offsets.truncate(count)
+        time_count = 0
+        if count:
+            time_count = self._times_up_to(last_offset)
+        self.times.truncate(time_count)
+        last = self.times.last
+        self._max_timestamp = last[0] if last else -1
+        self._max_timestamp_offset = self.base_offset + (last[1] if last else 0)
+        self._since_index = 0
+        return position
+
+    def _times_up_to(self, offset: int) -> int:
+        return self.times.count_at_most(offset - self.base_offset, member=1)
+
+    # -- timestamps -------------------------------------------------------------------------------------------
+
+    def _load_max_timestamp(self) -> None:
+        """From the last entry of the time index, if the batch it names agrees."""
+        if self._max_timestamp != _UNKNOWN:
+            return
+        last = self.times.last
+        if last is not None:
+            timestamp, offset = last[0], self.base_offset + last[1]
+            found = next(self.headers_from(offset), None)
+            if found is not None and (found[1].max_timestamp, found[1].last_offset) == (timestamp, offset):
+                self._max_timestamp, self._max_timestamp_offset = timestamp, offset
+                return
+        self.rebuild_indexes()
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in it, -1 when there is none."""
+        self._load_max_timestamp()
+        return self._max_timestamp
+
+    @property
+    def max_timestamp_offset(self) -> int:
+        """The last offset of the batch that has it."""
+        self._load_max_timestamp()
+        return self._max_timestamp_offset
+
+    def retention_timestamp(self) -> int:
+        """What retention compares: the largest timestamp, or when the file was last written."""
+        if self.max_timestamp >= 0:
+            return self._max_timestamp
+        try:
+            return int(os.stat(self.path()).st_mtime * 1000)
+        except FileNotFoundError:
+            return self.created_ms
+
+    def rolling_timestamp(self) -> int:
+        """The timestamp of the first batch, from which segment.ms counts."""
+        if self.first_timestamp == _UNKNOWN:
+            header = self.header_at(0)
+            self.first_timestamp = header.max_timestamp if header else -1
+        return self.first_timestamp
+
+    def records_from_timestamp(self, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
+        """Timestamp, offset and leader epoch of the first record at or after ``timestamp`` (may decompress a batch)."""
+        count = self.times.count_at_most(timestamp - 1)
+        offset = self.base_offset + self.times[count - 1][1] if count else self.base_offset
+        for position, header in self.headers_from(max(offset, start_offset)):
+            if header.max_timestamp < timestamp or header.last_offset < start_offset:
+                continue
+            for record in read_records(self.read(position, header.size)):
+                if record.timestamp >= timestamp and record.offset >= start_offset:
+                    return record.timestamp, record.offset, header.partition_leader_epoch
+        return None
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def open_file(self) -> OpenFile:
+        return self._files.get(self.path())
+
+    def read(self, position: int, length: int) -> bytes:
+        return pread_exactly(self.open_file().fileno(), length, position)
+
+    def slice(self, position: int, end: int) -> FileSlice:
+        return FileSlice(self.open_file(), position, end - position)
+
+    def header_at(self, position: int) -> BatchHeader | None:
+        """The batch header at ``position``, None where none can be."""
+        if position + HEADER_SIZE > self.size:
+            return None
+        data = os.pread(self.open_file().fileno(), HEADER_SIZE, position)
+        if len(data) < HEADER_SIZE:
+            return None
+        header = read_header(data)
+        return header if header.is_plausible and position + header.size <= self.size else None
+
+    def headers(self, position: int, *, suffix: str = ".log") -> Iterator[tuple[int, BatchHeader]]:
+        """Positions and headers from the batch at ``position`` to the end, or to the first that cannot be one."""
+        end = self.size
+        file = self._files.get(self.path(suffix))
+        chunk, start = b"", position
+        while position + HEADER_SIZE <= end:
+            if position + HEADER_SIZE > start + len(chunk):
+                start = position
+                chunk = os.pread(file.fileno(), min(_SCAN_BYTES, end - start), start)
+                if len(chunk) < HEADER_SIZE:
+                    return
+            header = BatchHeader._make(HEADER.unpack_from(chunk, position - start))
+            size = header.batch_length + LOG_OVERHEAD
+            if position + size > end or not header.is_plausible:
+                return
+            yield position, header
+            position += size
+
+    def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Like :meth:`headers`, from the first batch that has ``offset`` or a later one."""
+        for attempt in (1, 2):
+            position, expected = self.indexed_position(offset)
+            scan = self.headers(position)
+            found = next(scan, None)
+            if expected is None or (found is not None and found[1].last_offset == expected <= offset):
+                break
+            if attempt == 1:
+                self.rebuild_indexes()
+        while found is not None and found[1].last_offset < offset:
+            found = next(scan, None)
+        if found is not None:
+            yield found
+            yield from scan
+
+    def boundary(self, position: int, limit: int, upper: int) -> tuple[int, int | None]:
+        """The end of the last whole batch before position ``limit`` and offset ``upper``, and the offset after it.
+
+        ``position`` is the start of a batch. The offset is None when no batch fits.
+        """
+        offsets = self.offsets
+        count = min(
+            offsets.count_at_most(limit, member=1), offsets.count_at_most(upper - 1 - self.base_offset)
+        )
+        expected = None
+        if count:
+            relative, indexed = offsets[count - 1]
+            if indexed > position:
+                position, expected = indexed, self.base_offset + relative
+        next_offset = None
+        for at, header in self.headers(position):
+            if expected is not None:
+                if header.last_offset != expected:
+                    break
+                next_offset = header.base_offset
+                expected = None
+            if at + header.size > limit or header.last_offset >= upper:
+                break
+            position, next_offset = at + header.size, header.next_offset
+        if expected is not None:
+            raise IndexMismatchError
+        return position, next_offset
+
+    # -- writing ----------------------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """Make the files, so that a restart finds where the log goes on."""
+        for suffix in (".log", ".index", ".timeindex"):
+            self._files.get(self.path(suffix), create=True)
+
+    def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:
+        """Put whole batches at the end. After an OSError the segment is as before; TornWriteError if it is not."""
+        position = self.size
+        fd = self._files.get(self.path()).fileno()
+        try:
+            pwrite_all(fd, data, position)
+        except OSError:
+            try:
+                os.ftruncate(fd, position)
+            except OSError as error:
+                raise TornWriteError(*error.args) from error
+            raise
+        self.size = position + len(data)
+        if not position:
+            self.first_timestamp = headers[0].max_timestamp
+        for header in headers:
+            self.add_index_entries(header, position)
+            position += header.batch_length + LOG_OVERHEAD
+
+    def sync(self) -> None:
+        """Blocking, any thread: log and indexes are on disk after it."""
+        os.fsync(self.open_file().fileno())
+        for index, suffix in ((self._offsets, ".index"), (self._times, ".timeindex")):
+            if index is not None:
+                index.sync()
+            else:  # written out when the segment ended
+                os.fsync(self._files.get(self.path(suffix), create=True).fileno())
+
+    def unload(self) -> None:
+        """Keep nothing in memory that can be read again."""
+        for index in (self._offsets, self._times):
+            if index is not None:
+                index.spill()
+        self._offsets = self._times = None
+        self.release()
+
+    def truncate(self, size: int) -> None:
+        """Cut the .log at a batch boundary; the caller restores the indexes."""
+        os.ftruncate(self.open_file().fileno(), size)
+        self.size = size
+        if not size:
+            self.first_timestamp = -1
+
+    def has_room_for(self, last_offset: int) -> bool:
+        return last_offset - self.base_offset <= INT32_MAX
+
+    def intact_end(self, position: int, next_offset: int) -> int:
+        """Where the whole, valid batches that start at ``position`` end (blocking; checks CRCs and offsets)."""
+        fd = self.open_file().fileno()
+        for at, header in self.headers(position):
+            if header.base_offset < next_offset or not self.has_room_for(header.last_offset):
+                return at
+            crc, start, end = 0, at + CRC_START, at + header.size
+            while start < end:
+                data = os.pread(fd, min(_CRC_BYTES, end - start), start)
+                if not data:
+                    return at
+                crc = crc32c(data, crc)
+                start += len(data)
+            if crc != header.crc:
+                return at
+            position, next_offset = end, header.next_offset
+        return position
