@@ -1,0 +1,53 @@
+"""DescribeGroups: state, protocol and members; a group that does not exist is described as Dead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..protocol import describe_groups
+from ..protocol.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from . import RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+READ, DELETE, DESCRIBE = 3, 6, 8
+GROUP_OPERATIONS = 1 << READ | 1 << DELETE | 1 << DESCRIBE
+NOT_ASKED = -(2**31)
+
+
+@handler(describe_groups.API)
+def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(
+        groups=[
+            _describe(broker, group_id, request.include_authorized_operations) for group_id in request.groups
+        ]
+    )
+
+
+def _describe(broker: Broker, group_id: str, with_operations: bool) -> DescribedGroup:
+    group = broker.groups.describe(group_id)
+    return DescribedGroup(
+        group.error,
+        group.group_id,
+        "" if group.error else group.state,
+        group.protocol_type,
+        group.protocol,
+        [
+            DescribedGroupMember(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.metadata,
+                member.assignment,
+            )
+            for member in group.members
+        ],
+        GROUP_OPERATIONS if with_operations and not group.error else NOT_ASKED,
+    )

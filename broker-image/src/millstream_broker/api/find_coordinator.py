@@ -1,0 +1,70 @@
+"""FindCoordinator: the broker that leads the group's partition of __consumer_offsets, which is made at its first use.
+
+Transactions have no coordinator here: asking for one is answered UNSUPPORTED_VERSION, which producers take as final
+instead of asking until they time out.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..coordination import CoordinationError
+from ..protocol import find_coordinator
+from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from . import RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+GROUP = 0
+BATCHED_SINCE = 4
+
+log = logging.getLogger(__name__)
+
+
+@handler(find_coordinator.API)
+async def handle(
+    broker: Broker, context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    keys = request.coordinator_keys if context.version >= BATCHED_SINCE else [request.key]
+    failure = await _prepare(broker, request.key_type)
+    found = [replace(failure or _coordinator(broker, context, key), key=key) for key in keys]
+    if context.version >= BATCHED_SINCE:
+        return FindCoordinatorResponse(coordinators=found)
+    one = found[0]
+    return FindCoordinatorResponse(
+        error_code=one.error_code,
+        error_message=one.error_message,
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
+    )
+
+
+async def _prepare(broker: Broker, key_type: int) -> Coordinator | None:
+    if key_type != GROUP:
+        return _failed(ErrorCode.UNSUPPORTED_VERSION, "only groups have a coordinator")
+    try:
+        await broker.groups.ensure_topic()
+    except (ApiError, CoordinationError) as error:
+        log.error("cannot create __consumer_offsets: %s", error)
+        return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+    return None
+
+
+def _coordinator(broker: Broker, context: RequestContext, group_id: str) -> Coordinator:
+    topic = broker.metadata.topics.get("__consumer_offsets")
+    if topic is None:
+        return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    leader = broker.metadata.brokers.get(topic.partitions[broker.groups.partition_of(group_id)].leader)
+    if leader is None:
+        return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    endpoint = leader.endpoint(context.listener_name)
+    return Coordinator(node_id=leader.broker_id, host=endpoint.host, port=endpoint.port)
+
+
+def _failed(error: ErrorCode, message: str | None = None) -> Coordinator:
+    return Coordinator(node_id=-1, port=-1, error_code=error, error_message=message or error.message)

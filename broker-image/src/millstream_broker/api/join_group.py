@@ -1,0 +1,58 @@
+"""JoinGroup: a member joins, and waits until all have or the rebalance timeout is over. See groups.membership.
+
+From v4 a new dynamic member gets MEMBER_ID_REQUIRED and joins again with the id (KIP-394); from v9 a static leader
+that comes back is told to skip the assignment (KIP-814).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..groups.messages import Join
+from ..protocol import join_group
+from ..protocol.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from . import RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+MEMBER_ID_REQUIRED_SINCE = 4
+NULLABLE_PROTOCOL_SINCE = 7
+SKIP_ASSIGNMENT_SINCE = 9
+
+
+@handler(join_group.API)
+async def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+    version = context.version
+    joined = await broker.groups.join(
+        Join(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            client_id=context.client_id or "",
+            client_host=f"/{context.client_host}",
+            session_timeout_ms=request.session_timeout_ms,
+            # Version 0 had one timeout for both.
+            rebalance_timeout_ms=request.session_timeout_ms if version == 0 else request.rebalance_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=tuple({each.name: bytes(each.metadata) for each in request.protocols}.items()),
+            instance_id=request.group_instance_id,
+            member_id_required=version >= MEMBER_ID_REQUIRED_SINCE,
+            may_skip_assignment=version >= SKIP_ASSIGNMENT_SINCE,
+        )
+    )
+    protocol = joined.protocol
+    if protocol is None and version < NULLABLE_PROTOCOL_SINCE:
+        protocol = ""
+    return JoinGroupResponse(
+        error_code=joined.error,
+        generation_id=joined.generation,
+        protocol_type=joined.protocol_type,
+        protocol_name=protocol,
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=[
+            JoinGroupResponseMember(member.member_id, member.instance_id, member.metadata)
+            for member in joined.members
+        ],
+    )

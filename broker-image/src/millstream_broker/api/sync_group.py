@@ -1,0 +1,34 @@
+"""SyncGroup: the leader hands in everybody's assignment, each member waits for its own. See groups.membership."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..groups.messages import Sync
+from ..protocol import sync_group
+from ..protocol.sync_group import SyncGroupRequest, SyncGroupResponse
+from . import RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+
+@handler(sync_group.API)
+async def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+    synced = await broker.groups.sync(
+        Sync(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            generation=request.generation_id,
+            assignments={each.member_id: bytes(each.assignment) for each in request.assignments},
+            instance_id=request.group_instance_id,
+            protocol_type=request.protocol_type,
+            protocol=request.protocol_name,
+        )
+    )
+    return SyncGroupResponse(
+        error_code=synced.error,
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol,
+        assignment=synced.assignment,
+    )
