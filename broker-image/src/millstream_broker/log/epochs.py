@@ -22,10 +22,10 @@ UNDEFINED = -1
 
 
 class LeaderEpochs:
-    __slots__ = ("_path", "dirty", "entries", "unsynced")
+    __slots__ = ("path", "dirty", "entries", "unsynced")
 
     def __init__(self, directory: Path | str) -> None:
-        self._path = f"{directory}/{FILE_NAME}"
+        self.path = f"{directory}/{FILE_NAME}"
         self.entries: list[tuple[int, int]] = []
         self.dirty = False  # the file is older than this
         self.unsynced = False  # the file may be older than this on the disk
@@ -34,8 +34,8 @@ class LeaderEpochs:
         """Read the file; False when it is missing or cannot be believed (then nothing is loaded)."""
         self.entries = []
         try:
-            with open(self._path, encoding="utf-8") as file:
-                rows = parse_lines(file.read(), self._path, columns=2)
+            with open(self.path, encoding="utf-8") as file:
+                rows = parse_lines(file.read(), self.path, columns=2)
             entries = [(int(epoch), int(offset)) for epoch, offset in rows]
         except (OSError, CheckpointError, ValueError):
             return False
@@ -89,7 +89,7 @@ class LeaderEpochs:
         self.unsynced, self.dirty = (self.unsynced or self.dirty) and not sync, False
         lines = ["0", str(len(entries)), *(f"{epoch} {offset}" for epoch, offset in entries)]
         try:
-            write_atomically(self._path, ("\n".join(lines) + "\n").encode(), sync=sync)
+            write_atomically(self.path, ("\n".join(lines) + "\n").encode(), sync=sync)
         except OSError:
             self.dirty = self.unsynced = True
             raise

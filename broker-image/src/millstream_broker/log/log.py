@@ -16,27 +16,25 @@ may succeed. If what it left cannot be cut off, or an fsync fails (the kernel ma
 from __future__ import annotations
 
 import logging
-import os
+import shutil
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..protocol.errors import ApiError, ErrorCode
-from . import admission, recovery
+from . import admission, epochs, recovery
 from .batch import PLACEMENT, BatchHeader, read_records, validate
 from .config import LogConfig as LogConfig  # named here for callers, as FileSlice
 from .epochs import LeaderEpochs
 from .files import FileCache, fsync_directory
 from .files import FileSlice as FileSlice
 from .producers import Producers
-from .segment import IndexMismatchError, Segment, TornWriteError
+from .segment import Segment, TornWriteError
+from .segments import Segments
 
 logger = logging.getLogger(__name__)
-
-_HINTS = 64  # readers whose next position is remembered, a log
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +50,7 @@ class AppendInfo:
 
 class Log:
     __slots__ = (
-        "_bases",
-        "_closed_bytes",
-        "_deleted",
-        "_files",
         "_flush_lock",
-        "_hints",
-        "_path",
         "_segments",
         "config",
         "epochs",
@@ -69,22 +61,24 @@ class Log:
         "producers",
     )
 
-    def __init__(self, directory: Path, config: LogConfig, files: FileCache) -> None:
+    def __init__(
+        self,
+        config: LogConfig,
+        segments: Segments,
+        start: int,
+        end: int,
+        producers: Producers,
+        epochs: LeaderEpochs,
+    ) -> None:
         """Use :meth:`open`."""
-        self._path = str(directory)
-        self._files = files
-        self._segments: list[Segment] = []
-        self._bases: list[int] = []  # of the segments, for bisect
-        self._closed_bytes = 0  # of all segments but the last
-        self._hints: dict[int, tuple[Segment, int]] = {}  # offset a reader will ask for next -> where it is
-        self._deleted: list[str] = []
+        self._segments = segments
         self._flush_lock = threading.Lock()
         self.config = config
-        self.epochs = LeaderEpochs(directory)
-        self.producers = Producers()
-        self.log_start_offset = 0
-        self.log_end_offset = 0
-        self.flushed_offset = 0
+        self.producers = producers
+        self.epochs = epochs
+        self.log_start_offset = start
+        self.log_end_offset = end
+        self.flushed_offset = start
         self.offline: OSError | None = None
 
     @classmethod
@@ -107,106 +101,33 @@ class Log:
         verified; else every batch behind ``recovery_point``.
         """
         directory.mkdir(parents=True, exist_ok=True)
-        log = cls(directory, config, files or FileCache())
-        log._load(
-            from_offset=None if clean else recovery_point,
+        from_offset = None if clean else recovery.NOWHERE if page_cache_kept else recovery_point
+        state = recovery.load(
+            str(directory),
+            files or FileCache(),
+            config,
+            from_offset=from_offset,
             log_start_offset=log_start_offset,
-            page_cache_kept=page_cache_kept,
-            now_ms=int(time.time() * 1000) if now_ms is None else now_ms,
+            now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
         )
+        log = cls(config, *state)
+        log._save_epochs()
         log.flushed_offset = min(max(recovery_point, log.log_start_offset), log.log_end_offset)
         return log
-
-    def _load(
-        self, *, from_offset: int | None, log_start_offset: int, page_cache_kept: bool, now_ms: int
-    ) -> None:
-        path, interval = self._path, self.config.index_interval_bytes
-        folder = recovery.tidy(path)
-        for base in sorted(folder.logs):
-            self._add_segment(
-                Segment(
-                    self._files,
-                    path,
-                    base,
-                    size=folder.logs[base],
-                    created_ms=now_ms,
-                    index_interval_bytes=interval,
-                )
-            )
-        if not self._segments:
-            self._add_segment(self._new_segment(log_start_offset, now_ms))
-        first_checked = len(self._segments) - 1
-        checksums = from_offset is not None
-        if from_offset is None or page_cache_kept:
-            from_offset = 2**62
-        else:
-            first_checked = max(0, bisect_right(self._bases, from_offset) - 1)
-        for segment in self._segments[:first_checked]:
-            if recovery.needs_new_indexes(folder, segment.base_offset):
-                segment.rebuild_indexes()
-                segment.unload()
-        for index in range(first_checked, len(self._segments)):
-            segment = self._segments[index]
-            fresh = recovery.needs_new_indexes(folder, segment.base_offset)
-            self.log_end_offset, whole = recovery.check_tail(
-                segment, from_offset=0 if fresh else from_offset, checksums=checksums
-            )
-            if not whole:
-                logger.warning(
-                    "%s: cut at offset %d, byte %d: no valid batch follows",
-                    segment.path(),
-                    self.log_end_offset,
-                    segment.size,
-                )
-                for later in self._segments[index + 1 :]:
-                    logger.warning("%s: dropped, it is behind the cut", later.path())
-                    self._unlink(later)
-                del self._segments[index + 1 :], self._bases[index + 1 :]
-                self._closed_bytes = sum(each.size for each in self._segments[:-1])
-                break
-            if index < len(self._segments) - 1:
-                segment.finish()
-        self.log_start_offset = min(max(log_start_offset, self._bases[0]), self.log_end_offset)
-        self._restore_producers(folder.snapshots, now_ms)
-        self._restore_epochs(from_offset)
-        for segment in self._segments:
-            segment.unload()
-
-    def _restore_producers(self, snapshots: Sequence[int], now_ms: int) -> None:
-        """As of ``log_end_offset``: the newest snapshot, and the batches behind it."""
-        self.producers, known = recovery.restore_producers(self._path, list(snapshots), self.log_end_offset)
-        keep = {known, *self._bases}
-        for offset in snapshots:
-            if offset not in keep:
-                recovery.unlink(self._snapshot_path(offset))
-        if known < self.log_end_offset:
-            for header in self._headers_from(max(known, self._bases[0])):
-                if header.producer_id >= 0:
-                    self.producers.update(header, now_ms)
-
-    def _restore_epochs(self, from_offset: int) -> None:
-        """The checkpoint's epochs, and those of the batches that it may not know of."""
-        if not self.epochs.load():
-            from_offset = 0
-        self.epochs.truncate_from_end(self.log_end_offset)
-        if from_offset < self.log_end_offset:
-            for header in self._headers_from(max(from_offset, self._bases[0])):
-                self.epochs.assign(header.partition_leader_epoch, header.base_offset)
-        self._save_epochs()
 
     # -- what it is -------------------------------------------------------------------------------------------
 
     @property
     def directory(self) -> Path:
-        return Path(self._path)
+        return Path(self._segments.path)
 
     @property
     def size(self) -> int:
         """Bytes in all segments."""
-        return self._closed_bytes + self._segments[-1].size
+        return self._segments.size
 
     @property
-    def segments(self) -> Sequence[Segment]:
+    def segments(self) -> Segments:
         return self._segments
 
     @property
@@ -218,7 +139,7 @@ class Log:
         """At most this much would have to be written by :meth:`flush`."""
         if self.flushed_offset >= self.log_end_offset:
             return 0
-        return sum(segment.size for segment in self._segments[self._index_of(self.flushed_offset) :])
+        return sum(segment.size for segment in self._segments.from_offset(self.flushed_offset))
 
     # -- appending --------------------------------------------------------------------------------------------
 
@@ -270,10 +191,10 @@ class Log:
             raise self._storage_error(self.offline)
         last = headers[-1]
         try:
-            segment = self._segments[-1]
+            segment = self._segments.active
             if self._must_roll(segment, len(data), headers, now_ms):
                 self.roll(headers[0].base_offset, now_ms=now_ms)
-                segment = self._segments[-1]
+                segment = self._segments.active
             segment.append(data, headers)
         except OSError as error:
             if isinstance(error, TornWriteError):
@@ -298,7 +219,7 @@ class Log:
             try:
                 self.epochs.save(sync=False)
             except OSError as error:  # stays dirty; flush and close try again, recovery can do without
-                logger.warning("%s: cannot write its leader epochs: %s", self._path, error)
+                logger.warning("%s: cannot write its leader epochs: %s", self._segments.path, error)
 
     def _must_roll(self, segment: Segment, size: int, headers: Sequence[BatchHeader], now_ms: int) -> bool:
         if not segment.size:
@@ -315,42 +236,22 @@ class Log:
     def roll(self, base_offset: int | None = None, *, now_ms: int = 0) -> None:
         """End the active segment and start the next one. OSError leaves the log as it was."""
         base_offset = self.log_end_offset if base_offset is None else base_offset
-        active = self._segments[-1]
+        active = self._segments.active
         if base_offset == active.base_offset:
             return
         active.finish()
         self.producers.save(self._snapshot_path(base_offset))
-        segment = self._new_segment(base_offset, now_ms)
-        self._closed_bytes += active.size
-        self._segments.append(segment)
-        self._bases.append(base_offset)
+        self._segments.create(base_offset, now_ms, self.config.index_interval_bytes)
 
     def roll_if_old(self, now_ms: int) -> None:
         """Roll an active segment that nobody appended to for segment.ms, so that retention and compaction see it."""
-        active = self._segments[-1]
+        active = self._segments.active
         if active.size and now_ms - active.created_ms > self.config.segment_ms and self.offline is None:
             self.roll(now_ms=now_ms)
-            self._segments[-1].created_ms = now_ms
-
-    def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
-        segment = Segment(
-            self._files,
-            self._path,
-            base_offset,
-            created_ms=now_ms,
-            index_interval_bytes=self.config.index_interval_bytes,
-        )
-        segment.create()
-        return segment
-
-    def _add_segment(self, segment: Segment) -> None:
-        if self._segments:
-            self._closed_bytes += self._segments[-1].size
-        self._segments.append(segment)
-        self._bases.append(segment.base_offset)
+            self._segments.active.created_ms = now_ms
 
     def _snapshot_path(self, offset: int) -> str:
-        return f"{self._path}/{offset:020d}.snapshot"
+        return recovery.snapshot_path(self._segments.path, offset)
 
     def expire_producers(self, now_ms: int) -> int:
         return self.producers.expire(now_ms - self.config.producer_id_expiration_ms)
@@ -372,73 +273,21 @@ class Log:
         if offset >= upper:
             return None
         try:
-            return self._read(offset, max_bytes, upper, min_one)
+            return self._segments.read(
+                offset, max_bytes, upper, min_one=min_one, log_end_offset=self.log_end_offset
+            )
         except OSError as error:
             raise self._storage_error(error) from error
 
-    def _read(self, offset: int, max_bytes: int, upper: int, min_one: bool) -> FileSlice | None:
-        found = self._locate(offset)
-        if found is None:
-            return None
-        segment, position = found
-        limit = position + max_bytes
-        end_offset = self._end_of(segment)
-        if segment.size <= limit and upper >= end_offset:
-            end = segment.size
-            next_offset: int | None = end_offset
-        else:
-            try:
-                end, next_offset = segment.boundary(position, limit, upper)
-            except IndexMismatchError:
-                segment.rebuild_indexes()
-                end, next_offset = segment.boundary(position, limit, upper)
-            if next_offset is None:
-                first = segment.header_at(position)
-                if not min_one or first is None or first.last_offset >= upper:
-                    return None
-                end, next_offset = position + first.size, first.next_offset
-        if next_offset is not None:
-            hints = self._hints
-            hints[next_offset] = (segment, end)
-            if len(hints) > _HINTS:
-                del hints[next(iter(hints))]
-        return segment.slice(position, end)
-
-    def _locate(self, offset: int) -> tuple[Segment, int] | None:
-        """Segment and position of the first batch that has ``offset`` or a later one."""
-        hint = self._hints.get(offset)
-        if hint is not None and hint[1] < hint[0].size:
-            return hint
-        for segment in self._segments[self._index_of(offset) :]:
-            found = next(segment.headers_from(offset), None)
-            if found is not None:
-                return segment, found[0]
-        return None
-
-    def _index_of(self, offset: int) -> int:
-        return max(0, bisect_right(self._bases, offset) - 1)
-
-    def _end_of(self, segment: Segment) -> int:
-        if segment is self._segments[-1]:
-            return self.log_end_offset
-        return self._bases[bisect_right(self._bases, segment.base_offset)]
-
-    def _headers_from(self, offset: int) -> Iterator[BatchHeader]:
-        for segment in self._segments[self._index_of(offset) :]:
-            for _, header in segment.headers_from(offset):
-                yield header
-
     def batches_from(self, offset: int) -> Iterator[bytes]:
         """Every whole batch from the one that has ``offset`` on (blocking): for internal topics and tools."""
-        for segment in list(self._segments[self._index_of(offset) :]):
-            for position, header in segment.headers_from(offset):
-                yield segment.read(position, header.size)
+        return self._segments.batches_from(offset)
 
     # -- look-ups ---------------------------------------------------------------------------------------------
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int, int] | None:
         """Timestamp, offset and leader epoch of the first record that is not older than ``timestamp_ms``."""
-        for segment in list(self._segments):
+        for segment in self._segments:
             if segment.size and segment.max_timestamp >= timestamp_ms:
                 found = segment.records_from_timestamp(timestamp_ms, self.log_start_offset)
                 if found is not None:
@@ -468,106 +317,81 @@ class Log:
         """Retention by time and by size, and what lies before ``log_start_offset``: how many segments went.
 
         Their files are renamed only; :meth:`remove_deleted_files` unlinks them. Nothing at or above the high
-        watermark goes.
+        watermark goes. When the active segment has to go, the log rolls first.
         """
         if self.offline is not None:
             return 0
         limit = self.log_end_offset if high_watermark is None else min(high_watermark, self.log_end_offset)
         config = self.config
         count = 0
-        last = len(self._segments) - 1
         surplus = self.size - config.retention_bytes if config.retention_bytes >= 0 else -1
-        for index, segment in enumerate(self._segments):
-            end = self._bases[index + 1] if index < last else self.log_end_offset
-            if end > limit or (not segment.size and index == last):
+        for segment in self._segments:
+            active = segment is self._segments.active
+            end = self._segments.end_of(segment, self.log_end_offset)
+            if end > limit or (active and not segment.size):
                 break
-            expired = False
-            if config.deletes:
-                expired = 0 <= config.retention_ms < now_ms - segment.retention_timestamp()
-                expired = expired or surplus >= segment.size
-            if not expired and not (index < last and end <= self.log_start_offset):
+            expired = not active and end <= self.log_start_offset
+            if config.deletes and not expired:
+                expired = surplus >= segment.size
+                expired = expired or 0 <= config.retention_ms < now_ms - segment.retention_timestamp()
+            if not expired:
                 break
             surplus -= segment.size
             count += 1
-        if not count:
-            return 0
-        if count > last:
+        if count == len(self._segments):
             self.roll(now_ms=now_ms)
         self._drop_first(count)
         return count
 
     def _drop_first(self, count: int) -> None:
-        for segment in self._segments[:count]:
-            self._set_aside(segment)
-        self._closed_bytes -= sum(segment.size for segment in self._segments[:count])
-        del self._segments[:count], self._bases[:count]
-        self._move_start(self._bases[0])
+        if count:
+            self._segments.set_aside(0, count)
+            self._move_start(self._segments.first_offset)
 
     def _move_start(self, offset: int) -> None:
-        if offset > self.log_start_offset:
-            self.log_start_offset = offset
+        self.log_start_offset = max(self.log_start_offset, offset)
         self.epochs.truncate_from_start(self.log_start_offset)
         self._save_epochs()
         self.flushed_offset = max(self.flushed_offset, self.log_start_offset)
 
-    def _set_aside(self, segment: Segment) -> None:
-        segment.deleted = True
-        segment.release()
-        self._hints.clear()
-        for suffix in (".log", ".index", ".timeindex", ".snapshot"):
-            path = segment.path(suffix)
-            try:
-                os.rename(path, path + ".deleted")
-            except FileNotFoundError:
-                continue
-            self._deleted.append(path + ".deleted")
-
     def remove_deleted_files(self) -> None:
         """Unlink what retention and compaction put aside. Blocking, in any thread."""
-        while self._deleted:
-            recovery.unlink(self._deleted.pop())
+        self._segments.remove_deleted_files()
 
     def delete_records_before(self, offset: int) -> int:
         """Move the start of the log to ``offset`` (the caller has checked the high watermark); the new start."""
-        if offset > self.log_end_offset or offset < 0:
+        if not 0 <= offset <= self.log_end_offset:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not within 0 and {self.log_end_offset}"
             )
         self._move_start(offset)
-        count = bisect_right(self._bases, self.log_start_offset) - 1
-        if count > 0:
-            self._drop_first(count)
+        self._drop_first(self._segments.index_of(self.log_start_offset))
         return self.log_start_offset
 
     def truncate_to(self, offset: int, *, now_ms: int = 0) -> None:
-        """Drop everything from ``offset`` on; a batch that has ``offset`` inside goes as a whole."""
+        """Drop everything from ``offset`` on; a batch that has ``offset`` inside goes as a whole. Blocking."""
         if offset >= self.log_end_offset:
             return
+        segments = self._segments
         with self._flush_lock:
-            self._hints.clear()
-            keep = bisect_right(self._bases, offset)
-            for segment in self._segments[keep:]:
-                self._set_aside(segment)
-            del self._segments[keep:], self._bases[keep:]
             end = offset
-            if not self._segments:
-                self._closed_bytes = 0
-                self._add_segment(self._new_segment(offset, now_ms))
-                self.log_start_offset = min(self.log_start_offset, offset)
+            segments.set_aside(segments.index_of(offset) + (offset >= segments.first_offset), len(segments))
+            if not segments:
+                segments.create(offset, now_ms, self.config.index_interval_bytes)
             else:
-                segment = self._segments[-1]
-                found = next(segment.headers_from(offset), None)
+                found = next(segments.active.headers_from(offset), None)
                 if found is not None:
-                    end = min(offset, found[1].base_offset)
-                    segment.truncate(found[0])
-                    recovery.check_tail(segment, from_offset=end - 1, checksums=False)
-                self._closed_bytes = sum(each.size for each in self._segments[:-1])
+                    position, header = found
+                    end = min(offset, header.base_offset)
+                    segments.active.truncate(position)
+                    recovery.check_tail(segments.active, from_offset=end - 1, checksums=False)
+            segments.remove_deleted_files()
+            segments.changed()
             self.log_end_offset = end
             self.log_start_offset = min(self.log_start_offset, end)
             self.flushed_offset = min(self.flushed_offset, end)
-            snapshots = recovery.tidy(self._path).snapshots
-            self._deleted.clear()
-            self._restore_producers(snapshots, now_ms)
+            snapshots = recovery.tidy(segments.path).snapshots
+            self.producers = recovery.restore_producers(segments, snapshots, end, now_ms)
             self.epochs.truncate_from_end(end)
             self._save_epochs()
 
@@ -584,7 +408,7 @@ class Log:
             end = self.log_end_offset  # whatever comes later is not promised
             if end <= self.flushed_offset:
                 return self.flushed_offset
-            segments = self._segments[self._index_of(self.flushed_offset) :]
+            segments = self._segments.from_offset(self.flushed_offset)
             try:
                 for segment in segments:
                     self._sync_segment(segment)
@@ -603,7 +427,7 @@ class Log:
             if not segment.deleted:  # else retention was faster
                 raise
         if not segment.synced:
-            fsync_directory(self._path)
+            fsync_directory(self._segments.path)
             segment.synced = True
 
     def close(self, clean: bool = True, *, sync: bool = False) -> None:
@@ -612,38 +436,26 @@ class Log:
             if sync:
                 self.flush()
             with self._flush_lock:
-                self._segments[-1].finish()
+                self._segments.active.finish()
                 self.producers.save(self._snapshot_path(self.log_end_offset))
                 self._save_epochs()
-        for segment in self._segments:
-            segment.release()
+        self._segments.release()
         self.remove_deleted_files()
 
     def move(self, directory: Path) -> None:
         """Rename the folder; reads that are going on keep their files."""
         with self._flush_lock:
-            for segment in self._segments:
-                segment.release()
-            os.rename(self._path, directory)
-            self._path = str(directory)
-            for segment in self._segments:
-                segment.move(self._path)
+            self._segments.move(str(directory))
+            self.epochs.path = f"{directory}/{epochs.FILE_NAME}"
 
     def delete(self) -> None:
         """Remove the folder and everything in it (blocking)."""
         with self._flush_lock:
             for segment in self._segments:
                 segment.deleted = True
-                segment.release()
-            for name in os.listdir(self._path):
-                os.unlink(f"{self._path}/{name}")
-            os.rmdir(self._path)
-
-    def _unlink(self, segment: Segment) -> None:
-        segment.release()
-        for suffix in (".log", ".index", ".timeindex", ".snapshot"):
-            recovery.unlink(segment.path(suffix))
+            self._segments.release()
+            shutil.rmtree(self._segments.path)
 
     def _storage_error(self, error: OSError) -> ApiError:
         reason = error.strerror or str(error)
-        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._path}: {reason}")
+        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._segments.path}: {reason}")

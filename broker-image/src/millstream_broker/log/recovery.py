@@ -14,15 +14,22 @@ How much must be read depends on what is known (see ``Log.open``):
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .config import LogConfig
+from .epochs import LeaderEpochs
 from .files import FileCache, fsync_directory
 from .index import OFFSET_ENTRY, TIME_ENTRY
 from .producers import Producers, SnapshotError
-from .segment import Segment
+from .segment import SUFFIXES, Segment
+from .segments import Segments
 
-_SUFFIXES = (".log", ".index", ".timeindex")
+logger = logging.getLogger(__name__)
+
+NOWHERE = 2**62  # an offset behind every log: nothing is to be verified
 
 
 @dataclass(slots=True)
@@ -55,7 +62,6 @@ def tidy(directory: str) -> Folder:
                 folder.snapshots.append(int(stem))
             elif suffix in by_suffix:
                 by_suffix[suffix][int(stem)] = entry.stat().st_size
-    folder.snapshots.sort(reverse=True)
     for base in (folder.indexes.keys() | folder.time_indexes.keys()) - folder.logs.keys():
         for suffix in (".index", ".timeindex"):
             unlink(f"{directory}/{base:020d}{suffix}")
@@ -74,17 +80,92 @@ def _complete_swaps(directory: str, names: list[str]) -> None:
             last = max(last, header.last_offset)
         for old in logs:
             if base <= old <= last:
-                for suffix in _SUFFIXES:
+                for suffix in SUFFIXES:
                     unlink(f"{directory}/{old:020d}{suffix}")
         os.replace(f"{directory}/{name}", f"{directory}/{base:020d}.log")
 
 
-def needs_new_indexes(folder: Folder, base: int) -> bool:
+def _needs_new_indexes(folder: Folder, base: int) -> bool:
     """Whether a segment's indexes are missing or cannot be whole."""
     if not folder.logs.get(base):
         return False
     offsets, times = folder.indexes.get(base), folder.time_indexes.get(base)
     return offsets is None or times is None or bool(offsets % OFFSET_ENTRY.size or times % TIME_ENTRY.size)
+
+
+def load(
+    path: str,
+    files: FileCache,
+    config: LogConfig,
+    *,
+    from_offset: int | None,
+    log_start_offset: int,
+    now_ms: int,
+) -> tuple[Segments, int, int, Producers, LeaderEpochs]:
+    """The log in ``path``: segments, start and end offset, producers, epochs.
+
+    ``from_offset``: verify the batches from there on (at least those that no index entry confirms); None: the log was
+    closed cleanly.
+    """
+    interval = config.index_interval_bytes
+    segments = Segments(path, files)
+    folder = tidy(path)
+    for base in sorted(folder.logs):
+        segments.add(
+            segments.segment(base, size=folder.logs[base], created_ms=now_ms, index_interval_bytes=interval)
+        )
+    if not segments:
+        segments.create(log_start_offset, now_ms, interval)
+    end_offset = _check(segments, folder, from_offset)
+    if end_offset < log_start_offset:  # all that is left lies before what may be read; offsets never go back
+        segments.set_aside(0, len(segments))
+        segments.create(log_start_offset, now_ms, interval)
+        end_offset = log_start_offset
+    producers = restore_producers(segments, folder.snapshots, end_offset, now_ms)
+    epochs = LeaderEpochs(path)
+    doubtful = end_offset if from_offset is None else from_offset
+    if not epochs.load():
+        doubtful = 0
+    epochs.truncate_from_end(end_offset)
+    if doubtful < end_offset:
+        for header in segments.headers_from(max(doubtful, segments.first_offset)):
+            epochs.assign(header.partition_leader_epoch, header.base_offset)
+    for segment in segments:
+        segment.unload()
+    return segments, max(log_start_offset, segments.first_offset), end_offset, producers, epochs
+
+
+def _check(segments: Segments, folder: Folder, from_offset: int | None) -> int:
+    """Verify what has to be, cut what is torn, rebuild indexes; the end offset."""
+    checksums = from_offset is not None
+    if from_offset is None:
+        from_offset = NOWHERE
+    first = segments.index_of(from_offset)
+    for segment in segments[:first]:
+        if _needs_new_indexes(folder, segment.base_offset):
+            segment.rebuild_indexes()
+            segment.unload()
+    end_offset = segments.first_offset
+    for index, segment in enumerate(segments[first:], first):
+        if _needs_new_indexes(folder, segment.base_offset):
+            from_offset = 0
+        end_offset, whole = check_tail(segment, from_offset=from_offset, checksums=checksums)
+        if not whole:
+            logger.warning(
+                "%s: cut at offset %d, byte %d: no valid batch follows",
+                segment.path(),
+                end_offset,
+                segment.size,
+            )
+            for later in segments[index + 1 :]:
+                logger.warning("%s: dropped, it is behind the cut", later.path())
+            segments.set_aside(index + 1, len(segments))
+            segments.remove_deleted_files()
+            break
+        if index < len(segments) - 1:
+            segment.finish()
+    segments.changed()
+    return end_offset
 
 
 def check_tail(segment: Segment, *, from_offset: int, checksums: bool) -> tuple[int, bool]:
@@ -109,18 +190,30 @@ def check_tail(segment: Segment, *, from_offset: int, checksums: bool) -> tuple[
     return next_offset, whole
 
 
-def restore_producers(directory: str, snapshots: list[int], end_offset: int) -> tuple[Producers, int]:
-    """The newest valid snapshot not after ``end_offset``, and its offset (-1: none). Removes those that are no good."""
-    for offset in snapshots:
-        path = f"{directory}/{offset:020d}.snapshot"
-        if offset <= end_offset:
-            try:
-                with open(path, "rb") as file:
-                    return Producers.decode(file.read()), offset
-            except (OSError, SnapshotError):
-                pass
+def restore_producers(
+    segments: Segments, snapshots: Sequence[int], end_offset: int, now_ms: int
+) -> Producers:
+    """As of ``end_offset``: the newest valid snapshot before it, and the batches behind that."""
+    producers, known = Producers(), -1
+    bases = {segment.base_offset for segment in segments}
+    for offset in sorted(snapshots, reverse=True):
+        path = snapshot_path(segments.path, offset)
+        if known >= 0 and offset in bases:
+            continue  # an older one, kept in case that a newer one is lost
+        if known < 0 and offset <= end_offset:
+            with contextlib.suppress(OSError, SnapshotError), open(path, "rb") as file:
+                producers, known = Producers.decode(file.read()), offset
+                continue
         unlink(path)
-    return Producers(), -1
+    if known < end_offset:
+        for header in segments.headers_from(max(known, segments.first_offset)):
+            if header.producer_id >= 0:
+                producers.update(header, now_ms)
+    return producers
+
+
+def snapshot_path(directory: str, offset: int) -> str:
+    return f"{directory}/{offset:020d}.snapshot"
 
 
 def unlink(path: str) -> None:

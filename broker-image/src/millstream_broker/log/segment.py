@@ -30,6 +30,7 @@ from .batch import (
 from .files import FileCache, FileSlice, OpenFile, pread_exactly, pwrite_all
 from .index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 
+SUFFIXES = (".log", ".index", ".timeindex")
 _SCAN_BYTES = 8192  # read at once when walking headers
 _CRC_BYTES = 1 << 20  # read at once when checking CRCs
 _UNKNOWN = -2
@@ -99,7 +100,7 @@ class Segment:
 
     def release(self) -> None:
         """Let go of open files and of what can be read again."""
-        for suffix in (".log", ".index", ".timeindex"):
+        for suffix in SUFFIXES:
             self._files.forget(self.path(suffix))
 
     # -- indexes ----------------------------------------------------------------------------------------------
@@ -333,7 +334,7 @@ class Segment:
 
     def create(self) -> None:
         """Make the files, so that a restart finds where the log goes on."""
-        for suffix in (".log", ".index", ".timeindex"):
+        for suffix in SUFFIXES:
             self._files.get(self.path(suffix), create=True)
 
     def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:

@@ -1,0 +1,199 @@
+"""The segments of a log, in order: which one has an offset, and reading from it.
+
+Invariants: base offsets ascend; the last segment is the active one, the only one that grows; there is always one.
+
+Most readers go on where they stopped. So the end of each read is remembered with the offset that comes next, and a read
+that starts there needs no index; one that also ends at the end of the segment reads nothing from the disk at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from .batch import BatchHeader
+from .files import FileCache, FileSlice
+from .segment import SUFFIXES, IndexMismatchError, Segment
+
+_HINTS = 64  # readers whose next position is remembered, a log
+
+
+class Segments:
+    __slots__ = ("_bases", "_closed_bytes", "_deleted", "_files", "_hints", "_list", "path")
+
+    def __init__(self, path: str, files: FileCache) -> None:
+        self.path = path
+        self._files = files
+        self._list: list[Segment] = []
+        self._bases: list[int] = []  # of the segments, for bisect
+        self._closed_bytes = 0  # of all but the last
+        self._hints: dict[int, tuple[Segment, int]] = {}  # offset a reader will ask for next -> where it is
+        self._deleted: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._list)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(tuple(self._list))
+
+    @overload
+    def __getitem__(self, index: int) -> Segment: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Segment]: ...
+    def __getitem__(self, index: int | slice) -> Segment | list[Segment]:
+        return self._list[index]
+
+    @property
+    def active(self) -> Segment:
+        return self._list[-1]
+
+    @property
+    def first_offset(self) -> int:
+        return self._bases[0]
+
+    @property
+    def size(self) -> int:
+        return self._closed_bytes + self._list[-1].size
+
+    def index_of(self, offset: int) -> int:
+        """Of the segment that has ``offset``, or the first one if it is before all."""
+        return max(0, bisect_right(self._bases, offset) - 1)
+
+    def from_offset(self, offset: int) -> list[Segment]:
+        """The segment that has ``offset``, and all behind it."""
+        return self._list[self.index_of(offset) :]
+
+    def end_of(self, segment: Segment, log_end_offset: int) -> int:
+        """The offset behind the segment."""
+        if segment is self._list[-1]:
+            return log_end_offset
+        return self._bases[bisect_right(self._bases, segment.base_offset)]
+
+    # -- adding and removing ----------------------------------------------------------------------------------
+
+    def segment(self, base_offset: int, *, size: int, created_ms: int, index_interval_bytes: int) -> Segment:
+        """A segment of this folder, not in the list yet."""
+        return Segment(
+            self._files,
+            self.path,
+            base_offset,
+            size=size,
+            created_ms=created_ms,
+            index_interval_bytes=index_interval_bytes,
+        )
+
+    def create(self, base_offset: int, now_ms: int, index_interval_bytes: int) -> Segment:
+        """A new active segment."""
+        segment = self.segment(
+            base_offset, size=0, created_ms=now_ms, index_interval_bytes=index_interval_bytes
+        )
+        segment.create()
+        self.add(segment)
+        return segment
+
+    def add(self, segment: Segment) -> None:
+        if self._list:
+            self._closed_bytes += self._list[-1].size
+        self._list.append(segment)
+        self._bases.append(segment.base_offset)
+
+    def set_aside(self, start: int, end: int) -> None:
+        """Take segments out; their files are renamed, and unlinked by :meth:`remove_deleted_files`."""
+        for segment in self._list[start:end]:
+            segment.deleted = True
+            segment.release()
+            for suffix in (*SUFFIXES, ".snapshot"):
+                path = segment.path(suffix)
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(path, path + ".deleted")
+                    self._deleted.append(path + ".deleted")
+        del self._list[start:end], self._bases[start:end]
+        self.changed()
+
+    def replace(self, start: int, end: int, segments: Sequence[Segment]) -> None:
+        """Put segments into the place of others, whose files are gone already."""
+        for segment in self._list[start:end]:
+            segment.deleted = True
+        self._list[start:end] = segments
+        self._bases[start:end] = [segment.base_offset for segment in segments]
+        self.changed()
+
+    def changed(self) -> None:
+        """Something other than an append happened to the files."""
+        self._hints.clear()
+        self._closed_bytes = sum(segment.size for segment in self._list[:-1])
+
+    def remove_deleted_files(self) -> None:
+        """Blocking, in any thread."""
+        while self._deleted:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._deleted.pop())
+
+    def release(self) -> None:
+        for segment in self._list:
+            segment.release()
+
+    def move(self, path: str) -> None:
+        """Rename the folder; reads that are going on keep their files."""
+        self.release()
+        os.rename(self.path, path)
+        self.path = path
+        for segment in self._list:
+            segment.move(path)
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
+        """Headers from the first batch that has ``offset`` or a later one."""
+        for segment in self.from_offset(offset):
+            for _, header in segment.headers_from(offset):
+                yield header
+
+    def batches_from(self, offset: int) -> Iterator[bytes]:
+        """Whole batches, likewise."""
+        for segment in self.from_offset(offset):
+            for position, header in segment.headers_from(offset):
+                yield segment.read(position, header.size)
+
+    def read(
+        self, offset: int, max_bytes: int, upper: int, *, min_one: bool, log_end_offset: int
+    ) -> FileSlice | None:
+        found = self._locate(offset)
+        if found is None:
+            return None
+        segment, position = found
+        limit = position + max_bytes
+        end_offset = self.end_of(segment, log_end_offset)
+        if segment.size <= limit and upper >= end_offset:
+            end, next_offset = segment.size, end_offset
+        else:
+            try:
+                end, known = segment.boundary(position, limit, upper)
+            except IndexMismatchError:
+                segment.rebuild_indexes()
+                end, known = segment.boundary(position, limit, upper)
+            if known is None:  # not even one batch fits
+                first = segment.header_at(position)
+                if not min_one or first is None or first.last_offset >= upper:
+                    return None
+                end, known = position + first.size, first.next_offset
+            next_offset = known
+        hints = self._hints
+        hints[next_offset] = (segment, end)
+        if len(hints) > _HINTS:
+            del hints[next(iter(hints))]
+        return segment.slice(position, end)
+
+    def _locate(self, offset: int) -> tuple[Segment, int] | None:
+        """Segment and position of the first batch that has ``offset`` or a later one."""
+        hint = self._hints.get(offset)
+        if hint is not None and hint[1] < hint[0].size:
+            return hint
+        for segment in self.from_offset(offset):
+            found = next(segment.headers_from(offset), None)
+            if found is not None:
+                return segment, found[0]
+        return None
