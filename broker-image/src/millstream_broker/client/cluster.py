@@ -1,0 +1,299 @@
+"""The brokers of a cluster: finds leaders and coordinators, connects to them, and again after a failure.
+
+One connection a broker, opened when it is first needed and shared by all callers. Connecting, and asking where
+things are, is tried again with growing pauses until ``timeout`` is over, each attempt with ``connect_timeout``; a
+caller's request is sent once. Leaders and coordinators are remembered until a call to them fails. Only the caller
+sees the error codes in a response: when one says that the leader or coordinator has moved, it calls
+``forget_leaders`` or ``forget_coordinator``, and tries again.
+
+Raises what ``errors`` has, and ApiError when the cluster itself says no: no such topic, no leader, no coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from ssl import SSLContext
+from typing import TypeVar
+
+from ..protocol import find_coordinator, metadata
+from ..protocol.api import Api
+from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.find_coordinator import FindCoordinatorRequest
+from ..protocol.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ..protocol.schema import Struct
+from .connection import MAX_RESPONSE_BYTES, Connection
+from .errors import BrokerError, ConnectFailed, ConnectionLost, RequestTimedOut
+
+Req = TypeVar("Req", bound=Struct)
+Res = TypeVar("Res", bound=Struct)
+T = TypeVar("T")
+Address = tuple[str, int]
+
+
+def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[Address]:
+    """``"host:port,host:port"`` as addresses; raises ValueError that names the part that is wrong."""
+    addresses = []
+    for part in bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap:
+        host, _, port = part.strip().rpartition(":")
+        if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
+            raise ValueError(f"bootstrap: {part.strip()!r} is not HOST:PORT")
+        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    if not addresses:
+        raise ValueError("bootstrap: no HOST:PORT is given")
+    return addresses
+
+
+class ClusterClient:
+    """A cluster, by its bootstrap addresses. Any number of tasks may use it at once."""
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str],
+        client_id: str = "millstream",
+        *,
+        timeout: float = 30.0,
+        connect_timeout: float = 10.0,
+        metadata_max_age: float = 300.0,
+        retry_backoff: float = 0.05,
+        retry_backoff_max: float = 1.0,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        ssl: SSLContext | None = None,
+    ) -> None:
+        """All times are in seconds."""
+        self.bootstrap = parse_bootstrap(bootstrap)
+        self.client_id = client_id
+        self.timeout = timeout
+        self.connect_timeout = min(connect_timeout, timeout)
+        self.brokers: dict[int, Address] = {}
+        self.cluster_id: str | None = None
+        self.controller_id = -1
+        self._max_age = metadata_max_age
+        self._backoff = retry_backoff
+        self._backoff_max = retry_backoff_max
+        self._max_response_bytes = max_response_bytes
+        self._ssl = ssl
+        self._leaders: dict[tuple[str, int], tuple[int, float]] = {}
+        self._coordinators: dict[tuple[str, int], int] = {}
+        self._connections: dict[Address, Connection] = {}
+        self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        self._is_closed = False
+
+    async def __aenter__(self) -> ClusterClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        opening = list(self._opening.values())
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        for connection in list(self._connections.values()):
+            await connection.close()
+        self._connections.clear()
+
+    # --- what the cluster is ---
+
+    async def metadata(self, topics: Collection[str] | None) -> MetadataResponse:
+        """Ask about topics (None is all), from whichever broker answers. Creates none; notes brokers and leaders."""
+        return await self._retry(lambda: self._ask_metadata(topics))
+
+    async def leader(self, topic: str, partition: int) -> int:
+        """The node id of a partition's leader; waits for an election, raises ApiError where there is no partition."""
+
+        async def ask() -> int:
+            response = await self._ask_metadata([topic])
+            return _leader_in(response, topic, partition)
+
+        known = self._leaders.get((topic, partition))
+        if known is not None and time.monotonic() - known[1] < self._max_age:
+            return known[0]
+        return await self._retry(ask)
+
+    async def coordinator(self, key: str, key_type: int = 0) -> int:
+        """The node id of the coordinator of a group (key type 0) or transactional id (1)."""
+
+        async def ask() -> int:
+            connection = await self._any_connection()
+            request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
+            response = await self._call(connection, find_coordinator.API, request, self.connect_timeout)
+            found = response.coordinators[0] if response.coordinators else response
+            if found.error_code:
+                raise ApiError(ErrorCode.of(found.error_code), found.error_message)
+            self.brokers[found.node_id] = (found.host, found.port)
+            self._coordinators[key, key_type] = found.node_id
+            return found.node_id
+
+        known = self._coordinators.get((key, key_type))
+        return await self._retry(ask) if known is None else known
+
+    def forget_leaders(self, *topics: str) -> None:
+        """Ask again for the leaders of these topics, or of all, when they are next needed."""
+        for topic, partition in list(self._leaders):
+            if not topics or topic in topics:
+                del self._leaders[topic, partition]
+
+    def forget_coordinator(self, key: str, key_type: int = 0) -> None:
+        self._coordinators.pop((key, key_type), None)
+
+    async def _ask_metadata(self, topics: Collection[str] | None) -> MetadataResponse:
+        connection = await self._any_connection()
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(wanted, allow_auto_topic_creation=False)
+        response = await self._call(connection, metadata.API, request, self.connect_timeout)
+        self.cluster_id = response.cluster_id
+        self.controller_id = response.controller_id
+        self.brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        now = time.monotonic()
+        for topic in response.topics:
+            for partition in topic.partitions:
+                if partition.leader_id >= 0 and topic.name is not None:
+                    self._leaders[topic.name, partition.partition_index] = (partition.leader_id, now)
+        return response
+
+    # --- calls ---
+
+    async def call_any(self, api: Api[Req, Res], request: Req, *, timeout: float | None = None) -> Res:
+        """Call whichever broker can be reached."""
+        return await self._call(await self._retry(self._any_connection), api, request, timeout)
+
+    async def call_node(
+        self, node_id: int, api: Api[Req, Res], request: Req, *, timeout: float | None = None
+    ) -> Res:
+        return await self._call(await self.connection(node_id), api, request, timeout)
+
+    async def call_leader(
+        self, topic: str, partition: int, api: Api[Req, Res], request: Req, *, timeout: float | None = None
+    ) -> Res:
+        try:
+            return await self.call_node(await self.leader(topic, partition), api, request, timeout=timeout)
+        except BrokerError:
+            self.forget_leaders(topic)
+            raise
+
+    async def call_coordinator(
+        self, key: str, api: Api[Req, Res], request: Req, *, key_type: int = 0, timeout: float | None = None
+    ) -> Res:
+        try:
+            return await self.call_node(await self.coordinator(key, key_type), api, request, timeout=timeout)
+        except BrokerError:
+            self.forget_coordinator(key, key_type)
+            raise
+
+    async def call_controller(self, api: Api[Req, Res], request: Req, *, timeout: float | None = None) -> Res:
+        """Call the broker that creates and changes topics."""
+        await self.metadata([])
+        if self.controller_id < 0:
+            return await self.call_any(api, request, timeout=timeout)
+        return await self.call_node(self.controller_id, api, request, timeout=timeout)
+
+    async def connection(self, node_id: int) -> Connection:
+        """The connection to a broker, opened if there is none."""
+
+        async def attempt() -> Connection:
+            if node_id not in self.brokers:
+                await self._ask_metadata([])
+            if node_id not in self.brokers:
+                raise ConnectFailed(*self.bootstrap[0], f"the cluster has no broker {node_id} at the moment")
+            try:
+                return await self._connect(self.brokers[node_id])
+            except ConnectFailed:
+                self.brokers.pop(node_id, None)  # it may have moved: ask again
+                raise
+
+        return await self._retry(attempt)
+
+    async def _call(
+        self, connection: Connection, api: Api[Req, Res], request: Req, timeout: float | None
+    ) -> Res:
+        try:
+            return await connection.call(api, None, request, timeout=timeout or self.timeout)
+        except RequestTimedOut:
+            await connection.close()  # the broker hangs; the next call starts anew
+            raise
+
+    # --- connections ---
+
+    async def _any_connection(self) -> Connection:
+        """An open connection, or a new one to the first address that takes one."""
+        for connection in self._connections.values():
+            if not connection.is_closed:
+                return connection
+        known = list(dict.fromkeys([*self.brokers.values(), *self.bootstrap]))
+        random.shuffle(known)
+        failed: list[ConnectFailed] = []
+        for address in known:
+            try:
+                return await self._connect(address)
+            except ConnectFailed as error:
+                failed.append(error)
+        others = "".join(f"; {error}" for error in failed[1:])
+        raise ConnectFailed(failed[0].host, failed[0].port, failed[0].problem + others)
+
+    async def _connect(self, address: Address) -> Connection:
+        """The connection to an address; tasks that want the same one wait for the same attempt."""
+        connection = self._connections.get(address)
+        if connection is not None and not connection.is_closed:
+            return connection
+        if self._is_closed:
+            raise ConnectFailed(*address, "the client is closed")
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = self._opening[address] = asyncio.create_task(self._open(address))
+            opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.cancelled():
+                raise ConnectFailed(*address, "the client is closed") from None
+            raise
+
+    async def _open(self, address: Address) -> Connection:
+        try:
+            connection = await Connection.open(
+                *address,
+                self.client_id,
+                timeout=self.connect_timeout,
+                max_response_bytes=self._max_response_bytes,
+                ssl=self._ssl,
+            )
+        finally:
+            del self._opening[address]
+        self._connections[address] = connection
+        return connection
+
+    async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat what may be repeated (connecting, asking where things are) until it works or the time is over."""
+        deadline = time.monotonic() + self.timeout
+        pause = self._backoff
+        while True:
+            try:
+                return await attempt()
+            except (ConnectFailed, ConnectionLost, RequestTimedOut) as error:
+                failure: Exception = error
+            except ApiError as error:
+                if not error.code.retriable or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                failure = error
+            pause = min(pause, self._backoff_max) * random.uniform(0.8, 1.2)  # not all clients at once
+            if self._is_closed or time.monotonic() + pause > deadline:
+                raise failure
+            await asyncio.sleep(pause)
+            pause *= 2
+
+
+def _leader_in(response: MetadataResponse, name: str, partition: int) -> int:
+    for topic in response.topics:
+        if topic.name == name and topic.error_code:
+            raise ApiError(ErrorCode.of(topic.error_code), f"topic {name}")
+        for found in topic.partitions if topic.name == name else ():
+            if found.partition_index == partition:
+                if found.leader_id < 0:
+                    raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name}-{partition} has no leader")
+                return found.leader_id
+    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name}-{partition} does not exist")

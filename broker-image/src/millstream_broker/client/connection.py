@@ -1,0 +1,257 @@
+"""One connection to one broker: negotiates versions, pipelines calls, matches responses.
+
+A frame on the wire is an int32 size, a header and a body. A response is received straight into a buffer of its own
+size, so that the records of a Fetch response are memoryviews of what the kernel delivered. A request is written as a
+list of buffers, so that the records of a Produce request are not copied here either.
+
+Invariants: a call sends its request once and never repeats it, for it may not be idempotent; repeating is up to the
+caller. Every call ends: with a response, at its timeout, or when the connection does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterable
+from ssl import SSLContext
+from typing import Any, Final, TypeVar, cast
+
+from .. import __version__
+from ..protocol import MalformedRequest, api_versions
+from ..protocol.api import Api
+from ..protocol.errors import ErrorCode
+from ..protocol.header import RequestHeader, decode_response_header, encode_request_header
+from ..protocol.schema import Struct
+from .errors import (
+    BrokerError,
+    ConnectFailed,
+    ConnectionLost,
+    MalformedResponse,
+    RequestTimedOut,
+    UnsupportedApi,
+)
+
+Req = TypeVar("Req", bound=Struct)
+Res = TypeVar("Res", bound=Struct)
+
+MAX_RESPONSE_BYTES: Final = 100 * 1024 * 1024
+_SIZE: Final = struct.Struct(">i")
+_UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection to one broker. Any number of tasks may call at once; the broker answers in order."""
+
+    def __init__(self, host: str, port: int, client_id: str, timeout: float, max_response_bytes: int) -> None:
+        """For ``open`` only."""
+        self.host = host
+        self.port = port
+        self.client_id = client_id
+        self.timeout = timeout
+        self.max_response_bytes = max_response_bytes
+        self.versions: dict[int, tuple[int, int]] = {}
+        """What the broker serves: API key to the lowest and highest version."""
+        self._transport: asyncio.WriteTransport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._error: BrokerError | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._correlation_id = 0
+        self._waiting: dict[int, asyncio.Future[memoryview]] = {}
+        self._head = memoryview(bytearray(_SIZE.size))
+        self._frame: memoryview | None = None
+        self._filled = 0
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        client_id: str = "millstream",
+        *,
+        timeout: float = 30.0,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        ssl: SSLContext | None = None,
+    ) -> Connection:
+        """Connect and ask for the broker's versions; ``timeout`` (s) is for this and for each call after it."""
+        connection = cls(host, port, client_id, timeout, max_response_bytes)
+        try:
+            async with asyncio.timeout(timeout):
+                loop = asyncio.get_running_loop()
+                await loop.create_connection(lambda: connection, host, port, ssl=ssl)
+                await connection._negotiate()
+                return connection
+        except TimeoutError:
+            problem = f"no connection within {timeout:g} s"
+        except BrokerError as error:
+            problem = error.problem
+        except OSError as error:
+            problem = error.strerror or str(error)
+        except BaseException:
+            await connection.close()
+            raise
+        await connection.close()
+        raise ConnectFailed(host, port, problem)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._error is not None
+
+    def version(self, api: Api[Any, Any]) -> int:
+        """The highest version that both sides speak; raises UnsupportedApi."""
+        low, high = api.served
+        if api.key not in self.versions:
+            raise UnsupportedApi(self.host, self.port, f"the broker does not serve {api.name}")
+        broker_low, broker_high = self.versions[api.key]
+        version = min(high, broker_high)
+        if version < max(low, broker_low):
+            raise UnsupportedApi(
+                self.host,
+                self.port,
+                f"the broker serves {api.name} in versions {broker_low} to {broker_high}, we speak {low} to {high}",
+            )
+        return version
+
+    async def call(
+        self, api: Api[Req, Res], version: int | None, request: Req, *, timeout: float | None = None
+    ) -> Res:
+        """Send a request and wait for its response; ``version`` None is the highest that both sides speak.
+
+        A Produce request with acks 0 has no response: an empty one is returned when it has been written.
+        """
+        version = self.version(api) if version is None else version
+        parts = api.encode_request_parts(version, request)
+        if getattr(request, "acks", None) == 0:
+            await self._send(api, version, parts)
+            return api.response()
+        return await self.call_encoded(api, version, parts, timeout=timeout)
+
+    async def call_encoded(
+        self, api: Api[Any, Res], version: int, parts: Iterable[Any], *, timeout: float | None = None
+    ) -> Res:
+        """``call`` with a body that is encoded already, as buffers; they must not change until it returns."""
+        timeout = self.timeout if timeout is None else timeout
+        response: asyncio.Future[memoryview] = self._loop.create_future()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._send(api, version, parts, response)
+                frame = await response
+        except TimeoutError:
+            raise RequestTimedOut(
+                self.host, self.port, f"no response to {api.name} within {timeout:g} s"
+            ) from None
+        try:
+            _, offset = decode_response_header(frame, api.has_flexible_response_header(version))
+            if api.key == api_versions.API.key and bytes(frame[offset : offset + 2]) == _UNSUPPORTED_VERSION:
+                version = 0  # this is said in v0, whatever was asked
+            return api.decode_response(version, frame, offset)
+        except MalformedRequest as error:
+            malformed = MalformedResponse(self.host, self.port, str(error))
+            self._fail(malformed)
+            raise malformed from None
+
+    async def close(self) -> None:
+        """Close; calls that are open raise ConnectionLost."""
+        self._fail(ConnectionLost(self.host, self.port, "the connection was closed here"))
+        if self._transport is not None:
+            await asyncio.shield(self._closed)
+
+    async def _negotiate(self) -> None:
+        request = api_versions.ApiVersionsRequest(
+            client_software_name="millstream", client_software_version=__version__
+        )
+        version = api_versions.API.versions[1]
+        response = await self.call(api_versions.API, version, request)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            known = [
+                served.max_version for served in response.api_keys if served.api_key == api_versions.API.key
+            ]
+            version = min(version - 1, *known) if known else 0
+            response = await self.call(api_versions.API, version, request)
+        if response.error_code:
+            error = ErrorCode.of(response.error_code)
+            raise ConnectFailed(self.host, self.port, f"ApiVersions was answered with {error.name}")
+        self.versions = {
+            served.api_key: (served.min_version, served.max_version) for served in response.api_keys
+        }
+
+    async def _send(
+        self,
+        api: Api[Any, Any],
+        version: int,
+        parts: Iterable[Any],
+        response: asyncio.Future[memoryview] | None = None,
+    ) -> None:
+        await self._writable.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._transport is not None
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        head = encode_request_header(RequestHeader(api.key, version, self._correlation_id, self.client_id))
+        buffers = [head, *parts]
+        buffers[0] = _SIZE.pack(sum(map(len, buffers))) + head
+        if response is not None:
+            self._waiting[self._correlation_id] = response
+        self._transport.writelines(buffers)
+
+    def _fail(self, error: BrokerError) -> None:
+        """End the connection; whoever waits gets the error."""
+        if self._error is None:
+            self._error = error
+        self._writable.set()
+        if self._transport is not None:
+            self._transport.abort()
+        for response in self._waiting.values():
+            if not response.done():
+                response.set_exception(self._error)
+        self._waiting.clear()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+        if self._error is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = f"the connection was lost ({exc})" if exc else "the broker closed the connection"
+        self._fail(ConnectionLost(self.host, self.port, reason))
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return (self._head if self._frame is None else self._frame)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        if self._frame is None:
+            if self._filled == _SIZE.size:
+                self._begin_frame()
+        elif self._filled == len(self._frame):
+            frame, self._frame, self._filled = self._frame, None, 0
+            self._finish_frame(frame)
+
+    def _begin_frame(self) -> None:
+        (size,) = _SIZE.unpack(self._head)
+        if not _SIZE.size <= size <= self.max_response_bytes:
+            problem = f"a response of {size} bytes: {_SIZE.size} to {self.max_response_bytes} are allowed"
+            self._fail(MalformedResponse(self.host, self.port, problem))
+        else:
+            self._frame = memoryview(bytearray(size))
+        self._filled = 0
+
+    def _finish_frame(self, frame: memoryview) -> None:
+        (correlation_id,) = _SIZE.unpack_from(frame)
+        response = self._waiting.pop(correlation_id, None)
+        if response is None:
+            problem = f"a response with the correlation id {correlation_id}, which nothing waits for"
+            self._fail(MalformedResponse(self.host, self.port, problem))
+        elif not response.done():  # done: it timed out or was cancelled
+            response.set_result(frame)
