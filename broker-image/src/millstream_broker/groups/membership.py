@@ -203,8 +203,8 @@ class Membership(CoordinatorState):
         self._timers.cancel(("sync", group.group_id, ""))
         wait = group.rebalance_timeout_ms
         group.initial_delay_left_ms = None
-        if group.state is GroupState.EMPTY:
-            delay = self.config.group_initial_rebalance_delay_ms
+        delay = self.config.group_initial_rebalance_delay_ms
+        if group.state is GroupState.EMPTY and delay:
             group.initial_delay_left_ms, wait = max(wait - delay, 0), delay
             group.member_joined_in_delay = False
         self._enter(group, _PREPARING)

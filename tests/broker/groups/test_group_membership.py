@@ -1,0 +1,387 @@
+"""Membership as Kafka's clients expect it, event by event, on a clock that the test holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream_broker.groups.group import GroupState
+from millstream_broker.groups.messages import GroupConfig, LeavingMember
+from millstream_broker.protocol.errors import ErrorCode
+from millstream_harness.group_machine import Machine
+
+NONE = ErrorCode.NONE
+
+
+def test_first_member_waits_for_the_initial_delay_and_each_newcomer_extends_it() -> None:
+    machine = Machine(GroupConfig(group_initial_rebalance_delay_ms=3_000))
+    first = machine.join(rebalance_ms=7_000)
+    machine.wait(2_000)
+    second = machine.join(rebalance_ms=7_000)
+    machine.wait(2_000)
+    assert first.waits, "the second member put it off until 6 s"
+    third = machine.join(rebalance_ms=7_000)
+    machine.wait(2_500)
+    assert first.waits, "the third put it off again, until the rebalance timeout at 7 s"
+    machine.wait(500)
+    joined = [call.joined for call in (first, second, third)]
+    assert [result.generation for result in joined] == [1, 1, 1]
+    assert {result.leader for result in joined} == {joined[0].member_id}
+    assert len(joined[0].members) == 3
+    assert not joined[1].members, "only the leader learns of the others"
+
+
+def test_member_id_is_required_from_dynamic_members_only() -> None:
+    machine = Machine()
+    first = machine.join(id_required=True).joined
+    assert first.error is ErrorCode.MEMBER_ID_REQUIRED
+    assert first.member_id.startswith("c-")
+    assert machine.join(first.member_id, id_required=True).joined.error is NONE
+    static = machine.join(group="other", instance="i", id_required=True).joined
+    assert static.error is NONE
+    assert static.member_id.startswith("i-")
+
+
+def test_member_id_that_is_not_used_expires_and_then_no_longer_holds_the_others_up() -> None:
+    machine = Machine()
+    (leader,), _ = machine.stable(1)
+    pending = machine.join(id_required=True, session_ms=6_000).joined.member_id
+    machine.join(leader)
+    again = machine.join(leader)
+    assert again.waits, "the rebalance waits for the member that has its id and not yet joined"
+    machine.wait(6_000)
+    assert again.joined.error is NONE
+    assert machine.join(pending).joined.error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_assignments_go_to_each_member_once_they_are_stored() -> None:
+    machine = Machine()
+    leader = machine.join(client="a").joined.member_id
+    follower = machine.join(client="b")
+    machine.join(leader)
+    generation = follower.joined.generation
+    waiting = machine.sync(follower.joined.member_id, generation)
+    machine.hold = True
+    leading = machine.sync(leader, generation, {leader: b"L", follower.joined.member_id: b"F"})
+    assert waiting.waits
+    assert leading.waits
+    machine.release()
+    assert (leading.synced.assignment, waiting.synced.assignment) == (b"L", b"F")
+    assert machine.group().state is GroupState.STABLE
+
+
+def test_assignment_that_cannot_be_stored_sends_everybody_back() -> None:
+    machine = Machine()
+    leader = machine.join().joined
+    machine.fail_with = ErrorCode.NOT_ENOUGH_REPLICAS
+    sync = machine.sync(leader.member_id, leader.generation, {leader.member_id: b"L"})
+    assert sync.synced.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert sync.synced.assignment == b""
+    assert machine.group().state is GroupState.PREPARING_REBALANCE
+    assert machine.heartbeat(leader.member_id, leader.generation) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_protocol_is_what_most_vote_for_among_those_all_speak() -> None:
+    machine = Machine(GroupConfig(group_initial_rebalance_delay_ms=100))
+    calls = [
+        machine.join(protocols={"sticky": b"", "range": b"r1"}),
+        machine.join(protocols={"range": b"r2", "sticky": b""}),
+        machine.join(protocols={"cooperative": b"", "range": b"r3", "sticky": b""}),
+    ]
+    refused = machine.join(protocols={"cooperative": b""})
+    assert refused.joined.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    other_type = machine.join(protocol_type="connect")
+    assert other_type.joined.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    machine.wait(300)
+    assert [call.joined.protocol for call in calls] == ["range"] * 3
+    assert [member.metadata for member in calls[0].joined.members] == [b"r1", b"r2", b"r3"]
+
+
+@pytest.mark.parametrize(("protocol_type", "protocols"), [("", {"range": b""}), ("consumer", {})])
+def test_first_member_must_name_type_and_protocols(protocol_type: str, protocols: dict[str, bytes]) -> None:
+    machine = Machine()
+    call = machine.call("join")
+    from millstream_broker.groups.messages import Join
+
+    offered = tuple(protocols.items())
+    machine.coordinator.join(call, Join("g", "", "c", "/h", 10_000, 30_000, protocol_type, offered))
+    machine.carry_out()
+    assert call.joined.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_any_protocol_type_goes() -> None:
+    machine = Machine()
+    (leader,), generation = machine.stable(1, protocol_type="connect", protocols={"sessioned": b"\x00\x01"})
+    described = machine.coordinator.describe("g")
+    assert (described.protocol_type, described.protocol) == ("connect", "sessioned")
+    assert machine.heartbeat(leader, generation) is NONE
+
+
+@pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
+def test_session_timeout_is_bounded(session_ms: int) -> None:
+    assert Machine().join(session_ms=session_ms).joined.error is ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+def test_member_that_falls_silent_is_dropped_and_the_others_rebalance() -> None:
+    machine = Machine()
+    (leader, follower), generation = machine.stable(2)
+    for _ in range(4):
+        machine.wait(4_000)
+        assert machine.heartbeat(leader, generation) in (NONE, ErrorCode.REBALANCE_IN_PROGRESS)
+    assert machine.heartbeat(leader, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert machine.heartbeat(follower, generation) is ErrorCode.UNKNOWN_MEMBER_ID
+    again = machine.join(leader)
+    assert again.joined.generation == generation + 1
+    assert [member.member_id for member in again.joined.members] == [leader]
+
+
+def test_who_does_not_rejoin_within_the_rebalance_timeout_is_out() -> None:
+    machine = Machine()
+    (leader, follower), generation = machine.stable(2, rebalance_ms=15_000)
+    rejoined = machine.join(follower, protocols={"range": b"changed"}, rebalance_ms=15_000)
+    for _ in range(3):
+        assert machine.heartbeat(leader, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+        machine.wait(5_000)
+    assert rejoined.joined.leader == follower, "the leader went, the next member leads"
+    assert machine.heartbeat(leader, generation) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_who_does_not_sync_within_the_rebalance_timeout_is_out() -> None:
+    machine = Machine()
+    leader = machine.join(client="a", rebalance_ms=8_000).joined.member_id
+    lazy = machine.join(client="b", rebalance_ms=8_000)
+    machine.join(leader, rebalance_ms=8_000)
+    generation = lazy.joined.generation
+    assert machine.sync(leader, generation, {}).synced.error is NONE
+    machine.wait(7_999)
+    assert machine.heartbeat(leader, generation) is NONE
+    assert machine.heartbeat(lazy.joined.member_id, generation) is NONE
+    machine.wait(1)
+    assert machine.heartbeat(leader, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert machine.heartbeat(lazy.joined.member_id, generation) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_new_member_that_vanishes_while_it_waits_is_dropped_after_five_minutes() -> None:
+    machine = Machine()
+    machine.stable(1, rebalance_ms=900_000, session_ms=1_000_000)
+    newcomer = machine.join(rebalance_ms=900_000, session_ms=6_000)
+    machine.wait(299_999)
+    assert newcomer.waits
+    machine.wait(1)
+    assert newcomer.joined.error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_fencing_of_strangers_and_of_old_generations() -> None:
+    machine = Machine()
+    (leader, follower), generation = machine.stable(2)
+    assert machine.heartbeat("stranger", generation) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert machine.heartbeat(leader, generation - 1) is ErrorCode.ILLEGAL_GENERATION
+    assert machine.sync("stranger", generation).synced.error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert machine.sync(follower, generation + 1).synced.error is ErrorCode.ILLEGAL_GENERATION
+    assert (
+        machine.sync(follower, generation, protocol="other").synced.error
+        is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    )
+    assert (
+        machine.sync(follower, generation, protocol_type="x").synced.error
+        is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    )
+    assert machine.sync(follower, generation).synced.assignment == f"for {follower}".encode()
+    assert machine.join("stranger").joined.error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert machine.join("stranger", group="new").joined.error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert machine.heartbeat(leader, 1, group="new") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert machine.sync(leader, 1, group="new").synced.error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_sync_during_a_rebalance_says_so() -> None:
+    machine = Machine()
+    (leader, follower), generation = machine.stable(2)
+    newcomer = machine.join(client="new")
+    assert machine.sync(follower, generation).synced.error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert newcomer.waits
+    machine.join(leader)
+    machine.join(follower)
+    waiting = machine.sync(follower, generation + 1)
+    late = machine.join(client="late")
+    assert waiting.synced.error is ErrorCode.REBALANCE_IN_PROGRESS, "who waits for an assignment is sent back"
+    assert late.waits
+
+
+def test_follower_that_rejoins_unchanged_hears_what_holds_and_the_leader_starts_a_rebalance() -> None:
+    machine = Machine()
+    (leader, follower), generation = machine.stable(2)
+    again = machine.join(follower).joined
+    assert (again.generation, again.leader, again.members) == (generation, leader, ())
+    assert machine.heartbeat(leader, generation) is NONE
+    leading = machine.join(leader)
+    assert leading.waits
+    assert machine.heartbeat(follower, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_second_join_of_a_member_answers_the_first() -> None:
+    machine = Machine()
+    (leader, follower), _ = machine.stable(2)
+    lost = machine.join(leader)
+    kept = machine.join(leader)
+    assert lost.joined.error is ErrorCode.REBALANCE_IN_PROGRESS
+    machine.join(follower)
+    assert kept.joined.error is NONE
+
+
+def test_full_group_refuses_newcomers_and_keeps_its_members() -> None:
+    machine = Machine(GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=2))
+    (leader, _), generation = machine.stable(2)
+    assert machine.join(client="third").joined.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert machine.heartbeat(leader, generation) is NONE
+
+
+def test_leaving() -> None:
+    machine = Machine()
+    (leader, follower), generation = machine.stable(2)
+    leave = machine.coordinator.leave
+    assert leave("g", [LeavingMember("stranger")]) == (NONE, [ErrorCode.UNKNOWN_MEMBER_ID])
+    assert leave("nobody", [LeavingMember("x")]) == (NONE, [ErrorCode.UNKNOWN_MEMBER_ID])
+    assert leave("", [LeavingMember("x")]) == (ErrorCode.INVALID_GROUP_ID, [])
+    assert leave("g", [LeavingMember(follower), LeavingMember(follower)]) == (
+        NONE,
+        [NONE, ErrorCode.UNKNOWN_MEMBER_ID],
+    )
+    machine.carry_out()
+    assert machine.heartbeat(leader, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    leave("g", [LeavingMember(leader)])
+    machine.carry_out()
+    assert machine.group().state is GroupState.EMPTY
+    assert machine.group().generation == generation + 1
+    assert machine.stored_groups()[0].generation == generation + 1
+
+
+def test_static_member_comes_back_without_a_rebalance() -> None:
+    machine = Machine()
+    first = machine.join(instance="a").joined
+    machine.sync(first.member_id, 1, {first.member_id: b"A"}, instance="a")
+    back = machine.join(instance="a").joined
+    assert back.error is NONE
+    assert back.member_id != first.member_id
+    assert (back.generation, back.leader, back.skip_assignment) == (1, first.member_id, False)
+    assert machine.sync(back.member_id, 1, instance="a").synced.assignment == b"A"
+    assert machine.heartbeat(first.member_id, 1, instance="a") is ErrorCode.FENCED_INSTANCE_ID
+    assert machine.sync(first.member_id, 1, instance="a").synced.error is ErrorCode.FENCED_INSTANCE_ID
+    assert machine.join(first.member_id, instance="a").joined.error is ErrorCode.FENCED_INSTANCE_ID
+    assert machine.heartbeat(first.member_id, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert [*machine.stored_groups()[0].members] == [back.member_id]
+
+
+def test_static_leader_that_comes_back_by_v9_leads_and_skips_the_assignment() -> None:
+    machine = Machine()
+    leader = machine.join(instance="a").joined.member_id
+    machine.sync(leader, 1, {leader: b"A"}, instance="a")
+    back = machine.join(instance="a", skip=True).joined
+    assert (back.leader, back.skip_assignment) == (back.member_id, True)
+    assert [member.instance_id for member in back.members] == ["a"]
+
+
+def test_static_member_that_comes_back_with_another_choice_of_protocol_rebalances() -> None:
+    machine = Machine()
+    first = machine.join(instance="a", protocols={"x": b"", "y": b""}).joined
+    machine.sync(first.member_id, 1, {}, instance="a")
+    back = machine.join(instance="a", protocols={"y": b""}).joined
+    assert (back.generation, back.protocol, back.leader) == (2, "y", back.member_id)
+
+
+def test_static_member_whose_return_cannot_be_stored_keeps_its_former_id() -> None:
+    machine = Machine()
+    first = machine.join(instance="a").joined
+    machine.sync(first.member_id, 1, {first.member_id: b"A"}, instance="a")
+    machine.fail_with = ErrorCode.KAFKA_STORAGE_ERROR
+    assert machine.join(instance="a").joined.error is ErrorCode.NOT_COORDINATOR
+    assert machine.heartbeat(first.member_id, 1, instance="a") is NONE
+
+
+def test_static_member_coming_back_while_a_rebalance_completes_starts_another() -> None:
+    machine = Machine()
+    first = machine.join(instance="a").joined
+    waiting = machine.join(client="b")
+    machine.join(first.member_id, instance="a")
+    follower = machine.sync(waiting.joined.member_id, 2)
+    back = machine.join(instance="a")
+    assert follower.synced.error is ErrorCode.REBALANCE_IN_PROGRESS
+    machine.join(waiting.joined.member_id)
+    assert back.joined.generation == 3
+
+
+def test_waiting_double_of_a_static_member_is_fenced() -> None:
+    machine = Machine()
+    machine.stable(1)
+    double = machine.join(instance="a")
+    taking_over = machine.join(instance="a")
+    assert double.joined.error is ErrorCode.FENCED_INSTANCE_ID
+    assert taking_over.waits
+
+
+def test_static_member_is_removed_by_its_instance_id_alone() -> None:
+    machine = Machine()
+    member = machine.join(instance="a").joined.member_id
+    leave = machine.coordinator.leave
+    assert leave("g", [LeavingMember("other", "a"), LeavingMember("", "b")])[1] == [
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    ]
+    assert leave("g", [LeavingMember("", "a")]) == (NONE, [NONE])
+    machine.carry_out()
+    assert machine.heartbeat(member, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_rebalance_does_not_drop_static_members_before_their_sessions_end() -> None:
+    machine = Machine()
+    static = machine.join(instance="a", session_ms=20_000, rebalance_ms=6_000).joined.member_id
+    dynamic = machine.join(client="b", session_ms=20_000, rebalance_ms=6_000)
+    machine.wait(6_000)
+    assert {member.member_id for member in dynamic.joined.members} == {static, dynamic.joined.member_id}
+    machine.wait(14_000)
+    assert static not in machine.group().members
+
+
+def test_members_are_restored_and_have_a_session_to_be_heard_of() -> None:
+    machine = Machine()
+    (leader, follower), generation = machine.stable(2, session_ms=9_000)
+    fresh = machine.reloaded()
+    assert fresh.group().state is GroupState.STABLE
+    fresh.wait(8_000)
+    assert fresh.heartbeat(leader, generation) is NONE
+    assert fresh.sync(leader, generation).synced.assignment == f"for {leader}".encode()
+    fresh.wait(1_000)
+    assert fresh.heartbeat(follower, generation) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_while_loading() -> None:
+    machine = Machine()
+    coordinator = machine.coordinator
+    coordinator.begin_load(coordinator.partition_of("g"))
+    assert machine.join().joined.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert machine.sync("m", 1).synced.error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert machine.heartbeat("m", 1) is NONE, "answered blindly: the member must not leave for nothing"
+    assert machine.commit(1).result == {("t", 0): ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    assert coordinator.fetch_offsets("g", None).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert coordinator.list_groups()[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert coordinator.describe("g").error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_partition_that_another_coordinator_takes_over() -> None:
+    machine = Machine()
+    (leader,), generation = machine.stable(1)
+    newcomer = machine.join(client="b")
+    machine.hold = True
+    commit = machine.commit(5, member=leader, generation=generation)
+    machine.coordinator.unload(machine.coordinator.partition_of("g"))
+    machine.carry_out()
+    assert newcomer.joined.error is ErrorCode.NOT_COORDINATOR
+    assert commit.result == {("t", 0): ErrorCode.NOT_COORDINATOR}
+    assert machine.join().joined.error is ErrorCode.NOT_COORDINATOR
+    assert machine.heartbeat(leader, generation) is ErrorCode.NOT_COORDINATOR
+    machine.release()
+
+
+def test_empty_group_id() -> None:
+    machine = Machine()
+    assert machine.join(group="").joined.error is ErrorCode.INVALID_GROUP_ID
+    assert machine.sync("m", 1, group="").synced.error is ErrorCode.INVALID_GROUP_ID
+    assert machine.heartbeat("m", 1, group="") is ErrorCode.INVALID_GROUP_ID

@@ -1,0 +1,231 @@
+"""The group coordinator's state machine with a clock and a store that a test holds in its hands."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from millstream_broker.groups.coordinator import GroupCoordinator
+from millstream_broker.groups.group import Group
+from millstream_broker.groups.messages import (
+    Commit,
+    GroupConfig,
+    Join,
+    JoinResult,
+    OffsetToCommit,
+    Reply,
+    Store,
+    Sync,
+    SyncResult,
+)
+from millstream_broker.groups.records import read_groups
+from millstream_broker.log.batch import Record, build_batch
+from millstream_broker.protocol.errors import ErrorCode
+
+START = 1_800_000_000_000
+
+
+@dataclass(eq=False)
+class Call:
+    """Somebody who waits; ``replies`` must end up with exactly one."""
+
+    name: str
+    replies: list[Any] = field(default_factory=list)
+
+    @property
+    def waits(self) -> bool:
+        return not self.replies
+
+    @property
+    def joined(self) -> JoinResult:
+        assert len(self.replies) == 1, f"{self.name}: {self.replies}"
+        assert isinstance(self.replies[0], JoinResult)
+        return self.replies[0]
+
+    @property
+    def synced(self) -> SyncResult:
+        assert len(self.replies) == 1, f"{self.name}: {self.replies}"
+        assert isinstance(self.replies[0], SyncResult)
+        return self.replies[0]
+
+    @property
+    def result(self) -> Any:
+        assert len(self.replies) == 1, f"{self.name}: {self.replies}"
+        return self.replies[0]
+
+
+class Machine:
+    """Drives a coordinator. Stores succeed at once unless ``hold`` is set; then ``release`` lets the oldest go."""
+
+    def __init__(self, config: GroupConfig | None = None) -> None:
+        self.config = config or GroupConfig(group_initial_rebalance_delay_ms=0)
+        ids = itertools.count(1)
+        self.coordinator = GroupCoordinator(self.config, lambda: f"id{next(ids)}")
+        self.now = 0
+        self.hold = False
+        self.fail_with = ErrorCode.NONE
+        self.held: list[Store] = []
+        self.log: list[Store] = []
+        self.calls: list[Call] = []
+        for partition in range(self.config.offsets_topic_num_partitions):
+            self.coordinator.loaded(partition, [])
+        self.wait(0)
+
+    def wait(self, milliseconds: int) -> None:
+        """Time passes, stopping at every deadline on the way as a timer would."""
+        until = self.now + milliseconds
+        while True:
+            deadline = self.coordinator.next_deadline()
+            self.now = until if deadline is None or deadline >= until else max(deadline, self.now)
+            self.coordinator.advance(self.now, START + self.now)
+            self.carry_out()
+            if self.now >= until:
+                return
+
+    def carry_out(self) -> None:
+        while effects := self.coordinator.take_effects():
+            for effect in effects:
+                if isinstance(effect, Reply):
+                    assert isinstance(effect.caller, Call)
+                    effect.caller.replies.append(effect.result)
+                elif self.hold:
+                    self.held.append(effect)
+                else:
+                    self._end(effect, self.fail_with)
+
+    def release(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        self._end(self.held.pop(0), error)
+        self.carry_out()
+
+    def _end(self, store: Store, error: ErrorCode) -> None:
+        if not error:
+            self.log.append(store)
+        self.coordinator.stored([store.write], error)
+
+    def reloaded(self) -> Machine:
+        """A coordinator that starts anew from what is stored."""
+        fresh = Machine(self.config)
+        fresh.now, fresh.log = self.now, self.log
+        fresh.coordinator.advance(self.now, START + self.now)
+        by_partition: dict[int, list[Group]] = {}
+        for group in self.stored_groups():
+            by_partition.setdefault(fresh.coordinator.partition_of(group.group_id), []).append(group)
+        for partition, groups in by_partition.items():
+            fresh.coordinator.begin_load(partition)
+            fresh.coordinator.loaded(partition, groups)
+        return fresh
+
+    def stored_groups(self) -> list[Group]:
+        return read_groups(
+            build_batch([Record(key, value, 0) for key, value in store.records]) for store in self.log
+        )
+
+    # ---- calls
+
+    def call(self, name: str) -> Call:
+        call = Call(f"{len(self.calls)} {name}")
+        self.calls.append(call)
+        return call
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        group: str = "g",
+        client: str = "c",
+        instance: str | None = None,
+        protocols: Mapping[str, bytes] | None = None,
+        session_ms: int = 10_000,
+        rebalance_ms: int = 30_000,
+        protocol_type: str = "consumer",
+        id_required: bool = False,
+        skip: bool = False,
+    ) -> Call:
+        call = self.call(f"join {member_id or client}")
+        offered = tuple((protocols or {"range": b"topics"}).items())
+        event = Join(
+            group,
+            member_id,
+            client,
+            "/h",
+            session_ms,
+            rebalance_ms,
+            protocol_type,
+            offered,
+            instance,
+            id_required,
+            skip,
+        )
+        self.coordinator.join(call, event)
+        self.carry_out()
+        return call
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: Mapping[str, bytes] | None = None,
+        *,
+        group: str = "g",
+        instance: str | None = None,
+        protocol_type: str | None = None,
+        protocol: str | None = None,
+    ) -> Call:
+        call = self.call(f"sync {member_id}")
+        event = Sync(group, member_id, generation, assignments or {}, instance, protocol_type, protocol)
+        self.coordinator.sync(call, event)
+        self.carry_out()
+        return call
+
+    def heartbeat(
+        self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None
+    ) -> ErrorCode:
+        error = self.coordinator.heartbeat(group, member_id, generation, instance)
+        self.carry_out()
+        return error
+
+    def commit(
+        self,
+        offset: int,
+        *,
+        group: str = "g",
+        topic: str = "t",
+        partition: int = 0,
+        member: str = "",
+        generation: int = -1,
+        instance: str | None = None,
+        metadata: str = "",
+        retention_ms: int = -1,
+    ) -> Call:
+        call = self.call(f"commit {offset}")
+        offsets = [OffsetToCommit(topic, partition, offset, 3, metadata)]
+        self.coordinator.commit(call, Commit(group, offsets, member, generation, instance, retention_ms))
+        self.carry_out()
+        return call
+
+    def committed(self, group: str = "g", topic: str = "t", partition: int = 0) -> int | None:
+        found = self.coordinator.fetch_offsets(group, [(topic, partition)]).offsets[topic, partition]
+        return None if found is None else found.offset
+
+    def group(self, group_id: str = "g") -> Group:
+        return self.coordinator.groups[group_id]
+
+    def stable(self, members: int = 2, **options: Any) -> tuple[list[str], int]:
+        """A group with so many members, all assigned; returns their ids, the leader first, and the generation."""
+        first = self.join(client="m1", **options)
+        ids = [first.joined.member_id]
+        for number in range(2, members + 1):
+            newcomer = self.join(client=f"m{number}", **options)
+            calls = [self.join(member_id, **options) for member_id in ids]
+            assert all(call.joined.error is ErrorCode.NONE for call in calls)
+            ids.append(newcomer.joined.member_id)
+        generation = self.group().generation
+        assignments = {member_id: f"for {member_id}".encode() for member_id in ids}
+        syncs = [
+            self.sync(member_id, generation, assignments if member_id == ids[0] else None)
+            for member_id in ids
+        ]
+        assert [call.synced.assignment for call in syncs] == list(assignments.values())
+        return ids, generation
