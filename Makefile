@@ -3,6 +3,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' broker-image/pyproject.to
 PACKAGES := broker-image client operator spark-operator-jobs
 PYTHON ?= python3
 BIN := .venv/bin
+KAFKA_JARS := .jars/kafka-4.1.1
 IMAGE_BUILD ?= docker build -t
 
 .PHONY: setup demo test e2e bench lint images jars lock clean
@@ -47,9 +48,12 @@ lock: requirements-dev.in
 clean:
 	rm -rf .venv .jars .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out
 
-# Apache Kafka and its tools, which tests and benchmarks run beside Millstream.
-KAFKA_JARS := .jars/kafka-4.1.1
+# Beside Apache Kafka, in turn, with its own clients: ROUNDS=3, BENCH="--only start,producer-200b --scale 0.1".
+ROUNDS ?= 5
+bench: setup $(KAFKA_JARS)/.complete
+	@PYTHONPATH=bench/src:tests/harness $(BIN)/python -P -m millstream_bench --rounds $(ROUNDS) $(BENCH)
 
+# Apache Kafka and its tools, which tests and benchmarks run beside Millstream.
 $(KAFKA_JARS)/.complete: bench/kafka/pom.xml
 	@command -v mvn >/dev/null || { echo 'jars: Apache Kafka comes from Maven: install Maven and Java 17'; exit 1; }
 	@echo "jars: fetching Apache Kafka 4.1.1 into $(KAFKA_JARS)"

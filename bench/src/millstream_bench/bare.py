@@ -1,0 +1,90 @@
+"""The bare loop beside which the broker's CPU is judged: recv + CRC32C + pwrite, and sendfile; nothing else.
+
+    python -m millstream_bench.bare FILE TOPIC
+
+prints its port and serves connections one after the other, as if it were a broker with that one topic of
+one partition: a Produce v3 frame's batch is checked and appended to FILE, a Fetch v4 is answered with up
+to a megabyte of it from where the last one ended.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+
+import crc32c
+
+MAX_FRAME = 4 << 20
+FETCH_BYTES = 1 << 20
+BATCH_HEAD = 21  # base offset, length, leader epoch, magic, CRC: what the CRC does not cover
+
+
+def serve(sock: socket.socket, log: int, topic: bytes) -> None:
+    """One connection, until the client ends it."""
+    buffer = bytearray(MAX_FRAME)
+    view = memoryview(buffer)
+    end = os.fstat(log).st_size
+    position = 0
+    name = struct.pack(">h", len(topic)) + topic
+    acknowledged = struct.pack(">ii", 1, 1) + name + struct.pack(">iihqqi", 1, 0, 0, 0, -1, 0)
+    acknowledgement = struct.pack(">i", len(acknowledged)) + acknowledged
+    while True:
+        if not _receive(sock, view[:4]):
+            return
+        (length,) = struct.unpack_from(">i", buffer)
+        _receive(sock, view[:length])
+        (key,) = struct.unpack_from(">h", buffer)
+        if key == 0:
+            start = length - _batch_size(buffer, length, len(name))
+            batch = view[start:length]
+            if crc32c.crc32c(batch[BATCH_HEAD:]) != struct.unpack_from(">I", batch, BATCH_HEAD - 4)[0]:
+                return
+            os.pwrite(log, batch, end)
+            end += len(batch)
+            sock.sendall(acknowledgement)
+        else:
+            if position >= end:
+                position = 0
+            size = min(FETCH_BYTES, end - position)
+            body = struct.pack(">iii", 1, 0, 1) + name + struct.pack(">iihqqii", 1, 0, 0, end, end, 0, size)
+            sock.sendall(struct.pack(">i", len(body) + size) + body)
+            while size:
+                sent = os.sendfile(sock.fileno(), log, position, size)
+                position += sent
+                size -= sent
+
+
+def _batch_size(buffer: bytearray, length: int, name: int) -> int:
+    """The batch ends the frame; its length stands before it, at a place that follows from the names."""
+    (client,) = struct.unpack_from(">h", buffer, 8)
+    at = 10 + client + 2 + 2 + 4 + 4 + name + 4 + 4
+    (size,) = struct.unpack_from(">i", buffer, at)
+    if at + 4 + size != length:
+        raise ValueError("the frame is not a Produce v3 of one batch")
+    return int(size)
+
+
+def _receive(sock: socket.socket, view: memoryview) -> bool:
+    while view:
+        count = sock.recv_into(view)
+        if not count:
+            return False
+        view = view[count:]
+    return True
+
+
+def main(path: str, topic: str) -> None:
+    log = os.open(path, os.O_RDWR | os.O_CREAT)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        while True:
+            sock, _ = listener.accept()
+            with sock:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                serve(sock, log, topic.encode())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,96 @@
+"""The two brokers, started alike: one process each, defaults except for where the log is.
+
+Both keep their logs in a folder of the same file system: tmpfs (/dev/shm), so that the disk's write-back
+does not decide, or the disk, where a workload says so. Neither has anything else to do on the machine,
+and only one of them runs at a time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from millstream_bench import process, wire
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.kafka import KafkaProcess, free_ports
+
+MILLSTREAM, KAFKA = "millstream", "kafka"
+TMPFS, DISK = Path("/dev/shm"), Path(tempfile.gettempdir())
+
+
+class Peer:
+    """One of the two brokers over one folder."""
+
+    def __init__(self, name: str, folder: Path, config: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.folder = folder
+        # Kafka waits three seconds for further members of a new group; no workload means to measure that.
+        settings = {"group.initial.rebalance.delay.ms": "0", **(config or {})}
+        self._broker: BrokerProcess | KafkaProcess
+        if name == KAFKA:
+            self._broker = KafkaProcess(folder, settings)
+        else:
+            (port,) = free_ports(1)  # a fixed one, to be able to knock before it says that it is ready
+            self._broker = BrokerProcess(folder, {"listeners": f"PLAINTEXT://127.0.0.1:{port}", **settings})
+            self._broker.bootstrap = f"127.0.0.1:{port}"
+
+    @property
+    def bootstrap(self) -> str:
+        return self._broker.bootstrap
+
+    @property
+    def pid(self) -> int:
+        return self._broker.pid
+
+    def prepare(self) -> None:
+        """What is done once before a first start: Kafka formats its storage."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(self._broker, KafkaProcess):
+            self._broker.prepare()
+
+    def launch(self) -> None:
+        """Start the process and do not wait for it."""
+        with self._broker.output.open("ab") as out:
+            self._broker.process = subprocess.Popen(
+                self._broker.command, stdout=out, stderr=subprocess.STDOUT
+            )
+
+    def start(self) -> None:
+        """Prepare, launch, and wait until a record is acknowledged."""
+        self.prepare()
+        self.launch()
+        wire.first_acknowledgement(self.bootstrap, "started", alive=self.alive)
+
+    def alive(self) -> None:
+        """RuntimeError with what the broker said if it has ended."""
+        running = self._broker.process
+        if running is not None and running.poll() is not None:
+            raise RuntimeError(f"{self.name} ended with status {running.returncode}:\n{self._broker.said()}")
+
+    def stop(self) -> None:
+        self._broker.stop()
+
+    def kill(self) -> None:
+        self._broker.kill()
+
+    def cpu_seconds(self) -> float:
+        return process.cpu_seconds(self.pid)
+
+    def resident_mb(self) -> float:
+        return process.resident_mb(self.pid)
+
+
+@contextmanager
+def new_peer(name: str, where: Path = TMPFS, config: Mapping[str, str] | None = None) -> Iterator[Peer]:
+    """A peer over a new folder, not yet started; killed and removed at the end."""
+    folder = Path(tempfile.mkdtemp(prefix=f"millstream-bench-{name}-", dir=where))
+    peer = Peer(name, folder, config)
+    try:
+        yield peer
+    finally:
+        peer.kill()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,132 @@
+"""``make bench``: rounds of both brokers in turn, a table, results.json, plots and docs/performance.md.
+
+A round gives each contender, one after the other, a process of its own: workloads that share a broker
+run in it after a warm-up, the others start their own. The order changes from round to round, so that a
+machine that grows warmer or busier favours none. What is shown is the median over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from millstream_bench import document, plots
+from millstream_bench.figures import number
+from millstream_bench.peers import TMPFS, new_peer
+from millstream_bench.results import Results, load, machine, save
+from millstream_bench.workload import Workload
+from millstream_bench.workloads import WORKLOADS
+from millstream_bench.workloads.produce import warm_up
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCUMENT = ROOT / "docs" / "performance.md"
+PLOTS = ROOT / "docs" / "performance"
+COMMITTED = ROOT / "bench" / "results.json"
+
+console = Console(stderr=True)
+
+
+class Progress:
+    """A line a measurement: how far, what, the numbers, the time so far."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.done = 0
+        self.begun = time.monotonic()
+
+    def measured(self, workload: str, peer: str, numbers: dict[str, float]) -> None:
+        self.done += 1
+        said = "  ".join(f"{name} {number(value)}" for name, value in numbers.items())
+        minutes = (time.monotonic() - self.begun) / 60
+        console.print(
+            f"[{self.done:3}/{self.total}] {minutes:5.1f} min  {workload:20} {peer:10} {said}",
+            markup=False,
+            highlight=False,
+        )
+
+
+def measure(workloads: Sequence[Workload], rounds: int, scale: float, output: Path) -> Results:
+    """All rounds; the results are saved after each, so that what has been measured is not lost."""
+    shared = [workload for workload in workloads if not workload.own]
+    own = [workload for workload in workloads if workload.own]
+    results = Results(machine=machine())
+    progress = Progress(rounds * sum(len(workload.contenders) for workload in workloads))
+    for turn in range(rounds):
+        for contender in in_turn(("millstream", "kafka"), turn):
+            if shared:
+                share_a_broker(contender, shared, scale, results, progress)
+        for workload in own:
+            for contender in in_turn(workload.contenders, turn):
+                with new_peer(contender, workload.where, workload.config) as peer:
+                    numbers = workload.run(peer, scale)
+                results.add(workload.name, contender, numbers)
+                progress.measured(workload.name, contender, numbers)
+        results.rounds = turn + 1
+        save(results, output / "results.json")
+    return results
+
+
+def share_a_broker(
+    contender: str, workloads: Sequence[Workload], scale: float, results: Results, progress: Progress
+) -> None:
+    with new_peer(contender, TMPFS) as peer:
+        peer.start()
+        warm_up(peer, scale)
+        for workload in workloads:
+            numbers = workload.run(peer, scale)
+            results.add(workload.name, contender, numbers)
+            progress.measured(workload.name, contender, numbers)
+
+
+def in_turn(contenders: Sequence[str], turn: int) -> list[str]:
+    return list(contenders) if turn % 2 == 0 else list(reversed(contenders))
+
+
+def show(results: Results) -> None:
+    table = Table(title=f"Medians of {results.rounds} rounds")
+    for heading in document.HEADINGS:
+        table.add_column(heading)
+    for workload in WORKLOADS:
+        for row in document.rows(workload, results):
+            table.add_row(*row)
+    Console().print(table)
+
+
+def write_document(results: Results, path: Path, plot_folder: Path) -> None:
+    plots.draw(results, plot_folder)
+    path.write_text(document.update(path.read_text(), results))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured (default 5)")
+    parser.add_argument("--only", default="", help="names of workloads, separated by commas (default all)")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of records (default 1)")
+    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "out", help="where results.json goes")
+    parser.add_argument(
+        "--document",
+        action="store_true",
+        help="measure nothing: write docs/performance.md and its plots from bench/results.json",
+    )
+    options = parser.parse_args(arguments)
+    if options.document:
+        write_document(load(COMMITTED), DOCUMENT, PLOTS)
+        return 0
+    names = {workload.name: workload for workload in WORKLOADS}
+    wanted = [name for name in options.only.split(",") if name] or list(names)
+    if unknown := [name for name in wanted if name not in names]:
+        parser.error(f"--only: no workload {unknown[0]!r}; there are {', '.join(names)}")
+    if options.rounds < 1:
+        parser.error(f"--rounds: {options.rounds} is less than 1")
+    if not 0 < options.scale <= 10:
+        parser.error(f"--scale: {options.scale:g} is not above 0 and at most 10")
+    results = measure([names[name] for name in wanted], options.rounds, options.scale, options.output)
+    show(results)
+    plots.draw(results, options.output)
+    console.print(f"results: {options.output / 'results.json'}", highlight=False)
+    return 0

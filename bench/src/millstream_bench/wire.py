@@ -1,0 +1,126 @@
+"""A minimal client: the least that an acknowledged record takes, the same few bytes for both brokers.
+
+Metadata v4 and Produce v3 by hand (Kafka's protocol guide; KIP-98 for the record batch), blocking, no
+threads, so that what is measured is the broker and not a client.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+import crc32c
+
+CLIENT_ID = b"bench"
+METADATA, PRODUCE = (3, 4), (0, 3)
+RETRY_S = 0.002
+TIMEOUT_S = 60.0
+
+
+def address(bootstrap: str) -> tuple[str, int]:
+    host, _, port = bootstrap.rpartition(":")
+    return host, int(port)
+
+
+def connect(bootstrap: str) -> socket.socket:
+    sock = socket.create_connection(address(bootstrap), timeout=TIMEOUT_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def frame(api: tuple[int, int], body: bytes) -> bytes:
+    """A request: length, header v1 (key, version, correlation id, client id), body."""
+    header = struct.pack(">hhih", *api, 1, len(CLIENT_ID)) + CLIENT_ID
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def text(value: str) -> bytes:
+    encoded = value.encode()
+    return struct.pack(">h", len(encoded)) + encoded
+
+
+def metadata_request(topic: str) -> bytes:
+    """Metadata of one topic, which is created if it is not there."""
+    return frame(METADATA, struct.pack(">i", 1) + text(topic) + b"\x01")
+
+
+def produce_request(topic: str, batch: bytes, acks: int = 1) -> bytes:
+    """One record batch to partition 0."""
+    data = struct.pack(">ii", 0, len(batch)) + batch
+    topics = struct.pack(">i", 1) + text(topic) + struct.pack(">i", 1) + data
+    return frame(PRODUCE, struct.pack(">hhi", -1, acks, 30_000) + topics)
+
+
+def record_batch(value: bytes, count: int = 1) -> bytes:
+    """A batch of ``count`` equal records without key or headers, format 2, uncompressed."""
+    now = int(time.time() * 1000)
+    records = b"".join(_record(number, value) for number in range(count))
+    counted = struct.pack(">hiqqqhii", 0, count - 1, now, now, -1, -1, -1, count) + records
+    crc = crc32c.crc32c(counted)
+    return struct.pack(">qiibI", 0, 9 + len(counted), -1, 2, crc) + counted
+
+
+def _record(offset_delta: int, value: bytes) -> bytes:
+    body = (
+        b"\x00" + _varint(0) + _varint(offset_delta) + _varint(-1) + _varint(len(value)) + value + _varint(0)
+    )
+    return _varint(len(body)) + body
+
+
+def _varint(value: int) -> bytes:
+    rest = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def receive(sock: socket.socket, count: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < count:
+        part = sock.recv(count - len(parts))
+        if not part:
+            raise ConnectionError("the broker closed the connection")
+        parts += part
+    return bytes(parts)
+
+
+def call(sock: socket.socket, request: bytes) -> bytes:
+    """Send one request; the response's body."""
+    sock.sendall(request)
+    (length,) = struct.unpack(">i", receive(sock, 4))
+    return receive(sock, length)[4:]
+
+
+def produce_error(response: bytes, topic: str) -> int:
+    """The error code of the one partition in a Produce v3 response."""
+    (code,) = struct.unpack_from(">h", response, 4 + 2 + len(topic.encode()) + 4 + 4)
+    return int(code)
+
+
+def first_acknowledgement(
+    bootstrap: str, topic: str, alive: Callable[[], None] = lambda: None, timeout: float = TIMEOUT_S
+) -> None:
+    """Knock until the broker takes a record: connect, ask for the topic (which creates it), produce."""
+    request, batch = metadata_request(topic), record_batch(b"first")
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            with connect(bootstrap) as sock:
+                while True:
+                    call(sock, request)
+                    if produce_error(call(sock, produce_request(topic, batch)), topic) == 0:
+                        return
+                    time.sleep(RETRY_S)
+                    if time.monotonic() > deadline:
+                        break
+        except (ConnectionError, TimeoutError):
+            pass
+        alive()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no record was acknowledged by {bootstrap} in {timeout} s")
+        time.sleep(RETRY_S)

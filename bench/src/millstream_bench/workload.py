@@ -1,0 +1,35 @@
+"""A workload: what a broker is asked to do, and what is measured while it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from millstream_bench.figures import Figure
+from millstream_bench.peers import KAFKA, MILLSTREAM, TMPFS, Peer
+
+Numbers = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """``run(peer, scale)`` does it once and gives a number for each figure; ``scale`` 1 is the full size.
+
+    Workloads of one broker share a process, which has been warmed up, and find it started. One with
+    ``own`` gets a peer over an empty folder and starts it itself. ``contenders`` are compared, the first
+    with the last.
+    """
+
+    name: str
+    title: str
+    figures: tuple[Figure, ...]
+    run: Callable[[Peer, float], Numbers]
+    own: bool = False
+    where: Path = TMPFS
+    config: Mapping[str, str] = field(default_factory=dict)
+    contenders: tuple[str, ...] = (MILLSTREAM, KAFKA)
+
+
+def scaled(count: int, scale: float) -> int:
+    return max(1, round(count * scale))

@@ -1,0 +1,20 @@
+"""What the brokers are asked to do, in the order in which they are asked."""
+
+from __future__ import annotations
+
+from millstream_bench.workload import Workload
+from millstream_bench.workloads import consume, floor, idle, latency, memory, produce, recovery, single, start
+
+WORKLOADS: tuple[Workload, ...] = (
+    start.START,
+    *produce.PRODUCE,
+    single.SINGLE,
+    *consume.CONSUME,
+    *latency.LATENCY,
+    memory.AFTER_ALL,
+    memory.FLIGHTS,
+    *produce.ON_DISK,
+    idle.IDLE,
+    recovery.RECOVERY,
+    *floor.FLOOR,
+)
