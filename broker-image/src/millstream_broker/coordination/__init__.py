@@ -84,6 +84,10 @@ class Coordination(Protocol):
 
     changes: Callable[[ClusterState], None]
 
+    def stored_topics(self) -> Mapping[str, TopicRecord]:
+        """The topics there are, known before joining: logs are opened by their configuration."""
+        ...
+
     async def join(self, broker: BrokerRecord) -> ClusterState:
         """Register this broker, under a new epoch; raises CoordinationError when its id is taken."""
         ...

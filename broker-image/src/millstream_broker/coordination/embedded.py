@@ -5,7 +5,8 @@
      "broker_epoch": 7,                          how often a broker has joined
      "next_producer_id": 3000,
      "topics": {"flights": {"id": "…", "config": {"retention.ms": "1000"},
-                            "partitions": [{"replicas": [1], "leader": 1, "leader_epoch": 2, "isr": [1], "version": 3}]}},
+                            "partitions": [{"replicas": [1], "leader": 1, "leader_epoch": 2, "isr": [1],
+                                            "version": 3}]}},
      "deleting": {"TOPIC-ID": "name"},
      "broker_configs": {"": {}, "1": {"log.retention.ms": "1000"}}}
 
@@ -74,6 +75,10 @@ class EmbeddedCoordination:
     @property
     def cluster_id(self) -> str:
         return self._stored.cluster_id
+
+    def stored_topics(self) -> Mapping[str, TopicRecord]:
+        """The topics as they were stored, before joining."""
+        return self._stored.topics
 
     def adopt(self, topics: Iterable[TopicRecord]) -> None:
         """Take over topics whose logs were found although the file was not; before joining."""

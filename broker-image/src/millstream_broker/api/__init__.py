@@ -1,0 +1,73 @@
+"""What the broker answers: a module an API, each registering its handler.
+
+    @handler(metadata.API)
+    async def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> MetadataResponse: ...
+
+A handler may be a plain function, which answers at once, or one that returns an awaitable, for which the connection
+waits; `None` sends nothing (Produce with acks=0). It raises ApiError to answer the whole request with an error.
+What ApiVersions lists is what is registered here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from ..protocol.api import Api
+from ..protocol.schema import Struct
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+Req = TypeVar("Req", bound=Struct)
+Res = TypeVar("Res", bound=Struct)
+Answer = Struct | None | Awaitable[Struct | None]
+Handler = Callable[["Broker", "RequestContext", Any], Answer]
+
+ANONYMOUS = "User:ANONYMOUS"
+
+
+class CloseConnection(Exception):
+    """The connection has to end, for the reason that the text says."""
+
+
+class RequestContext(NamedTuple):
+    """Who asks, and how."""
+
+    version: int
+    client_id: str | None
+    client_host: str
+    listener_name: str
+    correlation_id: int
+    principal: str = ANONYMOUS
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    api: Api[Any, Any]
+    handle: Handler
+    pipelined: bool
+    """Whether the next request of this API may start while this one waits. Responses keep their order anyway."""
+
+
+HANDLERS: dict[int, Registration] = {}
+_H = TypeVar("_H", bound=Callable[..., Any])
+
+
+def handler(api: Api[Any, Any], *, pipelined: bool = False) -> Callable[[_H], _H]:
+    """Register the function below as what answers `api`."""
+
+    def register(function: _H) -> _H:
+        HANDLERS[api.key] = Registration(api, function, pipelined)
+        return function
+
+    return register
+
+
+def load() -> None:
+    """Import every module here, so that its handler is registered."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")

@@ -1,0 +1,48 @@
+"""AlterConfigs: replace all overrides of topics and brokers; what is not named goes back to its default."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..configs import change
+from ..protocol import alter_configs
+from ..protocol.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+from ..protocol.errors import ApiError, ErrorCode
+from . import RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+
+@handler(alter_configs.API)
+async def handle(
+    broker: Broker, context: RequestContext, request: AlterConfigsRequest
+) -> AlterConfigsResponse:
+    return AlterConfigsResponse(
+        responses=[await _alter(broker, resource, request.validate_only) for resource in request.resources]
+    )
+
+
+async def _alter(
+    broker: Broker, resource: AlterConfigsResource, validate_only: bool
+) -> AlterConfigsResourceResponse:
+    answer = AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
+    try:
+        given = {one.name: one.value for one in resource.configs if one.value is not None}
+        if len(given) < len(resource.configs):
+            raise ApiError(ErrorCode.INVALID_REQUEST, "A key stands twice, or without a value.")
+        await change(
+            broker,
+            resource.resource_type,
+            resource.resource_name,
+            lambda _: given,
+            validate_only=validate_only,
+        )
+    except ApiError as error:
+        answer.error_code, answer.error_message = error.code, error.message
+    return answer

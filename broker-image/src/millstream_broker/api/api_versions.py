@@ -1,0 +1,26 @@
+"""ApiVersions: what this broker answers, and in which versions.
+
+A version that is not known is answered with UNSUPPORTED_VERSION and the list, in v0, so that the client can ask
+again (KIP-511). Nothing is claimed as a feature: without `transaction.version` clients use classic transactions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..protocol import api_versions
+from ..protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ..protocol.errors import ErrorCode
+from . import HANDLERS, RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+
+@handler(api_versions.API)
+def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    known = api_versions.API.serves(context.version)
+    return ApiVersionsResponse(
+        error_code=ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=[ApiVersion(key, *HANDLERS[key].api.versions) for key in sorted(HANDLERS)],
+    )

@@ -1,0 +1,46 @@
+"""DescribeLogDirs: what each log directory holds, and the room that is left (KIP-113, KIP-827)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..protocol import describe_log_dirs
+from ..protocol.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from ..protocol.errors import ErrorCode
+from . import RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+
+@handler(describe_log_dirs.API)
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    asked = None
+    if request.topics is not None:
+        asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    found: dict[Path, dict[str, list[DescribeLogDirsPartition]]] = {folder: {} for folder in broker.log_dirs}
+    for partition in broker.partitions.values():
+        if asked is None or (partition.topic, partition.index) in asked:
+            topics = found[partition.log.directory.parent]
+            described = DescribeLogDirsPartition(partition.index, partition.log.size, 0, False)
+            topics.setdefault(partition.topic, []).append(described)
+    return DescribeLogDirsResponse(results=[_result(folder, topics) for folder, topics in found.items()])
+
+
+def _result(folder: Path, topics: dict[str, list[DescribeLogDirsPartition]]) -> DescribeLogDirsResult:
+    described = [DescribeLogDirsTopic(name, partitions) for name, partitions in topics.items()]
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, str(folder), described)
+    return DescribeLogDirsResult(ErrorCode.NONE, str(folder), described, usage.total, usage.free)

@@ -1,0 +1,129 @@
+"""Fetch: read record batches, waiting up to `max_wait_ms` while there is less than `min_bytes`.
+
+- Partitions are read in the order asked for, until `max_bytes` (or `fetch.max.bytes`) is reached. A batch is never
+  cut: the first one in the response goes out even if it alone is larger than the limits (KIP-74), so that a consumer
+  always gets on, and an offset inside a batch returns the batch.
+- An error in any partition is answered at once.
+- Fetch sessions (KIP-227) are declined: the response says session 0, and a client that names a session gets
+  FETCH_SESSION_ID_NOT_FOUND, upon which it sends all its partitions.
+- There being no transactions, the last stable offset is the high watermark.
+
+Records are not read here: the response refers to ranges of segment files, which the server sends with sendfile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ..partition import Partition
+from ..protocol import fetch
+from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from . import Answer, RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+READ_COMMITTED = 1
+
+
+class Poll:
+    """A fetch that waits for `missing` more bytes."""
+
+    __slots__ = ("future", "missing")
+
+    def __init__(self, missing: int) -> None:
+        self.missing = missing
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def advanced(self, size: int) -> None:
+        self.missing -= size
+        if self.missing <= 0 or not size:
+            self.over()
+
+    def over(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+@handler(fetch.API)
+def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Answer:
+    if request.session_id:
+        raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    reading = Reading(broker, request)
+    if (
+        reading.failed
+        or not reading.partitions
+        or request.max_wait_ms <= 0
+        or reading.size >= request.min_bytes
+    ):
+        return reading.response
+    return _wait(broker, request, reading)
+
+
+async def _wait(broker: Broker, request: FetchRequest, reading: Reading) -> FetchResponse:
+    poll = Poll(request.min_bytes - reading.size)
+    partitions = reading.partitions
+    for partition in partitions:
+        partition.waiters.add(poll)
+    timer = asyncio.get_running_loop().call_later(request.max_wait_ms / 1000, poll.over)
+    try:
+        await poll.future
+    finally:
+        timer.cancel()
+        for partition in partitions:
+            partition.waiters.discard(poll)
+    return Reading(broker, request).response
+
+
+class Reading:
+    """One look at all the partitions of a request."""
+
+    __slots__ = ("failed", "partitions", "response", "size")
+
+    def __init__(self, broker: Broker, request: FetchRequest) -> None:
+        self.size = 0
+        self.failed = False
+        self.partitions: list[Partition] = []
+        limit = min(request.max_bytes, broker.max_fetch_bytes)
+        aborted: list[fetch.AbortedTransaction] | None = (
+            [] if request.isolation_level == READ_COMMITTED else None
+        )
+        topics = []
+        for topic in request.topics:
+            read = []
+            for asked in topic.partitions:
+                try:
+                    data = self._read(broker, topic.topic, asked, limit)
+                except ApiError as error:
+                    self.failed = True
+                    data = PartitionData(asked.partition, error.code, -1, records=b"")
+                data.aborted_transactions = aborted
+                read.append(data)
+            topics.append(FetchableTopicResponse(topic.topic, read))
+        self.response = FetchResponse(responses=topics)
+
+    def _read(self, broker: Broker, topic: str, asked: FetchPartition, limit: int) -> PartitionData:
+        partition = broker.partition(topic, asked.partition)
+        if asked.current_leader_epoch != -1:
+            partition.check_epoch(asked.current_leader_epoch)
+        self.partitions.append(partition)
+        room = min(asked.partition_max_bytes, limit - self.size)
+        found = partition.read(asked.fetch_offset, max(room, 0), min_one=not self.size)
+        if found is not None:
+            self.size += len(found)
+        return PartitionData(
+            asked.partition,
+            0,
+            partition.high_watermark,
+            partition.high_watermark,
+            partition.log.log_start_offset,
+            records=b"" if found is None else found,
+        )

@@ -1,0 +1,62 @@
+"""ListOffsets: the offset that belongs to a time.
+
+-1 the end (the high watermark), -2 the start, -3 the record with the largest timestamp (v7, KIP-734), else the
+earliest record that is not older than the timestamp; where there is none, offset and timestamp are -1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..partition import Partition
+from ..protocol import list_offsets
+from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from . import RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+
+
+@handler(list_offsets.API)
+def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for asked in topic.partitions:
+            try:
+                partition = broker.partition(topic.name, asked.partition_index)
+                partition.check_online()
+                partition.check_epoch(asked.current_leader_epoch)
+                partitions.append(_find(partition, asked, context.version))
+            except ApiError as error:
+                partitions.append(ListOffsetsPartitionResponse(asked.partition_index, error.code))
+        topics.append(ListOffsetsTopicResponse(topic.name, partitions))
+    return ListOffsetsResponse(topics=topics)
+
+
+def _find(partition: Partition, asked: ListOffsetsPartition, version: int) -> ListOffsetsPartitionResponse:
+    log, epoch = partition.log, partition.record.leader_epoch
+    if asked.timestamp == LATEST:
+        found = (-1, partition.high_watermark, epoch)
+    elif asked.timestamp == EARLIEST:
+        found = (-1, log.log_start_offset, epoch)
+    elif asked.timestamp >= 0 or (asked.timestamp == MAX_TIMESTAMP and version >= 7):
+        of_time = (
+            log.max_timestamp()
+            if asked.timestamp == MAX_TIMESTAMP
+            else log.offset_for_timestamp(asked.timestamp)
+        )
+        found = of_time if of_time is not None and of_time[1] < partition.high_watermark else (-1, -1, -1)
+    else:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    timestamp, offset, epoch = found
+    return ListOffsetsPartitionResponse(asked.partition_index, 0, timestamp, offset, epoch)

@@ -1,0 +1,137 @@
+"""Metadata: brokers, and topics with their partitions.
+
+A topic that is asked for by name and does not exist is created where both the broker (`auto.create.topics.enable`)
+and the client (from v4) allow it; the answer waits for it. Asking for all topics creates nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ..coordination import CoordinationError, TopicRecord
+from ..metadata import check_topic_name, is_internal
+from ..protocol import metadata
+from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from ..protocol.schema import ZERO_UUID
+from ..topics import NewTopic, create_topic
+from . import Answer, RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+log = logging.getLogger(__name__)
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION = 3, 4, 5, 6, 7, 8, 9
+DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = 10, 11, 12
+TOPIC_OPERATIONS = _bits(READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
+CLUSTER_OPERATIONS = _bits(
+    CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE
+)
+"""What an anonymous client may do where there is no authorizer: everything (KIP-430)."""
+NOT_ASKED = -(2**31)
+
+
+@handler(metadata.API)
+def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> Answer:
+    asked = request.topics
+    if asked is None or (context.version == 0 and not asked):
+        asked = [MetadataRequestTopic(name=name) for name in broker.metadata.topics]
+    elif request.allow_auto_topic_creation and broker.config.flag("auto.create.topics.enable"):
+        missing = {topic.name for topic in asked if topic.name is not None} - broker.metadata.topics.keys()
+        if missing:
+            return _create_then_answer(broker, context, request, asked, missing)
+    return _answer(broker, context, request, asked, {})
+
+
+async def _create_then_answer(
+    broker: Broker,
+    context: RequestContext,
+    request: MetadataRequest,
+    asked: list[MetadataRequestTopic],
+    missing: set[str],
+) -> MetadataResponse:
+    failed: dict[str, ErrorCode] = {}
+    for name in sorted(missing):
+        try:
+            await create_topic(broker, NewTopic(name))
+        except ApiError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                failed[name] = error.code
+        except CoordinationError as error:
+            log.error("cannot create topic %s: %s", name, error)
+            failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
+    return _answer(broker, context, request, asked, failed)
+
+
+def _answer(
+    broker: Broker,
+    context: RequestContext,
+    request: MetadataRequest,
+    asked: list[MetadataRequestTopic],
+    failed: dict[str, ErrorCode],
+) -> MetadataResponse:
+    cluster = broker.metadata
+    topics = []
+    for topic in asked:
+        if topic.name is None:
+            found = cluster.topics_by_id.get(topic.topic_id)
+            missing = MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, topic.topic_id)
+        else:
+            found = cluster.topics.get(topic.name)
+            error = failed.get(topic.name) or _why_missing(topic.name)
+            missing = MetadataResponseTopic(error, topic.name, ZERO_UUID)
+        described = missing if found is None else _topic(broker, found)
+        if request.include_topic_authorized_operations and found is not None:
+            described.topic_authorized_operations = TOPIC_OPERATIONS
+        topics.append(described)
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(one.broker_id, endpoint.host, endpoint.port, one.rack)
+            for one in cluster.brokers.values()
+            for endpoint in (one.endpoint(context.listener_name),)
+        ],
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller_id,
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )
+
+
+def _why_missing(name: str) -> ErrorCode:
+    try:
+        check_topic_name(name)
+    except ApiError as error:
+        return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _topic(broker: Broker, topic: TopicRecord) -> MetadataResponseTopic:
+    alive = broker.metadata.brokers
+    partitions = []
+    for index, one in enumerate(topic.partitions):
+        error = ErrorCode.NONE if one.leader in alive else ErrorCode.LEADER_NOT_AVAILABLE
+        offline = [replica for replica in one.replicas if replica not in alive]
+        partitions.append(
+            MetadataResponsePartition(
+                error, index, one.leader, one.leader_epoch, list(one.replicas), list(one.isr), offline
+            )
+        )
+    return MetadataResponseTopic(
+        ErrorCode.NONE, topic.name, topic.topic_id, is_internal(topic.name), partitions
+    )

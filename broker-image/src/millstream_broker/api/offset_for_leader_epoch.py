@@ -1,0 +1,47 @@
+"""OffsetForLeaderEpoch: where a leader epoch ended, by which a consumer finds out that records it has read were
+taken back (KIP-320)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..protocol import offset_for_leader_epoch
+from ..protocol.errors import ApiError
+from ..protocol.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from . import RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+
+@handler(offset_for_leader_epoch.API)
+def handle(
+    broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic.topic, [_find(broker, topic.topic, asked) for asked in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _find(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        partition = broker.partition(topic, asked.partition)
+        partition.check_online()
+        partition.check_epoch(asked.current_leader_epoch)
+    except ApiError as error:
+        return EpochEndOffset(error.code, asked.partition)
+    if asked.leader_epoch == partition.record.leader_epoch:
+        return EpochEndOffset(0, asked.partition, asked.leader_epoch, partition.high_watermark)
+    epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+    return EpochEndOffset(0, asked.partition, epoch, end_offset)

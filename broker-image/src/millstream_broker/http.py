@@ -1,0 +1,95 @@
+"""A small HTTP/1.1 server for probes and metrics: GET of a few paths, nothing else.
+
+    await HttpServer({"/healthz": healthz}).start("127.0.0.1", 9404)
+
+A path's function returns a Response, or an awaitable of one. Requests are bounded in size and time, and each
+connection serves one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+MAX_HEAD_BYTES = 8192
+TIMEOUT_S = 5.0
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    body: bytes
+    status: int = 200
+    content_type: str = "text/plain; charset=utf-8"
+
+
+Route = Callable[[], Response | Awaitable[Response]]
+
+
+class HttpServer:
+    """Serves `routes` by exact path; GET and HEAD only."""
+
+    def __init__(self, routes: Mapping[str, Route]) -> None:
+        self._routes = dict(routes)
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port. Raises OSError."""
+        self._server = await asyncio.start_server(self._serve, host or None, port, limit=MAX_HEAD_BYTES)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._serving):
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                with_body, response = await self._answer(head)
+                lines = (
+                    f"HTTP/1.1 {response.status} {REASONS[response.status]}",
+                    f"Content-Type: {response.content_type}",
+                    f"Content-Length: {len(response.body)}",
+                    "Connection: close",
+                )
+                writer.write(
+                    "\r\n".join(lines).encode() + b"\r\n\r\n" + (response.body if with_body else b"")
+                )
+                await writer.drain()
+        except (TimeoutError, OSError, EOFError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            self._serving.discard(task)
+            writer.close()
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    async def _answer(self, head: bytes) -> tuple[bool, Response]:
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split()
+        if len(words) != 3:
+            return True, Response(b"expected GET PATH HTTP/1.1\n", 400)
+        method, path = words[0], words[1].partition("?")[0]
+        if method not in ("GET", "HEAD"):
+            return True, Response(b"only GET and HEAD are allowed\n", 405)
+        if (route := self._routes.get(path)) is None:
+            return True, Response(f"expected one of {', '.join(self._routes)}\n".encode(), 404)
+        answer = route()
+        return method == "GET", (await answer if inspect.isawaitable(answer) else answer)

@@ -1,0 +1,121 @@
+"""The command `millstream-broker [server.properties] [--override KEY=VALUE]…`.
+
+Exit status: 0 stopped by SIGTERM or SIGINT, 1 could not start, 2 the command line or the configuration is wrong.
+One line on stdout says that the broker serves: `ready: broker.id=1 listeners=… http=… cluster.id=…`; the log goes to
+stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import logging
+import resource
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from . import __version__
+from .config import BrokerConfig, ConfigError, parse_properties
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        config = read_config(arguments.properties, arguments.override)
+    except ConfigError as error:
+        print(f"millstream-broker: {error}", file=sys.stderr)
+        return 2
+    for key in config.inert():
+        log.warning("%s has no effect in this broker", key)
+    _raise_open_file_limit()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(config))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="millstream-broker", description="A Kafka-compatible broker.")
+    parser.add_argument(
+        "properties", nargs="?", type=Path, help="configuration, in Kafka's server.properties format"
+    )
+    parser.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set a key, over what the file says",
+    )
+    parser.add_argument("--version", action="version", version=f"millstream-broker {__version__}")
+    return parser
+
+
+def read_config(properties: Path | None, overrides: Sequence[str]) -> BrokerConfig:
+    """Raises ConfigError."""
+    given: dict[str, str] = {}
+    if properties is not None:
+        try:
+            given = parse_properties(properties.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise ConfigError(f"{properties}: cannot be read: {reason}") from None
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise ConfigError(f"--override {override}: expected KEY=VALUE")
+        given[key.strip()] = value
+    return BrokerConfig(given)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's loop where it is installed, else asyncio's."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _raise_open_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def _serve(config: BrokerConfig) -> int:
+    from .broker import Broker, StartError
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for which in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(which, stop.set)
+    try:
+        broker = Broker(config)
+        ready = await broker.start()
+    except ConfigError as error:
+        print(f"millstream-broker: {error}", file=sys.stderr)
+        return 2
+    except StartError as error:
+        print(f"millstream-broker: {error}", file=sys.stderr)
+        return 1
+    # What start-up made stays for good: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    print(ready, flush=True)
+    await stop.wait()
+    log.info("stopping")
+    await broker.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""`__consumer_offsets` as the group coordinator's driver needs it, on this broker's partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import time
+from typing import TYPE_CHECKING
+
+from .protocol.errors import ApiError
+from .topics import NewTopic, ensure_topic
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+def offsets_topic_config(segment_bytes: int = 104_857_600) -> dict[str, str]:
+    """Kafka's: the newest record of a key is what counts, and batches stay as the coordinator writes them."""
+    return {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(segment_bytes)}
+
+
+class BrokerOffsetsTopic:
+    """`groups.store.OffsetsTopic`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def partition_count(self) -> int | None:
+        topic = self._broker.metadata.topics.get(OFFSETS_TOPIC)
+        return None if topic is None else len(topic.partitions)
+
+    async def create(self) -> int:
+        config = self._broker.config
+        replicas = min(config.integer("offsets.topic.replication.factor"), len(self._broker.metadata.brokers))
+        topic = await ensure_topic(
+            self._broker,
+            NewTopic(
+                OFFSETS_TOPIC,
+                config.integer("offsets.topic.num.partitions"),
+                replicas,
+                config=offsets_topic_config(config.integer("offsets.topic.segment.bytes")),
+            ),
+        )
+        return len(topic.partitions)
+
+    async def append(self, partition: int, batch: bytes) -> None:
+        offsets = self._broker.partition(OFFSETS_TOPIC, partition)
+        info = offsets.append(memoryview(bytearray(batch)), int(time() * 1000))
+        if (waiting := offsets.acknowledged(info)) is not None:
+            await waiting
+
+    def read_all(self, partition: int) -> Iterator[bytes]:
+        try:
+            log = self._broker.partition(OFFSETS_TOPIC, partition).log
+        except ApiError:
+            return iter(())
+        return log.batches_from(log.log_start_offset)

@@ -1,0 +1,194 @@
+"""What is done to topics: create, delete, give partitions, by Kafka's rules and with its errors.
+
+Everything is validated before anything changes. A change is written to coordination first and is done when this
+broker has followed it (`Broker.follow`), so that a client which is told "created" can produce at once.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .config import ConfigError, TopicConfig
+from .coordination import Conflict, PartitionRecord, TopicRecord
+from .metadata import check_topic_name, is_internal
+from .protocol.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+MAX_PARTITIONS = 100_000
+"""A limit of our own on what one request may create, so that a slip cannot fill the disk with folders."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be; -1 asks for the broker's defaults."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan_topic(broker: Broker, new: NewTopic) -> TopicRecord:
+    """The topic as it would be created; raises ApiError."""
+    existing = broker.metadata.topics
+    if new.name in existing:
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
+    check_topic_name(new.name, existing)
+    config = check_topic_config(broker, new.config)
+    if new.assignment:
+        if new.partitions != -1 or new.replication_factor != -1:
+            what = "numPartitions" if new.partitions != -1 else "replicationFactor"
+            message = f"A manual partition assignment was specified, but {what} was not set to -1."
+            raise ApiError(ErrorCode.INVALID_REQUEST, message)
+        if sorted(new.assignment) != list(range(len(new.assignment))):
+            message = "partitions should be a consecutive 0-based integer sequence"
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+        replicas = [list(new.assignment[index]) for index in range(len(new.assignment))]
+    else:
+        count = new.partitions if new.partitions != -1 else broker.config.integer("num.partitions")
+        check_partition_count(count)
+        factor = new.replication_factor
+        if factor == -1:
+            factor = broker.config.integer("default.replication.factor")
+        replicas = spread(broker, count, factor)
+    return TopicRecord(new.name, uuid.uuid4(), _partitions(broker, replicas), config.overrides)
+
+
+def check_partition_count(count: int) -> None:
+    if count <= 0:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+        )
+    if count > MAX_PARTITIONS:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Number of partitions was set to {count}: one request may create at most {MAX_PARTITIONS}.",
+        )
+
+
+def check_topic_config(broker: Broker, overrides: Mapping[str, str]) -> TopicConfig:
+    """Raises ApiError INVALID_CONFIG."""
+    try:
+        return TopicConfig(broker.config, overrides)
+    except ConfigError as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
+def spread(broker: Broker, count: int, factor: int) -> list[list[int]]:
+    """Replicas of `count` partitions, in turn over the brokers; raises ApiError."""
+    brokers = sorted(broker.metadata.brokers)
+    if factor <= 0:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor was set to an invalid non-positive value.",
+        )
+    if factor > len(brokers):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} "
+            f"cannot be reached because only {len(brokers)} broker(s) are registered.",
+        )
+    start = random.randrange(len(brokers))
+    return [
+        [brokers[(start + index + one) % len(brokers)] for one in range(factor)] for index in range(count)
+    ]
+
+
+def _partitions(broker: Broker, replicas: Sequence[Sequence[int]]) -> tuple[PartitionRecord, ...]:
+    """The records of new partitions, led by their first replicas; raises ApiError for an assignment that cannot be."""
+    alive = broker.metadata.brokers
+    for of_partition in replicas:
+        problem = None
+        if not of_partition:
+            problem = "The manual partition assignment includes an empty replica list."
+        elif len(set(of_partition)) < len(of_partition):
+            twice = next(one for one in of_partition if of_partition.count(one) > 1)
+            problem = f"The manual partition assignment includes the broker {twice} more than once."
+        elif unknown := [one for one in of_partition if one not in alive]:
+            problem = f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
+        elif len(of_partition) != len(replicas[0]):
+            problem = (
+                "The manual partition assignment includes partitions with different replication factors."
+            )
+        if problem is not None:
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+    return tuple(PartitionRecord(tuple(one), one[0], 0, tuple(one)) for one in replicas)
+
+
+async def create_topic(broker: Broker, new: NewTopic) -> TopicRecord:
+    """Raises ApiError."""
+    topic = plan_topic(broker, new)
+    try:
+        await broker.coordination.create_topic(topic)
+    except Conflict:
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.") from None
+    await broker.follow()
+    return topic
+
+
+async def ensure_topic(broker: Broker, new: NewTopic) -> TopicRecord:
+    """The topic, created unless it exists; raises ApiError."""
+    while (topic := broker.metadata.topics.get(new.name)) is None:
+        try:
+            return await create_topic(broker, new)
+        except ApiError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+            await broker.follow()
+    return topic
+
+
+async def delete_topic(broker: Broker, topic: TopicRecord) -> None:
+    """Raises ApiError."""
+    if not broker.config.flag("delete.topic.enable"):
+        raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED)
+    try:
+        await broker.coordination.delete_topic(topic.name)
+    except Conflict:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
+    await broker.follow()
+
+
+def plan_partitions(
+    broker: Broker, name: str, count: int, assignments: Sequence[Sequence[int]] | None
+) -> tuple[PartitionRecord, ...]:
+    """The partitions that would be added so that there are `count`; raises ApiError."""
+    topic = broker.metadata.topic(name)
+    present = len(topic.partitions)
+    if count == present:
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partition(s).")
+    if count < present:
+        message = f"The topic {name} currently has {present} partition(s); {count} would not be an increase."
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, message)
+    check_partition_count(count - present)
+    if is_internal(name):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"The partitions of {name} cannot be changed: keys are bound to them."
+        )
+    if assignments is None:
+        replicas: Sequence[Sequence[int]] = spread(broker, count - present, len(topic.partitions[0].replicas))
+    elif len(assignments) != count - present:
+        message = (
+            f"Attempted to add {count - present} additional partition(s), but only {len(assignments)} "
+            "assignment(s) were specified."
+        )
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    else:
+        replicas = assignments
+    return _partitions(broker, replicas)
+
+
+async def add_partitions(broker: Broker, name: str, partitions: tuple[PartitionRecord, ...]) -> None:
+    """Raises ApiError."""
+    try:
+        await broker.coordination.add_partitions(name, partitions)
+    except Conflict:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
+    await broker.follow()
