@@ -22,7 +22,7 @@ UNDEFINED = -1
 
 
 class LeaderEpochs:
-    __slots__ = ("path", "dirty", "entries", "unsynced")
+    __slots__ = ("dirty", "entries", "path", "unsynced")
 
     def __init__(self, directory: Path | str) -> None:
         self.path = f"{directory}/{FILE_NAME}"

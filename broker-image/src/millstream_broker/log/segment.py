@@ -201,8 +201,7 @@ class Segment:
         last = self.times.last
         if last is not None:
             timestamp, offset = last[0], self.base_offset + last[1]
-            found = next(self.headers_from(offset), None)
-            if found is not None and (found[1].max_timestamp, found[1].last_offset) == (timestamp, offset):
+            if self._confirms(timestamp, offset):
                 self._max_timestamp, self._max_timestamp_offset = timestamp, offset
                 return
         self.rebuild_indexes()
@@ -237,8 +236,7 @@ class Segment:
 
     def records_from_timestamp(self, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
         """Timestamp, offset and leader epoch of the first record at or after ``timestamp`` (may decompress a batch)."""
-        count = self.times.count_at_most(timestamp - 1)
-        offset = self.base_offset + self.times[count - 1][1] if count else self.base_offset
+        offset = self._offset_before(timestamp)
         for position, header in self.headers_from(max(offset, start_offset)):
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
@@ -246,6 +244,23 @@ class Segment:
                 if record.timestamp >= timestamp and record.offset >= start_offset:
                     return record.timestamp, record.offset, header.partition_leader_epoch
         return None
+
+    def _offset_before(self, timestamp: int) -> int:
+        """All batches before this offset's are older than ``timestamp``."""
+        for _ in (1, 2):
+            count = self.times.count_at_most(timestamp - 1)
+            if not count:
+                break
+            largest, relative = self.times[count - 1]
+            if self._confirms(largest, self.base_offset + relative):
+                return self.base_offset + relative
+            self.rebuild_indexes()
+        return self.base_offset
+
+    def _confirms(self, timestamp: int, offset: int) -> bool:
+        """Whether the batch that a time index entry names is as it says."""
+        found = next(self.headers_from(offset), None)
+        return found is not None and (found[1].max_timestamp, found[1].last_offset) == (timestamp, offset)
 
     # -- reading ----------------------------------------------------------------------------------------------
 
@@ -302,15 +317,16 @@ class Segment:
             yield found
             yield from scan
 
-    def boundary(self, position: int, limit: int, upper: int) -> tuple[int, int | None]:
+    def boundary(self, position: int, limit: int, upper: int, end_offset: int) -> tuple[int, int | None]:
         """The end of the last whole batch before position ``limit`` and offset ``upper``, and the offset after it.
 
-        ``position`` is the start of a batch. The offset is None when no batch fits.
+        ``position`` is the start of a batch; the segment ends before ``end_offset``. The offset is None when no batch
+        fits.
         """
         offsets = self.offsets
-        count = min(
-            offsets.count_at_most(limit, member=1), offsets.count_at_most(upper - 1 - self.base_offset)
-        )
+        count = offsets.count_at_most(limit, member=1) if limit < self.size else len(offsets)
+        if upper < end_offset:
+            count = min(count, offsets.count_at_most(upper - 1 - self.base_offset))
         expected = None
         if count:
             relative, indexed = offsets[count - 1]

@@ -171,10 +171,10 @@ class Segments:
             end, next_offset = segment.size, end_offset
         else:
             try:
-                end, known = segment.boundary(position, limit, upper)
+                end, known = segment.boundary(position, limit, upper, end_offset)
             except IndexMismatchError:
                 segment.rebuild_indexes()
-                end, known = segment.boundary(position, limit, upper)
+                end, known = segment.boundary(position, limit, upper, end_offset)
             if known is None:  # not even one batch fits
                 first = segment.header_at(position)
                 if not min_one or first is None or first.last_offset >= upper:
