@@ -42,7 +42,7 @@ class Reason(StrEnum):
     INVALID_REPLICATION_FACTOR = "InvalidReplicationFactor"
     INVALID_TOPIC = "InvalidTopic"
     CONFLICTING_TOPIC = "ConflictingTopic"
-    UNDER_REPLICATED = "UnderReplicated"
+    REFUSED = "Refused"
     DELETING = "Deleting"
     # Cluster, Topic: a key or value of spec.config that the broker refuses
     INVALID_CONFIG = "InvalidConfig"

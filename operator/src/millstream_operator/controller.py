@@ -1,8 +1,9 @@
 """Runs the reconciles: watches put resources into the store and the queue, workers take them out.
 
-Each kind has a ``Controller``: a function that makes a batch of resources so, whatever happened before (level-triggered),
-and says when to look again. Creation, change, restart of the operator, a changed neighbour and the passing of time all
-end in the same function. It runs in a worker thread, one batch of a group at a time (see workqueue.py).
+Each kind has a ``Controller``: a function that brings a batch of resources to what they should be, whatever happened
+before (level-triggered), and says when to look again. Creation, change, restart of the operator, a changed neighbour
+and the passing of time all end in the same function. It runs in a worker thread, one batch of a group at a time (see
+workqueue.py).
 
 A reconcile that raises is tried again after 1, 2, 4 … 60 seconds, apart from others of its batch, and the resource says
 so in its ``Ready`` condition.
@@ -167,6 +168,8 @@ class Runner:
             else:
                 self._failures[key] = failures = self._failures.get(key, 0) + 1
                 self.enqueue(key, min(RETRY_LIMIT_S, 2.0 ** (failures - 1)))
+        for key in self.store.take_woken():
+            self.enqueue(key)
         self.queue.done(batch)
         self._wake.set()
 

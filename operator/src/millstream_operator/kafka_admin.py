@@ -1,8 +1,8 @@
 """The operator's view of a cluster's brokers: kafka-python's admin client with plain records in and out.
 
 Calls block, with explicit timeouts, and may come from many threads; a cluster has one client, whose connections are
-reused. Whole-call failures (no broker answers, the client gave up) raise ``AdminError`` and drop the client, so that the
-next call connects anew; what concerns one topic or group comes back as a ``Refusal`` beside the others' success.
+reused. Whole-call failures (no broker answers, the client gave up) raise ``AdminError`` and drop the client, so that
+the next call connects anew; what concerns one topic or group comes back as a ``Refusal`` beside the others' success.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class KafkaAdmin:
                 name,
                 {
                     **{key: ("SET", value) for key, value in change.set.items()},
-                    **{key: ("DELETE", None) for key in change.reset},
+                    **dict.fromkeys(change.reset, ("DELETE", None)),
                 },
             )
             for name, change in changes.items()

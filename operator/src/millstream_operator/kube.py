@@ -13,6 +13,7 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
+import kopf
 import msgspec
 import urllib3
 from kubernetes import config
@@ -72,6 +73,21 @@ class Kube:
             config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         return cls(configuration)
 
+    def credentials(self) -> kopf.ConnectionInfo:
+        """The same server and credentials for kopf, which asks again when they are refused."""
+        configuration = self._configuration
+        token = configuration.auth_settings().get("BearerToken", {}).get("value") or ""
+        scheme, _, value = token.rpartition(" ")
+        return kopf.ConnectionInfo(
+            server=self._host,
+            ca_path=configuration.ssl_ca_cert,
+            insecure=None if configuration.verify_ssl else True,
+            certificate_path=configuration.cert_file,
+            private_key_path=configuration.key_file,
+            scheme=scheme.capitalize() or None,
+            token=value or None,
+        )
+
     def get(self, api_version: str, kind: str, namespace: str | None, name: str) -> Manifest | None:
         """The object, or None when there is none (nor its kind)."""
         try:
@@ -80,6 +96,16 @@ class Kube:
             if error.status == 404:
                 return None
             raise
+
+    def served(self, api_version: str) -> set[str]:
+        """The kinds that the API server knows in an API group's version."""
+        try:
+            found = self._request("GET", f"/apis/{api_version}")
+        except KubeError as error:
+            if error.status == 404:
+                return set()
+            raise
+        return {resource["kind"] for resource in found.get("resources", ())}
 
     def list(
         self, api_version: str, kind: str, namespace: str | None, labels: Mapping[str, str]

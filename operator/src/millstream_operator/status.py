@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .kube import Kube, KubeError
+from .kube import KubeError
 from .models import API_VERSION, Resource, Status, encode_status
 from .services import Services
 from .store import Key
@@ -30,14 +30,14 @@ def write_raw_status(
         return False
     manifest = {"apiVersion": API_VERSION, "kind": key.kind, "metadata": _metadata(key, uid), "status": after}
     try:
-        services.store.put(services.kube.apply(manifest, "status"))
+        services.store.put_written(services.kube.apply(manifest, "status"))
     except KubeError as error:
         if error.status not in (404, 409):  # it is gone, or another one of its name
             raise
     return True
 
 
-def hold_finalizer(kube: Kube, resource: Resource, hold: bool) -> None:
+def hold_finalizer(services: Services, resource: Resource, hold: bool) -> None:
     """Have our finalizer on a resource, or not."""
     if (FINALIZER in resource.metadata.finalizers) == hold:
         return
@@ -45,7 +45,9 @@ def hold_finalizer(kube: Kube, resource: Resource, hold: bool) -> None:
     # The uid keeps the apply from creating the resource anew when it is gone.
     metadata = {**_metadata(key, resource.metadata.uid), "finalizers": [FINALIZER] if hold else []}
     try:
-        kube.apply({"apiVersion": API_VERSION, "kind": key.kind, "metadata": metadata})
+        services.store.put_written(
+            services.kube.apply({"apiVersion": API_VERSION, "kind": key.kind, "metadata": metadata})
+        )
     except KubeError as error:
         if error.status not in (404, 409):
             raise

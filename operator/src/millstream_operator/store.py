@@ -1,8 +1,10 @@
 """The custom resources as the watches last showed them, with the two indexes that reconciling needs.
 
-A resource is kept as compact JSON (a topic: about 1 KB) and decoded when it is looked at, so that thousands of them stay
-cheap. Indexes: which resources refer to a Cluster, and which claim the same topic or group of a Cluster. Written by the
-event loop, read by worker threads.
+A resource is kept as compact JSON (a topic: about 1 KB) and decoded when it is looked at, so that thousands of them
+stay cheap. Indexes: which resources refer to a Cluster, and which claim the same topic or group of a Cluster.
+
+Watches put what they see; workers put the answers to their own writes, so that a reconcile never starts from a status
+that is older than the last one wrote. The newer resourceVersion wins.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class _Entry:
     raw: bytes
+    version: int
     trigger: object
     clusters: frozenset[ClusterKey]
     claimed: str | None
@@ -75,6 +78,7 @@ class Store:
         self._entries: dict[Key, _Entry] = {}
         self._referring: dict[ClusterKey, set[Key]] = defaultdict(set)
         self._claims: dict[tuple[str, ClusterKey, str], set[Claim]] = defaultdict(set)
+        self._woken: set[Key] = set()
 
     def put(self, manifest: Mapping[str, Any]) -> Change:
         """Remember a resource as it is now."""
@@ -82,12 +86,30 @@ class Store:
         entry = _entry(key, manifest)
         with self._lock:
             before = self._entries.get(key)
+            if before is not None and entry.version < before.version:
+                return Change(False, frozenset())
             others = self._others(key, before, entry)
             if before is not None:
                 self._unindex(key, before)
             self._entries[key] = entry
             self._index(key, entry)
         return Change(before is None or before.trigger != entry.trigger, others)
+
+    def put_written(self, manifest: Mapping[str, Any]) -> None:
+        """Remember a resource as the API server answered our own write; who needs a look is kept for ``take_woken``."""
+        key = key_of(manifest)
+        if key not in self._entries:
+            return  # it has been deleted meanwhile
+        change = self.put(manifest)
+        with self._lock:
+            self._woken |= change.others
+            if change.needs_reconcile:
+                self._woken.add(key)
+
+    def take_woken(self) -> set[Key]:
+        with self._lock:
+            woken, self._woken = self._woken, set()
+        return woken
 
     def remove(self, key: Key) -> Change:
         """Forget a resource that is gone."""
@@ -167,6 +189,7 @@ def _entry(key: Key, manifest: Mapping[str, Any]) -> _Entry:
         msgspec.json.encode(metadata.get("annotations"), order="sorted"),
     )
     return _Entry(
+        version=int(metadata.get("resourceVersion") or 0),
         raw=msgspec.json.encode({**manifest, "metadata": metadata}),
         trigger=trigger,
         clusters=cluster_refs(key, spec),

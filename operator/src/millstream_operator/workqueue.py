@@ -1,7 +1,7 @@
 """Which resources are to be reconciled, when, and together with which others.
 
-Keys wait in groups. A group is worked on by one worker at a time: for a Cluster the group is the Cluster itself, so it is
-never reconciled twice at once; the Topics of one Cluster are one group, so that they share the calls to its brokers.
+Keys wait in groups. A group is worked on by one worker at a time: for a Cluster the group is the Cluster itself, so it
+is never reconciled twice at once; the Topics of one Cluster are one group, so that they share the calls to its brokers.
 A key waits once, with the earliest time asked for. No clock and no threads inside: times are given, in seconds.
 """
 

@@ -1,1 +1,49 @@
-"""A thin module a kind: which function reconciles it, and whose changes wake it."""
+"""A thin module a kind: which function reconciles it, and whose changes wake it. Here they meet kopf.
+
+kopf keeps the watches going (reconnection, bookmarks, streams that fall silent). Its own handlers for creation, change
+and deletion are not used: they put finalizers and copies of the spec on every object, and are edge-triggered. Each
+event goes into the store and the queue instead; see controller.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kopf
+
+from ..controller import Child, Controller, Runner
+from ..models import GROUP, VERSION
+from ..resources.cluster import MANAGED_BY
+from . import batchload, cluster, consumergroup, mirrormaker, topic
+
+CONTROLLERS: dict[str, Controller[Any]] = {
+    controller.kind.KIND: controller
+    for controller in (
+        cluster.CONTROLLER,
+        topic.CONTROLLER,
+        consumergroup.CONTROLLER,
+        mirrormaker.CONTROLLER,
+        batchload.CONTROLLER,
+    )
+}
+
+
+def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, runner: Runner) -> None:
+    """Watch every kind of ours and the children that wake them."""
+
+    async def seen(event: kopf.RawEvent, **_: Any) -> None:
+        runner.seen(event["type"], event["object"])
+
+    async def child_seen(event: kopf.RawEvent, **_: Any) -> None:
+        runner.child_seen(event["object"])
+
+    children: set[Child] = set()
+    for controller in runner.controllers.values():
+        kopf.on.event(GROUP, VERSION, controller.kind.PLURAL, registry=registry)(seen)
+        children.update(controller.children)
+    selector = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
+    for child in sorted(children, key=lambda child: child.plural):
+        kopf.on.event(
+            child.group, child.version, child.plural, registry=registry, id=f"child-{child.plural}"
+        )(child_seen)
+        settings.watching.label_selectors[child.group, child.version, child.plural] = selector

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..conditions import Reason
-from ..models import Cluster, ClusterRef, ManifestError
+from ..models import Cluster, ClusterRef, ManifestError, Resource
 from ..services import Services
-from ..store import ClusterKey
+from ..store import ClusterKey, Key
 from .report import Problem
 
 
@@ -42,3 +42,13 @@ def find_cluster(services: Services, namespace: str, ref: ClusterRef) -> Cluster
 def may_refer(cluster: Cluster, namespace: str) -> bool:
     allowed = cluster.spec.allowed_namespaces
     return namespace == cluster.namespace or "*" in allowed or namespace in allowed
+
+
+def rival(services: Services, resource: Resource, cluster: Cluster, key: ClusterKey, name: str) -> Key | None:
+    """The older resource of the same kind that claims a topic or group, if there is one; the oldest has it."""
+    for claim in services.store.claims(resource.KIND, key, name):
+        if claim.uid == resource.metadata.uid:
+            return None
+        if may_refer(cluster, claim.key.namespace):
+            return claim.key
+    return None

@@ -5,8 +5,8 @@
     NAME-bootstrap   Service in front of all brokers that are ready: where clients connect first
     NAME-LISTENER-N  Service of broker N for a NodePort listener
 
-All belong to the Cluster (ownerReferences), so that Kubernetes deletes them with it, without a finalizer; the StatefulSet
-decides about the volumes by its persistentVolumeClaimRetentionPolicy, which is the Cluster's deletionPolicy.
+All belong to the Cluster (ownerReferences), so that Kubernetes deletes them with it, without a finalizer; what becomes
+of the volumes is the StatefulSet's persistentVolumeClaimRetentionPolicy, which is the Cluster's deletionPolicy.
 
 A broker's own address needs its pod's name and node, so that `advertised.listeners` is an argument of the command and
 not in the file. Pods satisfy the "restricted" Pod Security Standard.
@@ -173,8 +173,8 @@ def stateful_set(
     node_ports: Mapping[str, int],
     claim_size: Quantity | None = None,
 ) -> Manifest:
-    """The brokers. ``node_ports``: the node's port by NodePort listener. ``claim_size``: the size in the claim template of
-    the StatefulSet that is there, which Kubernetes does not let us change."""
+    """The brokers. ``node_ports``: the node's port by NodePort listener. ``claim_size``: the size in the claim template
+    of the StatefulSet that is there, which Kubernetes does not let us change."""
     brokers = cluster.spec.brokers
     template = merge(
         {
@@ -233,8 +233,10 @@ def claim_name(cluster: Cluster, broker: int) -> str:
 def _pod_spec(cluster: Cluster, image: str, pull_policy: str, node_ports: Mapping[str, int]) -> Manifest:
     pod_address = f"$(POD_NAME).{broker_set_name(cluster)}.{cluster.namespace}.svc"
     advertised = [f"{kafka_name(cluster.spec.internal)}://{pod_address}:{cluster.spec.internal.port}"]
-    for listener in external_listeners(cluster):
-        advertised.append(f"{kafka_name(listener)}://$(HOST_IP):{node_ports[listener.name]}")
+    advertised += [
+        f"{kafka_name(listener)}://$(HOST_IP):{node_ports[listener.name]}"
+        for listener in external_listeners(cluster)
+    ]
     resources = cluster.spec.brokers.resources
     return {
         "automountServiceAccountToken": False,
@@ -280,7 +282,7 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str, node_ports: Mappin
                     "readOnlyRootFilesystem": True,
                     "capabilities": {"drop": ["ALL"]},
                 },
-                # A broker that refuses its configuration says why in its last line: it shows in the Cluster's condition.
+                # A broker that refuses its configuration says why in its last line: the Cluster's condition shows it.
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": [
                     {"name": "data", "mountPath": DATA},

@@ -1,0 +1,9 @@
+"""Cluster: each by itself; its StatefulSet's changes wake it."""
+
+from __future__ import annotations
+
+from ..controller import Child, one_by_one
+from ..models import Cluster
+from ..reconcile.cluster import reconcile_cluster
+
+CONTROLLER = one_by_one(Cluster, reconcile_cluster, children=(Child("apps", "v1", "statefulsets"),))

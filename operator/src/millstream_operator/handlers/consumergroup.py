@@ -1,0 +1,15 @@
+"""ConsumerGroup: those of one Cluster together."""
+
+from __future__ import annotations
+
+from ..controller import Controller
+from ..models import ConsumerGroup
+from ..reconcile.group import reconcile_groups
+from ..reconcile.reference import cluster_key
+
+CONTROLLER = Controller(
+    ConsumerGroup,
+    reconcile_groups,
+    group_of=lambda group: cluster_key(group.namespace, group.spec.cluster_ref),
+    batch=50,
+)

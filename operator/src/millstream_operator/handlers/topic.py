@@ -1,0 +1,15 @@
+"""Topic: those of one Cluster together."""
+
+from __future__ import annotations
+
+from ..controller import Controller
+from ..models import Topic
+from ..reconcile.reference import cluster_key
+from ..reconcile.topic import reconcile_topics
+
+CONTROLLER = Controller(
+    Topic,
+    reconcile_topics,
+    group_of=lambda topic: cluster_key(topic.namespace, topic.spec.cluster_ref),
+    batch=100,
+)

@@ -1,0 +1,32 @@
+"""Log lines: one JSON object a line for machines, plain lines for people."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+
+
+class JsonFormatter(logging.Formatter):
+    """``{"time", "level", "logger", "message"}``, and ``"exception"`` where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure(log_format: str, level: str) -> None:
+    """Send everything to stderr in the one format."""
+    handler = logging.StreamHandler()
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for noisy in ("kopf", "kafka", "aiohttp", "urllib3"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,0 +1,161 @@
+"""`millstream-operator`: command line to configuration to a running operator.
+
+It watches all namespaces, or those named with --namespace. It answers on --liveness whether it works: as long as what
+is due gets done. It stops on SIGTERM; whatever it was doing is looked at again by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import kopf
+from kubernetes.config import ConfigException
+
+from . import __version__, handlers, logs
+from .controller import Runner
+from .kube import Kube, KubeError
+from .models import API_VERSION, KINDS
+from .services import Images, Services
+
+logger = logging.getLogger(__name__)
+
+# Work that has been due for so long will not be done any more: the process is to be restarted.
+STUCK_AFTER_S = 300.0
+CRD_INTERVAL_S = 2.0
+
+
+@click.command(context_settings={"auto_envvar_prefix": "MILLSTREAM", "show_default": True})
+@click.option(
+    "--namespace", "namespaces", multiple=True, help="Watch this namespace only (may be given again)."
+)
+@click.option("--broker-image", default=Images().broker, help="Image of the brokers and mirror workers.")
+@click.option("--spark-image", default=Images().spark, help="Image of batch loads.")
+@click.option(
+    "--image-pull-policy",
+    default="IfNotPresent",
+    type=click.Choice(["Always", "IfNotPresent", "Never"]),
+    help="For both.",
+)
+@click.option("--liveness", default="http://0.0.0.0:8080/healthz", help="Where to answer whether it works.")
+@click.option("--log-format", default="json", type=click.Choice(["json", "plain"]))
+@click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
+@click.version_option(__version__, prog_name="millstream-operator")
+def main(
+    namespaces: tuple[str, ...],
+    broker_image: str,
+    spark_image: str,
+    image_pull_policy: str,
+    liveness: str,
+    log_format: str,
+    log_level: str,
+) -> None:
+    """Run Clusters, Topics, ConsumerGroups, MirrorMakers and BatchLoads on Kubernetes."""
+    logs.configure(log_format, log_level)
+    try:
+        kube = Kube.connect()
+        wait_for_crds(kube)
+    except (ConfigException, OSError) as error:
+        raise click.ClickException(
+            f"no Kubernetes to work with: {error}; set KUBECONFIG or run in a pod"
+        ) from None
+    images = Images(broker=broker_image, spark=spark_image, pull_policy=image_pull_policy)
+    asyncio.run(operate(Services(kube, images=images), namespaces, liveness))
+
+
+def wait_for_crds(kube: Kube) -> None:
+    """Return once the API server knows every kind of ours."""
+    said: object = None
+    while True:
+        try:
+            missing = sorted(set(KINDS) - kube.served(API_VERSION))
+        except KubeError as error:
+            missing = [str(error)]
+        if not missing:
+            return
+        if missing != said:
+            logger.warning(
+                "waiting for the custom resource definitions of %s: %s", API_VERSION, ", ".join(missing)
+            )
+            said = missing
+        time.sleep(CRD_INTERVAL_S)
+
+
+async def operate(services: Services, namespaces: Sequence[str], liveness: str | None) -> None:
+    """Run until stopped."""
+    runner = Runner(services, handlers.CONTROLLERS)
+    settings, registry = operator_settings(), kopf.OperatorRegistry()
+    handlers.register(registry, settings, runner)
+
+    @kopf.on.login(registry=registry)
+    def login(**_: Any) -> kopf.ConnectionInfo | None:
+        return services.kube.credentials()
+
+    @kopf.on.probe(registry=registry, id="work")
+    def work(**_: Any) -> dict[str, float | int | None]:
+        health = runner.health()
+        if (health["overdueSeconds"] or 0) > STUCK_AFTER_S:
+            raise kopf.PermanentError(f"work has been waiting for {health['overdueSeconds']} s")
+        return health
+
+    logger.info("millstream-operator %s watches %s", __version__, ", ".join(namespaces) or "all namespaces")
+    stop = asyncio.Event()
+    work_task = asyncio.create_task(runner.run(), name="reconciles")
+    work_task.add_done_callback(lambda _: stop.set())
+    try:
+        await kopf.operator(
+            registry=registry,
+            settings=settings,
+            standalone=True,
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            liveness_endpoint=liveness,
+            stop_flag=stop,
+        )
+    finally:
+        ended = work_task.done()
+        work_task.cancel()
+        results = await asyncio.gather(work_task, return_exceptions=True)
+        services.admins.close()
+    if ended and isinstance(results[0], Exception):
+        raise results[0]
+
+
+def operator_settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    # A watch ends regularly, and is taken for dead when nothing comes, not even its end.
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 310
+    settings.watching.connect_timeout = 30
+    settings.networking.request_timeout = 60
+    # Without end: an API server that is away for an hour comes back.
+    settings.networking.error_backoffs = Endless((1, 1, 2, 3, 5, 8, 13, 21, 30))
+    settings.queueing.worker_limit = 50
+    settings.queueing.idle_timeout = 1.0
+    settings.queueing.exit_timeout = 2.0
+    settings.posting.enabled = False
+    settings.posting.level = logging.WARNING
+    # The definitions are there (wait_for_crds), and namespaces are given or all.
+    settings.scanning.disabled = True
+    settings.process.ultimate_exiting_timeout = 30
+    settings.persistence.finalizer = "millstream.dev/kopf"
+    return settings
+
+
+class Endless:
+    """Backoffs that go on with the last one; iterable as often as wanted."""
+
+    def __init__(self, seconds: Sequence[float]) -> None:
+        self._seconds = seconds
+
+    def __iter__(self) -> itertools.chain[float]:
+        return itertools.chain(self._seconds, itertools.repeat(self._seconds[-1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,269 @@
+"""Topic: create, adopt, change configuration, add partitions; refuse fewer; delete only when the policy says so.
+
+One way: the resource says what the topic shall be. What the resource does not name stays as it is: a topic that exists
+is adopted with the configuration it has, and a key is reset only when this resource had set it (``status.configKeys``).
+
+The Topics of one Cluster are looked at together, so that a hundred of them cost a handful of requests to its brokers.
+Of two Topics that name one topic the older one has it; the other says so, and takes over when the older one is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ..conditions import ConditionType, Reason
+from ..kafka_admin import AdminError, ConfigChange, KafkaAdmin, NewTopic, Refusal, TopicState
+from ..models import Cluster, Topic, TopicSpec, TopicStatus
+from ..services import Services
+from ..status import FINALIZER, hold_finalizer, write_status
+from ..store import Key
+from .reference import cluster_key, find_cluster, rival
+from .report import Problem, conditions_with
+
+logger = logging.getLogger(__name__)
+
+READY_INTERVAL_S = 60.0
+PROBLEM_INTERVAL_S = 30.0
+WAITING_INTERVAL_S = 5.0
+# For how long a deleted resource waits for brokers that do not answer, before it lets go and leaves the topic.
+DELETION_DEADLINE = timedelta(seconds=60)
+
+REASONS = {
+    "INVALID_CONFIG": Reason.INVALID_CONFIG,
+    "INVALID_REPLICATION_FACTOR": Reason.INVALID_REPLICATION_FACTOR,
+    "INVALID_TOPIC": Reason.INVALID_TOPIC,
+    "INVALID_TOPIC_EXCEPTION": Reason.INVALID_TOPIC,
+    "INVALID_PARTITIONS": Reason.PARTITION_DECREASE_REFUSED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """What to do about a topic; empty when it is as it should be. ``problem``: what cannot be done."""
+
+    create: NewTopic | None = None
+    change: ConfigChange | None = None
+    partitions: int | None = None  # the new total
+    problem: Problem | None = None
+
+    @property
+    def empty(self) -> bool:
+        return self.create is None and self.change is None and self.partitions is None
+
+
+def plan_topic(
+    name: str, spec: TopicSpec, observed: TopicState | None, config_keys: Iterable[str] = ()
+) -> TopicPlan:
+    """What brings a topic to its spec. ``config_keys``: the keys that this resource has set before."""
+    if observed is None:
+        return TopicPlan(create=NewTopic(name, spec.partitions, spec.replication_factor, dict(spec.config)))
+    to_set = {key: value for key, value in spec.config.items() if observed.config.get(key) != value}
+    to_reset = tuple(sorted(key for key in config_keys if key not in spec.config and key in observed.config))
+    return TopicPlan(
+        change=ConfigChange(to_set, to_reset) if to_set or to_reset else None,
+        partitions=spec.partitions if spec.partitions > observed.partitions else None,
+        problem=_impossible(spec, observed),
+    )
+
+
+def _impossible(spec: TopicSpec, observed: TopicState) -> Problem | None:
+    if spec.partitions < observed.partitions:
+        return Problem(
+            Reason.PARTITION_DECREASE_REFUSED,
+            f"spec.partitions: {spec.partitions} is not allowed: the topic has {observed.partitions} partitions, and "
+            "their number can only grow",
+        )
+    if spec.replication_factor != observed.replication_factor:
+        return Problem(
+            Reason.REPLICATION_CHANGE_REFUSED,
+            f"spec.replicationFactor: {spec.replication_factor} is not allowed: the topic has "
+            f"{observed.replication_factor}, and this version cannot change it",
+        )
+    return None
+
+
+def reconcile_topics(services: Services, topics: Sequence[Topic]) -> Mapping[Key, float]:
+    """One look at Topics of one Cluster; returns seconds until the next look by Topic."""
+    again: dict[Key, float] = {}
+    mine: list[Topic] = []
+    cluster: Cluster | None = None
+    for topic in topics:
+        found = find_cluster(services, topic.namespace, topic.spec.cluster_ref)
+        problem = found if isinstance(found, Problem) else conflict(services, topic, found)
+        if isinstance(found, Cluster):
+            cluster = found
+        if problem is None:
+            mine.append(topic)
+        elif topic.metadata.deletion_timestamp is not None:
+            hold_finalizer(services, topic, False)  # the topic is not there, or not this resource's to delete
+            again[_key(topic)] = PROBLEM_INTERVAL_S
+        else:
+            again[_key(topic)] = _report_problem(services, topic, problem, PROBLEM_INTERVAL_S)
+    if cluster is not None and mine:
+        admin = services.admins.at(services.address_of(cluster))
+        deleted = [topic for topic in mine if topic.metadata.deletion_timestamp is not None]
+        wanted = [topic for topic in mine if topic.metadata.deletion_timestamp is None]
+        again.update(_delete(services, admin, deleted))
+        again.update(_bring_about(services, admin, wanted))
+    return again
+
+
+def conflict(services: Services, topic: Topic, cluster: Cluster) -> Problem | None:
+    """Does an older Topic name the same topic?"""
+    other = rival(
+        services, topic, cluster, cluster_key(topic.namespace, topic.spec.cluster_ref), topic.topic_name
+    )
+    if other is None:
+        return None
+    return Problem(
+        Reason.CONFLICTING_TOPIC,
+        f"topic {topic.topic_name} of Cluster {cluster.name} belongs to the older Topic {other.name} "
+        f"in namespace {other.namespace}",
+    )
+
+
+def _bring_about(services: Services, admin: KafkaAdmin, topics: Sequence[Topic]) -> Mapping[Key, float]:
+    if not topics:
+        return {}
+    for topic in topics:
+        hold_finalizer(services, topic, topic.spec.deletion_policy == "Delete")
+    names = [topic.topic_name for topic in topics]
+    try:
+        observed = admin.topics(names)
+        plans = {
+            topic.topic_name: plan_topic(
+                topic.topic_name, topic.spec, observed.get(topic.topic_name), topic.status.config_keys or ()
+            )
+            for topic in topics
+        }
+        refused = carry_out(admin, plans)
+        if changed := [name for name, plan in plans.items() if not plan.empty]:
+            observed = {**observed, **admin.topics(changed)}
+    except AdminError as error:
+        problem = Problem(Reason.CLUSTER_NOT_READY, str(error))
+        return {
+            _key(topic): _report_problem(services, topic, problem, WAITING_INTERVAL_S) for topic in topics
+        }
+    return {
+        _key(topic): _report(
+            services,
+            topic,
+            observed.get(topic.topic_name),
+            refused.get(topic.topic_name) or plans[topic.topic_name].problem,
+            config_changed=topic.topic_name not in refused,
+        )
+        for topic in topics
+    }
+
+
+def carry_out(admin: KafkaAdmin, plans: Mapping[str, TopicPlan]) -> dict[str, Problem]:
+    """Do what the plans say, with one request for each kind of action; returns what the brokers refused."""
+    refusals: dict[str, Refusal | None] = {}
+    if create := [plan.create for plan in plans.values() if plan.create]:
+        refusals.update(admin.create_topics(create))
+    if changes := {name: plan.change for name, plan in plans.items() if plan.change}:
+        refusals.update(admin.change_configs(changes))
+    if totals := {name: plan.partitions for name, plan in plans.items() if plan.partitions}:
+        refusals.update({name: no for name, no in admin.add_partitions(totals).items() if no})
+    return {
+        name: Problem(REASONS.get(no.error, Reason.REFUSED), str(no))
+        for name, no in refusals.items()
+        if no is not None
+    }
+
+
+def _delete(services: Services, admin: KafkaAdmin, topics: Sequence[Topic]) -> Mapping[Key, float]:
+    """Delete the topics of resources that are being deleted, if their policy says so, and let the resources go."""
+    doomed = [t for t in topics if FINALIZER in t.metadata.finalizers and t.spec.deletion_policy == "Delete"]
+    again: dict[Key, float] = {}
+    failed: dict[str, str] = {}
+    try:
+        answers = admin.delete_topics([topic.topic_name for topic in doomed]) if doomed else {}
+        failed = {
+            name: str(no)
+            for name, no in answers.items()
+            if no is not None and no.error != "UNKNOWN_TOPIC_OR_PARTITION"
+        }
+    except AdminError as error:
+        failed = {topic.topic_name: str(error) for topic in doomed}
+    for topic in topics:
+        why = failed.get(topic.topic_name)
+        if why is not None and not deadline_passed(topic.metadata.deletion_timestamp, services.now()):
+            _report_problem(
+                services, topic, Problem(Reason.DELETING, f"the topic is not deleted yet: {why}"), 0
+            )
+            again[_key(topic)] = WAITING_INTERVAL_S
+            continue
+        if why is not None:
+            logger.warning("%s is let go, topic %s stays: %s", _key(topic), topic.topic_name, why)
+        hold_finalizer(services, topic, False)
+        again[_key(topic)] = PROBLEM_INTERVAL_S
+    return again
+
+
+def deadline_passed(deletion_timestamp: str | None, now: datetime) -> bool:
+    return (
+        deletion_timestamp is not None
+        and now - datetime.fromisoformat(deletion_timestamp) > DELETION_DEADLINE
+    )
+
+
+def _report(
+    services: Services,
+    topic: Topic,
+    observed: TopicState | None,
+    problem: Problem | None,
+    *,
+    config_changed: bool,
+) -> float:
+    if observed is None:
+        # created a moment ago, and not in the brokers' metadata yet; or refused
+        unseen = problem or Problem(Reason.CLUSTER_NOT_READY, "the topic is being created")
+        return _report_problem(services, topic, unseen, PROBLEM_INTERVAL_S if problem else 1.0)
+    status = TopicStatus(
+        observed_generation=topic.metadata.generation,
+        topic_id=observed.topic_id,
+        partitions=observed.partitions,
+        replication_factor=observed.replication_factor,
+        under_replicated=observed.under_replicated,
+        size_bytes=observed.size_bytes,
+        config_keys=tuple(sorted(topic.spec.config)) if config_changed else topic.status.config_keys,
+        conditions=conditions_with(topic, _ready(problem, observed), now=services.now()),
+    )
+    write_status(services, topic, status)
+    return READY_INTERVAL_S if problem is None else PROBLEM_INTERVAL_S
+
+
+def _ready(problem: Problem | None, observed: TopicState) -> tuple[ConditionType, bool, Reason, str]:
+    if problem is not None:
+        return ConditionType.READY, False, problem.reason, problem.message
+    words = "1 partition" if observed.partitions == 1 else f"{observed.partitions} partitions"
+    if observed.under_replicated:
+        words += f", {observed.under_replicated} of them under-replicated"
+    return ConditionType.READY, True, Reason.TOPIC_READY, words
+
+
+def _report_problem(services: Services, topic: Topic, problem: Problem, seconds: float) -> float:
+    """Say what is wrong; the rest of the status stays as it was last seen."""
+    before = topic.status
+    status = TopicStatus(
+        observed_generation=topic.metadata.generation,
+        topic_id=before.topic_id,
+        partitions=before.partitions,
+        replication_factor=before.replication_factor,
+        under_replicated=before.under_replicated,
+        size_bytes=before.size_bytes,
+        config_keys=before.config_keys,
+        conditions=conditions_with(
+            topic, (ConditionType.READY, False, problem.reason, problem.message), now=services.now()
+        ),
+    )
+    write_status(services, topic, status)
+    return seconds
+
+
+def _key(topic: Topic) -> Key:
+    return Key(topic.KIND, topic.namespace, topic.name)
