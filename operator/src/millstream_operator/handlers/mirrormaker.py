@@ -1,93 +1,9 @@
-"""MirrorMaker on Kubernetes: workers as a Deployment, their own words summed up in the status."""
+"""MirrorMaker: looked at one by one, and when its Deployment changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from ..controller import Child, one_by_one
-from ..kube import Manifest
-from ..models import ManifestError, MirrorMaker
-from ..reconcile import mirror as mirrors
-from ..reconcile.mirror_workers import ask_all
-from ..reconcile.objects import ensure
-from ..reconcile.reference import cluster_key, find_cluster
-from ..reconcile.report import Problem
-from ..resources import mirror as resources
-from ..resources.cluster import bootstrap_of
-from ..resources.mirror import Endpoint
-from ..services import Services
-from ..status import write_status
+from ..models import MirrorMaker
+from ..reconcile.mirror_kubernetes import reconcile_mirror
 
-LOOK_S = 10.0
-SOON_S = 2.0
-
-
-def reconcile(services: Services, mirror: MirrorMaker) -> float:
-    """One pass; seconds until the next."""
-    if mirror.metadata.deletion_timestamp is not None:
-        return LOOK_S  # Kubernetes removes what it owns
-    found = endpoints(services, mirror)
-    if isinstance(found, Problem):  # its workers, if it has some, go on: the brokers may well be there
-        return _refuse(services, mirror, found)
-    sources, target = found
-    problem = mirrors.check(mirror, sources, target) or mirrors.check_loop(
-        mirror, sources, target, _others(services, mirror)
-    )
-    if problem:
-        name = resources.object_name(mirror)
-        services.kube.delete("apps/v1", "Deployment", mirror.namespace, name)
-        return _refuse(services, mirror, problem)
-    file = resources.mirror_file(mirror, sources, target)
-    ensure(services.kube, resources.config_map(mirror, file))
-    deployment = ensure(services.kube, resources.deployment(mirror, file, services.images))
-    workers = _workers(services, mirror, deployment)
-    write_status(services, mirror, mirrors.status_of(mirror, workers, services.now()))
-    return LOOK_S if workers.ready >= mirror.spec.replicas else SOON_S
-
-
-def endpoints(services: Services, mirror: MirrorMaker) -> tuple[Sequence[Endpoint], Endpoint] | Problem:
-    """Where the workers find sources and target."""
-    bootstraps = {}
-    references = [source.cluster_ref for source in mirror.spec.sources] + [mirror.spec.target.cluster_ref]
-    for reference in filter(None, references):
-        cluster = find_cluster(services, mirror.namespace, reference)
-        if isinstance(cluster, Problem):
-            return cluster
-        bootstraps["/".join(cluster_key(mirror.namespace, reference))] = bootstrap_of(cluster)
-    return mirrors.endpoints_of(mirror, bootstraps)
-
-
-def _others(
-    services: Services, mirror: MirrorMaker
-) -> Iterator[tuple[MirrorMaker, Sequence[Endpoint], Endpoint]]:
-    for key in services.store.keys(MirrorMaker.KIND):
-        try:
-            other = services.store.get(MirrorMaker, key.namespace, key.name)
-        except ManifestError:
-            continue
-        if other is None or (other.namespace, other.name) == (mirror.namespace, mirror.name):
-            continue
-        found = endpoints(services, other)
-        if not isinstance(found, Problem):
-            yield other, *found
-
-
-def _refuse(services: Services, mirror: MirrorMaker, problem: Problem) -> float:
-    write_status(services, mirror, mirrors.refused_status(mirror, problem, services.now()))
-    return LOOK_S
-
-
-def _workers(services: Services, mirror: MirrorMaker, deployment: Manifest) -> mirrors.Workers:
-    status = deployment.get("status") or {}
-    pods = services.kube.list("v1", "Pod", mirror.namespace, resources.selector(mirror))
-    addresses = [
-        f"{pod['status']['podIP']}:{resources.HTTP_PORT}"
-        for pod in pods
-        if (pod.get("status") or {}).get("podIP") and "deletionTimestamp" not in pod["metadata"]
-    ]
-    return mirrors.Workers(
-        replicas=status.get("replicas", 0), ready=status.get("readyReplicas", 0), reports=ask_all(addresses)
-    )
-
-
-CONTROLLER = one_by_one(MirrorMaker, reconcile, children=(Child("apps", "v1", "deployments"),))
+CONTROLLER = one_by_one(MirrorMaker, reconcile_mirror, children=(Child("apps", "v1", "deployments"),))
