@@ -1,0 +1,95 @@
+"""Writes docs/resources.md: every field of every kind, from the CRDs' own schemas and descriptions.
+
+python -m millstream_operator.document > docs/resources.md
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from .local.schema import crd_folder
+
+Schema = Mapping[str, Any]
+
+INTRODUCTION = """\
+# The resources
+
+`millstream.dev/v1alpha1`, generated from the CRDs in [crds/](../crds) by `python -m millstream_operator.document`;
+`kubectl explain KIND.spec` tells the same. Examples: [examples/](../examples).
+
+Every kind has `status.conditions`, `Ready` first, each with a reason, a message and the generation it was observed at.
+`kubectl get millstream` lists all kinds. A field in **bold** is required.
+"""
+
+
+def document() -> str:
+    return "\n".join([INTRODUCTION, *(line for crd in _crds() for line in _kind(crd))])
+
+
+def _crds() -> list[Schema]:
+    return [yaml.safe_load(path.read_text()) for path in sorted(crd_folder().glob("*.yaml"))]
+
+
+def _kind(crd: Schema) -> Iterator[str]:
+    names, version = crd["spec"]["names"], crd["spec"]["versions"][0]
+    schema = version["schema"]["openAPIV3Schema"]
+    yield f"## {names['kind']}"
+    yield ""
+    yield f"`kubectl get {names['plural']}` or `{names['shortNames'][0]}`. {_text(schema)}"
+    yield ""
+    for part in ("spec", "status"):
+        yield f"| {part} | type | default | meaning |"
+        yield "|---|---|---|---|"
+        yield from _fields(schema["properties"][part], "")
+        yield ""
+    rules = list(_rules(schema, ""))
+    if rules:
+        yield "Rules beyond types and bounds:"
+        yield ""
+        yield from (f"- {rule}" for rule in rules)
+        yield ""
+
+
+def _fields(schema: Schema, prefix: str) -> Iterator[str]:
+    required = schema.get("required", ())
+    for name, field in schema.get("properties", {}).items():
+        path = f"{prefix}{name}"
+        shown = f"**`{path}`**" if name in required else f"`{path}`"
+        default = (
+            f"`{field['default']}`" if "default" in field and not isinstance(field["default"], dict) else ""
+        )
+        yield f"| {shown} | {_type(field)} | {default} | {_text(field)} |"
+        yield from _fields(field, f"{path}.")
+        yield from _fields(field.get("items", {}), f"{path}[].")
+
+
+def _type(field: Schema) -> str:
+    if "enum" in field:
+        return " or ".join(f"`{value}`" for value in field["enum"])
+    if field.get("x-kubernetes-int-or-string"):
+        return "integer or string"
+    if field.get("type") == "array":
+        return f"list of {_type(field['items'])}"
+    if field.get("type") == "object" and isinstance(field.get("additionalProperties"), Mapping):
+        return f"map of {_type(field['additionalProperties'])}"
+    bounds = [f"{sign} {field[key]}" for key, sign in (("minimum", "≥"), ("maximum", "≤")) if key in field]
+    return " ".join([str(field.get("format") or field.get("type", "any")), ", ".join(bounds)]).strip()
+
+
+def _rules(schema: Schema, path: str) -> Iterator[str]:
+    for rule in schema.get("x-kubernetes-validations", ()):
+        yield f"{rule['message']}" if "message" in rule else f"`{path}`: `{rule['rule']}`"
+    for name, field in schema.get("properties", {}).items():
+        yield from _rules(field, f"{path}.{name}".lstrip("."))
+
+
+def _text(field: Schema) -> str:
+    return " ".join(str(field.get("description", "")).split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(document())
