@@ -377,11 +377,9 @@ def compile_decoder(target: type[Struct], version: int, flexible: bool) -> Decod
     source.add("end = len(b)")
     value = source.struct(target)
     source.flush()
-    source.add(
-        f"if o != end: raise Trailing(f'{{end - o}} bytes are left over after the last field of {target.__name__}')"
-    )
+    # What stands behind the last field is ignored, as Kafka does: librdkafka's Metadata request for all topics
+    # (v9 and later) ends in three bytes that it reserved for a count and did not use.
     source.add(f"return {value}")
-    source.names["Trailing"] = MalformedRequest
     decode = source.compile("decode")
     where = f"{target.__name__} version {version}"
 
