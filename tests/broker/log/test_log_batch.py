@@ -1,0 +1,306 @@
+"""The record batch codec: against two independent implementations both ways, and against damage."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Sequence
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
+
+from millstream_broker.log import admission
+from millstream_broker.log.batch import (
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER,
+    Record,
+    build_batch,
+    crc_matches,
+    iter_batches,
+    read_header,
+    read_records,
+    recompress,
+    stamp_append_time,
+    validate,
+)
+from millstream_broker.log.compression import Compression, compress, decompress
+from millstream_broker.log.config import LogConfig
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+
+NOW = 1_700_000_000_000
+
+record_headers = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=8)), max_size=3)
+records = st.builds(
+    Record,
+    key=st.none() | st.binary(max_size=20),
+    value=st.none() | st.binary(max_size=300),
+    timestamp=st.integers(0, 2**42),
+    headers=record_headers.map(tuple),
+    offset=st.just(-1),
+)
+record_lists = st.lists(records, min_size=1, max_size=20)
+codecs = st.sampled_from(Compression)
+
+
+def fields(record: Record) -> tuple[object, ...]:
+    return record.offset, record.timestamp, record.key, record.value, record.headers
+
+
+@given(record_lists, codecs)
+@settings(deadline=None)
+def test_what_we_write_aiokafka_reads(written: list[Record], codec: Compression) -> None:
+    batch = DefaultRecordBatch(build_batch(written, base_offset=7, compression=codec))
+    assert batch.validate_crc()
+    read = [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in batch]
+    assert read == [fields(r._replace(offset=7 + i)) for i, r in enumerate(written)]
+
+
+@given(record_lists, codecs)
+@settings(deadline=None)
+def test_what_aiokafka_writes_we_read(written: list[Record], codec: Compression) -> None:
+    builder = DefaultRecordBatchBuilder(
+        2, codec, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 20
+    )
+    for offset, record in enumerate(written):
+        builder.append(offset, record.timestamp, record.key, record.value, list(record.headers))
+    batch = bytes(builder.build())
+    (header,) = validate(batch)
+    # What does not shrink stays as it is in some clients; the header says which.
+    assert header.compression in (codec, Compression.NONE)
+    assert header.record_count == len(written)
+    assert list(read_records(batch)) == [r._replace(offset=i) for i, r in enumerate(written)]
+
+
+@given(record_lists, st.sampled_from([Compression.NONE, Compression.GZIP, Compression.ZSTD]))
+@settings(deadline=None)
+def test_kafka_python_agrees_both_ways(written: list[Record], codec: Compression) -> None:
+    ours = build_batch(written, compression=codec, producer_id=5, producer_epoch=1, base_sequence=9)
+    theirs = MemoryRecordsBuilder(
+        magic=2, compression_type=codec, batch_size=1 << 20, producer_id=5, producer_epoch=1, base_sequence=9
+    )
+    for record in written:
+        theirs.append(record.timestamp, record.key, record.value, list(record.headers))
+    theirs.close()
+    if codec is Compression.NONE:
+        # It leaves the base offset and the leader epoch (-1 for us) to the broker.
+        assert ours[16:] == bytes(theirs.buffer())[16:]
+    batch = MemoryRecords(ours).next_batch()
+    assert batch.validate_crc()
+    assert [(r.key, r.value, r.timestamp) for r in batch] == [(r.key, r.value, r.timestamp) for r in written]
+    assert [r._replace(offset=-1) for r in read_records(theirs.buffer())] == written
+
+
+@given(st.binary(max_size=100_000), codecs)
+@settings(deadline=None, max_examples=50)
+def test_codecs_round_trip(data: bytes, codec: Compression) -> None:
+    assert bytes(decompress(codec, memoryview(compress(codec, data)))) == data
+
+
+def test_snappy_may_come_without_framing() -> None:
+    import cramjam
+
+    raw = bytes(cramjam.snappy.compress_raw(b"x" * 1000))
+    assert decompress(Compression.SNAPPY, memoryview(raw)) == b"x" * 1000
+
+
+def one(**kwargs: object) -> bytes:
+    return build_batch([Record(b"k", b"v", NOW)], **kwargs)  # type: ignore[arg-type]
+
+
+def resealed(batch: bytes, **changes: int) -> bytes:
+    """With header fields changed, and the CRC right again."""
+    header = read_header(batch)._replace(**changes)
+    data = bytearray(batch)
+    HEADER.pack_into(data, 0, *header)
+    struct.pack_into(">I", data, 17, crc32c(data[21:]))
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("batch", "code"),
+    [
+        (b"", ErrorCode.INVALID_RECORD),
+        (b"\x00" * 10, ErrorCode.CORRUPT_MESSAGE),
+        (one()[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (one() + b"\x00", ErrorCode.CORRUPT_MESSAGE),
+        (one() + one()[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (one()[:-1] + b"\xff", ErrorCode.CORRUPT_MESSAGE),
+        (resealed(one(), batch_length=10), ErrorCode.CORRUPT_MESSAGE),
+        (resealed(one(), batch_length=-5), ErrorCode.CORRUPT_MESSAGE),
+        (resealed(one(), batch_length=2**31 - 1), ErrorCode.CORRUPT_MESSAGE),
+        (resealed(one(), magic=3), ErrorCode.CORRUPT_MESSAGE),
+        (resealed(one(), magic=-1), ErrorCode.CORRUPT_MESSAGE),
+        (resealed(one(), magic=1), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (struct.pack(">qiIbbqii", 0, 22, 0, 1, 0, NOW, -1, -1), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (struct.pack(">qiIbbii", 0, 14, 0, 0, 0, -1, -1), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (resealed(one(), record_count=2), ErrorCode.INVALID_RECORD),
+        (resealed(one(), record_count=0), ErrorCode.INVALID_RECORD),
+        (resealed(one(), record_count=0, last_offset_delta=-1), ErrorCode.INVALID_RECORD),
+        (resealed(one(), last_offset_delta=4), ErrorCode.INVALID_RECORD),
+        (resealed(one(), base_offset=4), ErrorCode.INVALID_RECORD),
+        (resealed(one(), attributes=5), ErrorCode.INVALID_RECORD),
+        (resealed(one(), attributes=CONTROL), ErrorCode.INVALID_RECORD),
+        (resealed(one(), attributes=DELETE_HORIZON), ErrorCode.INVALID_RECORD),
+        (resealed(one(), producer_id=1, producer_epoch=0, base_sequence=-1), ErrorCode.INVALID_RECORD),
+        (resealed(one(), producer_id=1, producer_epoch=-1, base_sequence=0), ErrorCode.INVALID_RECORD),
+    ],
+)
+def test_bad_batches_are_refused(batch: bytes, code: ErrorCode) -> None:
+    with pytest.raises(ApiError) as caught:
+        validate(batch)
+    assert caught.value.code is code
+
+
+def test_the_limit_is_on_each_batch() -> None:
+    batch = one()
+    assert len(validate(batch + batch, len(batch))) == 2
+    with pytest.raises(ApiError) as caught:
+        validate(batch, len(batch) - 1)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert caught.value.code == 10
+    assert f"max.message.bytes={len(batch) - 1}" in caught.value.message
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_raise_nothing_but_api_errors(data: bytes) -> None:
+    with pytest.raises(ApiError):
+        validate(data)
+
+
+@given(record_lists, st.data())
+@settings(deadline=None)
+def test_a_flipped_bit_is_found(written: list[Record], data: st.DataObject) -> None:
+    batch = bytearray(build_batch(written))
+    # Base offset and leader epoch are the broker's, and not under the CRC.
+    position = data.draw(st.sampled_from([*range(8, 12), *range(16, len(batch))]))
+    batch[position] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(ApiError):
+        validate(batch)
+
+
+@given(record_lists, codecs, st.data())
+@settings(deadline=None)
+def test_damaged_records_raise_nothing_but_api_errors(
+    written: list[Record], codec: Compression, data: st.DataObject
+) -> None:
+    batch = bytearray(build_batch(written, compression=codec))
+    for _ in range(data.draw(st.integers(1, 4))):
+        batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ApiError):
+        list(read_records(batch))
+
+
+def test_several_batches_in_one_buffer() -> None:
+    batches = [build_batch([Record(None, bytes([i]))] * i, base_offset=10 * i) for i in range(1, 4)]
+    found = list(iter_batches(b"".join(batches) + batches[0][:30]))
+    assert [header.base_offset for _, header in found] == [10, 20, 30]
+    assert [position for position, _ in found] == [0, len(batches[0]), len(batches[0]) + len(batches[1])]
+
+
+def test_offsets_may_have_gaps_and_batches_be_empty() -> None:
+    batch = build_batch(
+        [Record(b"a", None, NOW, (), 5), Record(b"b", b"", NOW, (), 9)], base_offset=3, last_offset=12
+    )
+    assert read_header(batch).last_offset == 12
+    assert [(r.offset, r.value) for r in read_records(batch)] == [(5, None), (9, b"")]
+    empty = build_batch([], base_offset=3, last_offset=12)
+    assert list(read_records(empty)) == []
+    assert read_header(empty).next_offset == 13
+
+
+def test_control_batch() -> None:
+    marker = Record(struct.pack(">hh", 0, 1), struct.pack(">hi", 0, 7), NOW)
+    batch = build_batch([marker], control=True, transactional=True, producer_id=4, producer_epoch=2)
+    header = read_header(batch)
+    assert header.is_control
+    assert header.is_transactional
+    assert list(read_records(batch)) == [marker._replace(offset=0)]
+
+
+def test_append_time_replaces_timestamps() -> None:
+    batch = bytearray(build_batch([Record(b"k", b"v", 5), Record(b"k", b"v", 9)]))
+    header = stamp_append_time(batch, read_header(batch), NOW)
+    assert crc_matches(batch)
+    assert read_header(batch) == header
+    assert {record.timestamp for record in read_records(batch)} == {NOW}
+    assert {r.timestamp_type for r in MemoryRecords(bytes(batch)).next_batch()} == {1}
+
+
+@given(record_lists, codecs, codecs)
+@settings(deadline=None)
+def test_recompression_changes_nothing_else(
+    written: list[Record], before: Compression, after: Compression
+) -> None:
+    batch = build_batch(written, compression=before, producer_id=3, producer_epoch=1, base_sequence=8)
+    changed = recompress(batch, read_header(batch), after)
+    assert crc_matches(changed)
+    assert list(read_records(changed)) == list(read_records(batch))
+    old, new = read_header(batch), read_header(changed)
+    assert new.compression is after
+    assert old._replace(batch_length=0, crc=0, attributes=0) == new._replace(
+        batch_length=0, crc=0, attributes=0
+    )
+
+
+def admitted(config: LogConfig, *batches: bytes) -> Sequence[bytes]:
+    data = memoryview(bytearray(b"".join(batches)))
+    view, headers = admission.admit(data, validate(data), config, NOW)
+    found = list(iter_batches(view))
+    assert [header for _, header in found] == headers
+    assert all(crc_matches(view[position : position + header.size]) for position, header in found)
+    return [bytes(view[position : position + header.size]) for position, header in found]
+
+
+def test_compression_type_of_the_topic() -> None:
+    gzip = build_batch([Record(b"k", b"v" * 500, NOW)], compression=Compression.GZIP)
+    plain = build_batch([Record(b"k", b"v" * 500, NOW)])
+    assert admitted(LogConfig(), gzip, plain) == [gzip, plain]
+    assert admitted(LogConfig(compression_type="gzip"), gzip)[0] is not gzip
+    for name in ("uncompressed", "gzip", "snappy", "lz4", "zstd"):
+        stored = admitted(LogConfig(compression_type=name), gzip, plain)
+        assert {read_header(batch).compression for batch in stored} == {Compression.from_name(name)}
+        assert [list(read_records(batch)) for batch in stored] == [list(read_records(plain))] * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "timestamp", "accepted"),
+    [
+        (LogConfig(), NOW + 3_600_000, True),
+        (LogConfig(), NOW + 3_600_001, False),
+        (LogConfig(), 0, True),
+        (LogConfig(), -1, True),
+        (LogConfig(message_timestamp_before_max_ms=1000), NOW - 1000, True),
+        (LogConfig(message_timestamp_before_max_ms=1000), NOW - 1001, False),
+        (LogConfig(message_timestamp_before_max_ms=1000), -1, True),
+        (LogConfig(message_timestamp_type="LogAppendTime"), NOW + 10**9, True),
+    ],
+)
+def test_timestamps_out_of_bounds(config: LogConfig, timestamp: int, accepted: bool) -> None:
+    batch = build_batch([Record(b"k", b"v", timestamp)])
+    if accepted:
+        admitted(config, batch)
+        return
+    with pytest.raises(ApiError) as caught:
+        admitted(config, batch)
+    assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
+    assert str(timestamp) in caught.value.message
+
+
+def test_a_producer_may_not_claim_append_time() -> None:
+    with pytest.raises(ApiError) as caught:
+        admitted(LogConfig(), one(append_time=NOW))
+    assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
+    assert admitted(LogConfig(message_timestamp_type="LogAppendTime"), one(append_time=5))
+
+
+def test_compacted_topics_demand_keys() -> None:
+    keyless = build_batch([Record(b"k", b"v", NOW), Record(None, b"v", NOW)], compression=Compression.LZ4)
+    admitted(LogConfig(), keyless)
+    with pytest.raises(ApiError) as caught:
+        admitted(LogConfig(cleanup_policy="compact"), one(), keyless)
+    assert caught.value.code is ErrorCode.INVALID_RECORD

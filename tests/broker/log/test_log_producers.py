@@ -1,0 +1,173 @@
+"""Idempotence: which batches of a producer are stored, which are answered as stored already, which are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream_broker.log.batch import INT32_MAX, Record, build_batch
+from millstream_broker.log.config import LogConfig
+from millstream_broker.log.log import AppendInfo, Log
+from millstream_broker.log.producers import Producers, SnapshotError
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+
+NOW = 1_700_000_000_000
+OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+FENCED = ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def send(
+    log: Log, sequence: int, count: int = 2, *, epoch: int = 0, producer: int = 1, now: int = NOW
+) -> AppendInfo:
+    batch = build_batch(
+        [Record(b"k", b"v", NOW)] * count,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+    return log.append(batch, leader_epoch=0, now_ms=now)
+
+
+def open_log(tmp_path: Path, *, clean: bool = True, **config: int) -> Log:
+    return Log.open(tmp_path / "t-0", LogConfig(**config), clean=clean, now_ms=NOW)  # type: ignore[arg-type]
+
+
+#           what came before: (epoch, sequence, count) …     what comes           stored, or the error
+@pytest.mark.parametrize(
+    ("before", "batch", "expected"),
+    [
+        ([], (0, 0, 2), "stored"),
+        ([], (0, 77, 2), "stored"),  # unknown: its past may have expired
+        ([(0, 0, 2)], (0, 2, 2), "stored"),
+        ([(0, 0, 2)], (0, 0, 2), "duplicate"),
+        ([(0, 0, 2)], (0, 0, 3), OUT_OF_ORDER),  # same start, but not the same batch
+        ([(0, 0, 2)], (0, 1, 1), OUT_OF_ORDER),
+        ([(0, 0, 2)], (0, 3, 2), OUT_OF_ORDER),
+        ([(0, i, 1) for i in range(5)], (0, 0, 1), "duplicate"),
+        ([(0, i, 1) for i in range(6)], (0, 0, 1), OUT_OF_ORDER),  # the sixth batch back is forgotten
+        ([(0, i, 1) for i in range(6)], (0, 1, 1), "duplicate"),
+        ([(1, 0, 2)], (0, 2, 2), FENCED),
+        ([(1, 0, 2)], (0, 0, 2), FENCED),
+        ([(1, 0, 2)], (2, 0, 2), "stored"),
+        ([(1, 0, 2)], (2, 2, 2), OUT_OF_ORDER),
+        ([(0, 0, 2), (1, 0, 2)], (1, 0, 2), "duplicate"),
+        ([(0, INT32_MAX - 1, 2)], (0, 0, 1), "stored"),  # sequences wrap
+        ([(0, INT32_MAX, 3)], (0, 2, 1), "stored"),
+        ([(0, INT32_MAX, 3)], (0, INT32_MAX, 3), "duplicate"),
+        ([(0, INT32_MAX, 3)], (0, 3, 1), OUT_OF_ORDER),
+    ],
+)
+def test_table(
+    tmp_path: Path,
+    before: list[tuple[int, int, int]],
+    batch: tuple[int, int, int],
+    expected: str | ErrorCode,
+) -> None:
+    log = open_log(tmp_path)
+    offsets = {}
+    for epoch, sequence, count in before:
+        offsets[epoch, sequence, count] = send(log, sequence, count, epoch=epoch).first_offset
+    epoch, sequence, count = batch
+    end, size = log.log_end_offset, log.size
+    if isinstance(expected, ErrorCode):
+        with pytest.raises(ApiError) as caught:
+            send(log, sequence, count, epoch=epoch)
+        assert caught.value.code is expected
+        assert (log.log_end_offset, log.size) == (end, size)
+        return
+    info = send(log, sequence, count, epoch=epoch)
+    assert info.duplicate == (expected == "duplicate")
+    if info.duplicate:
+        assert info.first_offset == offsets[batch]
+        assert info.last_offset == offsets[batch] + count - 1
+        assert (log.log_end_offset, log.size) == (end, size)
+    else:
+        assert info.first_offset == end
+        assert log.log_end_offset == end + count
+    log.close()
+
+
+def test_producers_do_not_see_each_other(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send(log, 0, producer=1)
+    send(log, 0, producer=2)
+    assert send(log, 2, producer=1).first_offset == 4
+    assert send(log, 0, producer=2).first_offset == 2
+
+
+def test_batches_of_one_append_follow_each_other(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+
+    def batch(sequence: int) -> bytes:
+        return build_batch([Record(b"k", b"v", NOW)], producer_id=1, producer_epoch=0, base_sequence=sequence)
+
+    log.append(batch(0) + batch(1), leader_epoch=0, now_ms=NOW)
+    with pytest.raises(ApiError):
+        log.append(batch(2) + batch(4), leader_epoch=0, now_ms=NOW)
+    log.append(batch(2) + batch(3), leader_epoch=0, now_ms=NOW)
+    assert log.log_end_offset == 4
+
+
+@pytest.mark.parametrize(
+    "how", ["clean", "kill", "kill without page cache", "garbage snapshot", "no snapshot"]
+)
+def test_state_survives_a_restart(tmp_path: Path, how: str) -> None:
+    log = open_log(tmp_path, segment_bytes=400)
+    for i in range(7):
+        send(log, 2 * i)
+    log.close(clean=how == "clean" or "snapshot" in how)
+    for snapshot in (tmp_path / "t-0").glob("*.snapshot"):
+        if how == "garbage snapshot":
+            snapshot.write_bytes(b"\x00\x01" + b"garbage")
+        elif how == "no snapshot":
+            snapshot.unlink()
+    log = Log.open(
+        tmp_path / "t-0",
+        LogConfig(),
+        clean=how == "clean" or "snapshot" in how,
+        page_cache_kept=how == "kill",
+        now_ms=NOW,
+    )
+    assert send(log, 12).duplicate
+    assert send(log, 12).first_offset == 12
+    with pytest.raises(ApiError):
+        send(log, 16)
+    assert send(log, 14).first_offset == 14
+
+
+def test_state_is_cut_with_the_log(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=400)
+    for i in range(7):
+        send(log, 2 * i)
+    log.truncate_to(6)
+    assert log.log_end_offset == 6
+    with pytest.raises(ApiError):
+        send(log, 8)
+    assert send(log, 6).first_offset == 6
+    assert not [p for p in (tmp_path / "t-0").glob("*.snapshot") if int(p.stem) > 6]
+
+
+def test_idle_producers_expire(tmp_path: Path) -> None:
+    log = open_log(tmp_path, producer_id_expiration_ms=1000)
+    send(log, 0, producer=1, now=NOW)
+    send(log, 0, producer=2, now=NOW + 800)
+    assert log.expire_producers(NOW + 1000) == 0
+    assert log.expire_producers(NOW + 1500) == 1
+    assert send(log, 9, producer=1).first_offset == 4
+    with pytest.raises(ApiError):
+        send(log, 9, producer=2)
+
+
+def test_damaged_snapshots_are_not_believed(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send(log, 5, producer=11)
+    data = log.producers.encode()
+    assert Producers.decode(data).encode() == data
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x10
+        with pytest.raises(SnapshotError):
+            Producers.decode(bytes(damaged))
+        with pytest.raises(SnapshotError):
+            Producers.decode(data[:position])
