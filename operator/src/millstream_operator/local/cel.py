@@ -19,8 +19,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
+
+from ..quantity import parse_quantity
 
 Environment = Mapping[str, Any]
 Node = Callable[[Environment], Any]
@@ -34,28 +35,11 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_SUFFIXES = {
-    "": Decimal(1),
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "k": Decimal(1000),
-}
-_SUFFIXES |= {letter: Decimal(1000) ** (power + 2) for power, letter in enumerate("MGTPE")}
-_SUFFIXES |= {f"{letter}i": Decimal(1024) ** (power + 1) for power, letter in enumerate("KMGTPE")}
-_QUANTITY = re.compile(r"([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(?:e([+-]?\d+))?([KMGTPE]i|[numkMGTPE])?")
 _ESCAPED = {"__dash__": "-", "__dot__": ".", "__slash__": "/", "__underscores__": "__"}
 
 
 class CelError(Exception):
     """A rule that this module does not understand, or that does not fit the value."""
-
-
-def quantity(value: object) -> Decimal:
-    """A Kubernetes quantity ("500m", "10Gi") as a number."""
-    if not (found := _QUANTITY.fullmatch(str(value))):
-        raise CelError(f"{value!r} is not a quantity")
-    return Decimal(found[1]).scaleb(int(found[2] or 0)) * _SUFFIXES[found[3] or ""]
 
 
 @functools.lru_cache
@@ -100,7 +84,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "string": lambda value: str(value).lower() if isinstance(value, bool) else str(value),
     "int": int,
     "double": float,
-    "quantity": quantity,
+    "quantity": parse_quantity,
 }
 _METHODS: dict[str, Callable[..., Any]] = {
     "size": len,

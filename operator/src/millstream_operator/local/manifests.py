@@ -16,10 +16,11 @@ from typing import Any
 
 import yaml
 
-from millstream_operator.local import schema
-from millstream_operator.local.state import Resource, key_of, namespace_of
+from .. import models
+from ..models import API_VERSION
+from . import schema
+from .state import Resource, key_of, namespace_of
 
-API_VERSION = f"{schema.GROUP}/v1alpha1"
 # In the order in which they are made: what is referred to comes first.
 KINDS = ("Cluster", "Topic", "ConsumerGroup", "MirrorMaker", "BatchLoad")
 # Kinds of Kubernetes that a folder of examples may hold; here they have no effect.
@@ -123,7 +124,7 @@ def read(folder: Path, known: Mapping[str, Resource]) -> Manifests:
                 problems += [ManifestProblem(file, where, str(wrong)) for wrong in wrongs]
                 without_effect += _without_effect(where, document)
     if not problems:
-        problems += _dangling(found, known)
+        problems += [*_undecodable(found), *_dangling(found, known), *_shrinking(found, known)]
     if problems:
         raise ManifestError(problems)
     if not found:
@@ -237,6 +238,27 @@ def _dangling(
                 there = ", ".join(cluster.split("/")[-1] for cluster in clusters) or "none"
                 problem = f'{path}: there is no Cluster "{name}"; there is: {there}'
                 yield ManifestProblem(file, _title(resource), problem)
+
+
+def _undecodable(found: Mapping[str, tuple[Path, Resource]]) -> Iterator[ManifestProblem]:
+    """What the operator's own records find beyond the schemas, such as a pattern that is no regular expression."""
+    for file, resource in found.values():
+        try:
+            models.decode(resource)
+        except models.ManifestError as error:
+            prefix = f"{resource['kind']} {resource['metadata']['name']}: "
+            yield ManifestProblem(file, _title(resource), str(error).removeprefix(prefix))
+
+
+def _shrinking(
+    found: Mapping[str, tuple[Path, Resource]], known: Mapping[str, Resource]
+) -> Iterator[ManifestProblem]:
+    for key, (file, resource) in found.items():
+        has = (known.get(key, {}).get("status") or {}).get("partitions", 0)
+        if resource["kind"] == "Topic" and resource["spec"]["partitions"] < has:
+            wanted = resource["spec"]["partitions"]
+            problem = f"spec.partitions: {wanted} is fewer than the topic has; allowed: {has} or more"
+            yield ManifestProblem(file, _title(resource), problem)
 
 
 def _without_effect(where: str, document: Resource) -> Iterator[str]:

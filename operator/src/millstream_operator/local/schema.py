@@ -21,10 +21,9 @@ from typing import Any
 
 import yaml
 
-from millstream_operator.local import cel
+from . import cel
 
 Schema = Mapping[str, Any]
-GROUP = "millstream.dev"
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),

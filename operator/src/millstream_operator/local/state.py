@@ -3,7 +3,8 @@
     {"version": 1,
      "resources": {"Topic/default/orders": {the resource with defaults, uid, generation and status}},
      "daemons":   {"broker/default/west/0": {"pid": …, "started": …, "command": […], "ready": {…}}},
-     "ports":     {"default/west": {"internal": 9092, "http": 9404}}}
+     "ports":     {"default/west": {"internal:9092": 9092, "http:9404": 9405}},     asked for: got
+     "told":      ["Cluster/west: spec.brokers.storage"]}                            said once, not again
 
 Invariants: the file is replaced whole (written aside, synced, renamed), so a reader needs no lock; whoever changes
 it holds an exclusive `flock` on `DATA/.lock`, which the system lets go of when the process dies.
@@ -23,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from millstream_operator.local.processes import Daemon
+from .processes import Daemon
 
 Resource = dict[str, Any]
 
@@ -37,6 +38,7 @@ class State(msgspec.Struct):
     resources: dict[str, Resource] = {}
     daemons: dict[str, Daemon] = {}
     ports: dict[str, dict[str, int]] = {}
+    told: list[str] = []
 
     def of_kind(self, kind: str) -> list[Resource]:
         return [resource for key, resource in sorted(self.resources.items()) if key.split("/")[0] == kind]
@@ -59,8 +61,7 @@ class State(msgspec.Struct):
             known = before["metadata"]
             metadata |= {name: known[name] for name in ("uid", "creationTimestamp")}
             metadata["generation"] = known["generation"] + (before.get("spec") != after.get("spec"))
-            if "status" in before:
-                after["status"] = before["status"]
+            after |= {name: before[name] for name in ("status",) if name in before}
         self.resources[key] = after
         return after
 

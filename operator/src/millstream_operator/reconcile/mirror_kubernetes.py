@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from ..conditions import Reason
 from ..kube import Manifest
-from ..models import ManifestError, MirrorMaker
+from ..models import Cluster, ManifestError, MirrorMaker
 from ..resources import mirror as resources
 from ..resources.cluster import bootstrap_of
 from ..resources.mirror import Endpoint
@@ -20,22 +21,21 @@ from .report import Problem
 LOOK_S = 10.0
 SOON_S = 2.0
 
+Endpoints = tuple[Sequence[Endpoint], Endpoint]
+
 
 def reconcile_mirror(services: Services, mirror: MirrorMaker) -> float:
     """One pass; seconds until the next."""
     if mirror.metadata.deletion_timestamp is not None:
         return LOOK_S  # Kubernetes removes what it owns
-    found = endpoints(services, mirror)
-    if isinstance(found, Problem):  # its workers, if it has some, go on: the brokers may well be there
-        return _refuse(services, mirror, found)
+    found = find_endpoints(services, mirror, bootstrap_of)
+    if isinstance(found, Problem):
+        if found.reason in (Reason.SAME_CLUSTER, Reason.MIRROR_LOOP):
+            # Workers of an earlier spec must not go on; when a Cluster is away they may: its brokers may well be there.
+            services.kube.delete("apps/v1", "Deployment", mirror.namespace, resources.object_name(mirror))
+        write_status(services, mirror, mirrors.refused_status(mirror, found, services.now()))
+        return LOOK_S
     sources, target = found
-    problem = mirrors.check(mirror, sources, target) or mirrors.check_loop(
-        mirror, sources, target, _others(services, mirror)
-    )
-    if problem:
-        name = resources.object_name(mirror)
-        services.kube.delete("apps/v1", "Deployment", mirror.namespace, name)
-        return _refuse(services, mirror, problem)
     file = resources.mirror_file(mirror, sources, target)
     ensure(services.kube, resources.config_map(mirror, file))
     deployment = ensure(services.kube, resources.deployment(mirror, file, services.images))
@@ -44,20 +44,35 @@ def reconcile_mirror(services: Services, mirror: MirrorMaker) -> float:
     return LOOK_S if workers.ready >= mirror.spec.replicas else SOON_S
 
 
-def endpoints(services: Services, mirror: MirrorMaker) -> tuple[Sequence[Endpoint], Endpoint] | Problem:
-    """Where the workers find sources and target."""
+def find_endpoints(
+    services: Services, mirror: MirrorMaker, address_of: Callable[[Cluster], str]
+) -> Endpoints | Problem:
+    """Where the workers find sources and target, or why they must not run."""
+    found = _endpoints(services, mirror, address_of)
+    if isinstance(found, Problem):
+        return found
+    return (
+        mirrors.check(mirror, *found)
+        or mirrors.check_loop(mirror, *found, _others(services, mirror, address_of))
+        or found
+    )
+
+
+def _endpoints(
+    services: Services, mirror: MirrorMaker, address_of: Callable[[Cluster], str]
+) -> Endpoints | Problem:
     bootstraps = {}
     references = [source.cluster_ref for source in mirror.spec.sources] + [mirror.spec.target.cluster_ref]
     for reference in filter(None, references):
         cluster = find_cluster(services, mirror.namespace, reference)
         if isinstance(cluster, Problem):
             return cluster
-        bootstraps["/".join(cluster_key(mirror.namespace, reference))] = bootstrap_of(cluster)
+        bootstraps["/".join(cluster_key(mirror.namespace, reference))] = address_of(cluster)
     return mirrors.endpoints_of(mirror, bootstraps)
 
 
 def _others(
-    services: Services, mirror: MirrorMaker
+    services: Services, mirror: MirrorMaker, address_of: Callable[[Cluster], str]
 ) -> Iterator[tuple[MirrorMaker, Sequence[Endpoint], Endpoint]]:
     for key in services.store.keys(MirrorMaker.KIND):
         try:
@@ -66,14 +81,9 @@ def _others(
             continue
         if other is None or (other.namespace, other.name) == (mirror.namespace, mirror.name):
             continue
-        found = endpoints(services, other)
+        found = _endpoints(services, other, address_of)
         if not isinstance(found, Problem):
             yield other, *found
-
-
-def _refuse(services: Services, mirror: MirrorMaker, problem: Problem) -> float:
-    write_status(services, mirror, mirrors.refused_status(mirror, problem, services.now()))
-    return LOOK_S
 
 
 def _workers(services: Services, mirror: MirrorMaker, deployment: Manifest) -> mirrors.Workers:

@@ -1,0 +1,63 @@
+"""A MirrorMaker here: as many `millstream-mirror` processes as it has replicas.
+
+DATA/mirrors/NAME/mirror.json   what the running workers were started with
+DATA/mirrors/NAME/N.log         what worker N says
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..models import MirrorMaker
+from ..reconcile.mirror import Workers
+from ..reconcile.mirror_workers import ask_all
+from ..resources.mirror import Endpoint, mirror_file
+from . import ports, processes
+from .clusters import command, folder_name
+from .state import State
+
+
+class LocalMirror:
+    """The workers of one MirrorMaker. Blocking."""
+
+    def __init__(self, state: State, data: Path, mirror: MirrorMaker) -> None:
+        self.state = state
+        self.mirror = mirror
+        self.prefix = f"mirror/{mirror.namespace}/{mirror.name}/"
+        self.folder = data / "mirrors" / folder_name(mirror.namespace, mirror.name)
+        self.file = self.folder / "mirror.json"
+
+    def start(self, sources: Sequence[Endpoint], target: Endpoint, say: Callable[[str], None]) -> bool:
+        """Have as many workers as asked for, told what the MirrorMaker says now; False when that is so already."""
+        told = json.dumps(mirror_file(self.mirror, sources, target, http=f"{ports.HOST}:0"), indent=1)
+        changed = not self.file.exists() or self.file.read_text() != told
+        wanted = [f"{self.prefix}{number}" for number in range(self.mirror.spec.replicas)]
+        stopped = self.stop(keep=() if changed else wanted)
+        if changed:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.file.write_text(told)
+        missing = [
+            key for key in wanted if key not in self.state.daemons or not self.state.daemons[key].alive
+        ]
+        for key in missing:
+            log = self.folder / f"{key.removeprefix(self.prefix)}.log"
+            self.state.daemons[key] = processes.start([command("millstream-mirror"), str(self.file)], log)
+        if stopped and changed and missing:
+            say(f"MirrorMaker {self.mirror.name}: its configuration changed: workers are restarted")
+        return bool(stopped or missing)
+
+    def stop(self, keep: Sequence[str] = ()) -> int:
+        """Stop its workers but those; how many ran."""
+        gone = [key for key in self.state.daemons if key.startswith(self.prefix) and key not in keep]
+        return sum(processes.stop(self.state.daemons.pop(key)) for key in gone)
+
+    def workers(self) -> Workers:
+        alive = [
+            daemon
+            for key, daemon in self.state.daemons.items()
+            if key.startswith(self.prefix) and daemon.alive
+        ]
+        reports = ask_all([daemon.ready["http"] for daemon in alive if "http" in daemon.ready])
+        return Workers(replicas=len(alive), ready=len(reports), reports=reports)

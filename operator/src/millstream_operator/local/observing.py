@@ -1,0 +1,40 @@
+"""Brokers that can be looked at and not changed: what `millstream local status` reconciles with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Mapping
+
+from ..kafka_admin import AdminPool, ConfigChange, KafkaAdmin, NewTopic, Partition, Refusal
+
+NOT_NOW = Refusal("NOT_CHANGED", "it is not as the manifest says; `millstream local up` makes it so")
+
+
+class ObservingAdmin(KafkaAdmin):
+    def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, Refusal | None]:
+        return {topic.name: NOT_NOW for topic in topics}
+
+    def add_partitions(self, totals: Mapping[str, int]) -> dict[str, Refusal | None]:
+        return dict.fromkeys(totals, NOT_NOW)
+
+    def change_configs(self, changes: Mapping[str, ConfigChange]) -> dict[str, Refusal | None]:
+        return dict.fromkeys(changes, NOT_NOW)
+
+    def delete_topics(self, names: Collection[str]) -> dict[str, Refusal | None]:
+        return dict.fromkeys(names, NOT_NOW)
+
+    def commit(self, group_id: str, offsets: Mapping[Partition, int]) -> Refusal | None:
+        return NOT_NOW
+
+    def delete_groups(self, group_ids: Collection[str]) -> dict[str, Refusal | None]:
+        return dict.fromkeys(group_ids, NOT_NOW)
+
+
+class ObservingPool(AdminPool):
+    def __init__(self) -> None:
+        super().__init__()
+        self._guard = threading.Lock()
+
+    def at(self, bootstrap: str) -> KafkaAdmin:
+        with self._guard:
+            return self._admins.setdefault(bootstrap, ObservingAdmin(bootstrap))

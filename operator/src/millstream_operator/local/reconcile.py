@@ -1,0 +1,302 @@
+"""One pass over the resources of a kind: what the operator's controllers do, with processes instead of pods.
+
+Topics and ConsumerGroups are reconciled by the operator's own functions, on brokers that run here; Clusters,
+MirrorMakers and BatchLoads by the operator's plans and this module's actions. A step that fails for one resource says so
+in that resource's Ready condition and goes on with the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..conditions import ConditionType, Reason
+from ..kafka_admin import AdminError, AdminPool
+from ..models import (
+    BatchLoad,
+    BrokerCount,
+    Cluster,
+    ClusterStatus,
+    ConsumerGroup,
+    MirrorMaker,
+    ResourceT,
+    Status,
+    Topic,
+    decode_as,
+)
+from ..models import Resource as Record
+from ..reconcile import load as runs
+from ..reconcile import mirror as mirror_plan
+from ..reconcile.cluster import refusal
+from ..reconcile.group import reconcile_groups
+from ..reconcile.load_offsets import find_ends
+from ..reconcile.mirror_kubernetes import find_endpoints
+from ..reconcile.reference import cluster_key, find_cluster
+from ..reconcile.report import Problem, conditions_with
+from ..reconcile.topic import reconcile_topics
+from ..resources.load import run_name
+from ..services import Services
+from ..status import write_status
+from ..store import Key, Store
+from . import spark
+from .api import LocalApi
+from .clusters import LocalCluster
+from .mirrors import LocalMirror
+from .observing import ObservingPool
+from .processes import StartFailed
+from .state import State
+
+SETTLE_S = 10.0  # for topics that were created a moment ago
+MIRROR_SETTLE_S = 5.0  # for workers that have just started to say how far they are
+Reconcile = Callable[[Services, Sequence[Any]], Mapping[Key, float]]
+
+
+class Pass:
+    """One `up` (or, with an observing pool, one look)."""
+
+    def __init__(
+        self,
+        state: State,
+        data: Path,
+        admins: AdminPool,
+        say: Callable[[str], None],
+        progress: Callable[[str, int, int], None],
+        save: Callable[[], None],
+    ) -> None:
+        self.state = state
+        self.data = data
+        self.say = say
+        self.progress = progress
+        self.save = save
+        self.failures: dict[str, str] = {}
+        self.waiting: dict[str, str] = {}
+        self.services = Services(
+            kube=LocalApi(state),
+            store=Store(),
+            admins=admins,
+            address_of=lambda cluster: self._local(cluster).bootstrap,
+        )
+        for resource in state.resources.values():
+            self.services.store.put(resource)
+
+    @classmethod
+    def observe(cls, state: State, data: Path, keys: Collection[str]) -> None:
+        """Bring every status up to date, and change nothing else."""
+        pool = ObservingPool()
+        look = cls(state, data, pool, lambda line: None, lambda run, done, total: None, lambda: None)
+        try:
+            for cluster in look._of(Cluster, keys):
+                look._cluster_status(cluster, "the broker does not run: `millstream local up` starts it")
+            look._reconcile(Topic, reconcile_topics, keys)
+            look._reconcile(ConsumerGroup, reconcile_groups, keys)
+            for mirror in look._of(MirrorMaker, keys):
+                workers = LocalMirror(state, data, mirror).workers()
+                look._write(mirror, mirror_plan.status_of(mirror, workers, look.services.now()))
+        finally:
+            pool.close()
+
+    # Clusters
+
+    def clusters(self, keys: Collection[str]) -> None:
+        for cluster in self._of(Cluster, keys):
+            if problem := refusal(cluster):
+                self._cluster_status(cluster, problem.message, problem.reason)
+                self._failed(cluster, problem)
+                continue
+            local = self._local(cluster)
+            try:
+                started = local.start(self.say)
+            except (StartFailed, OSError) as error:
+                self._cluster_status(cluster, str(error), Reason.BROKER_FAILED)
+                self._failed(cluster, Problem(Reason.BROKER_FAILED, str(error)))
+                continue
+            self._cluster_status(cluster)
+            self.say(f"{_title(cluster)}: {'started' if started else 'runs'} at {local.bootstrap}")
+
+    def _local(self, cluster: Cluster) -> LocalCluster:
+        return LocalCluster(self.state, self.data, cluster)
+
+    def _cluster_status(
+        self, cluster: Cluster, why_not: str = "", reason: Reason = Reason.BROKERS_STARTING
+    ) -> None:
+        local = self._local(cluster)
+        ready = local.daemon is not None
+        cluster_id = cluster.status.cluster_id
+        if ready and cluster_id is None:
+            try:
+                cluster_id = self.services.admins.at(local.bootstrap).cluster_id()
+            except AdminError:
+                cluster_id = None
+        said = ("the broker is ready", Reason.ALL_BROKERS_READY) if ready else (why_not, reason)
+        status = ClusterStatus(
+            observed_generation=cluster.metadata.generation,
+            cluster_id=cluster_id,
+            brokers=BrokerCount(desired=cluster.spec.brokers.replicas, ready=int(ready)),
+            bootstrap=local.bootstrap if ready else None,
+            conditions=conditions_with(
+                cluster, (ConditionType.READY, ready, said[1], said[0]), now=self.services.now()
+            ),
+        )
+        self._write(cluster, status)
+
+    # Topics and groups: the operator's own reconciles
+
+    def topics(self, keys: Collection[str]) -> None:
+        self._reconcile(Topic, reconcile_topics, keys)
+        self._tell(Topic, keys)
+
+    def groups(self, keys: Collection[str]) -> None:
+        self._reconcile(ConsumerGroup, reconcile_groups, keys)
+        self._tell(ConsumerGroup, keys)
+
+    def _reconcile(
+        self, kind: type[Topic] | type[ConsumerGroup], reconcile: Reconcile, keys: Collection[str]
+    ) -> None:
+        by_cluster: dict[object, list[Any]] = defaultdict(list)
+        for resource in self._of(kind, keys):
+            by_cluster[cluster_key(resource.namespace, resource.spec.cluster_ref)].append(resource)
+        for resources in by_cluster.values():
+            running = self._runs(resources[0])
+            deadline = time.monotonic() + (SETTLE_S if running else 0.0)
+            while soon := [key for key, s in reconcile(self.services, resources).items() if s <= 1.0]:
+                if time.monotonic() > deadline:
+                    break
+                resources = [self._get(kind, key) for key in soon]
+                time.sleep(0.1)
+
+    def _runs(self, resource: Topic | ConsumerGroup) -> bool:
+        cluster = find_cluster(self.services, resource.namespace, resource.spec.cluster_ref)
+        return isinstance(cluster, Cluster) and self._local(cluster).daemon is not None
+
+    # Mirrors
+
+    def mirrors(self, keys: Collection[str]) -> None:
+        for mirror in self._of(MirrorMaker, keys):
+            local = LocalMirror(self.state, self.data, mirror)
+            found = find_endpoints(self.services, mirror, self.services.address_of)
+            if isinstance(found, Problem):
+                local.stop()
+                self._write(mirror, mirror_plan.refused_status(mirror, found, self.services.now()))
+                self._failed(mirror, found)
+                continue
+            try:
+                changed = local.start(*found, self.say)
+            except StartFailed as error:
+                problem = Problem(Reason.WORKERS_STARTING, str(error))
+                self._write(mirror, mirror_plan.refused_status(mirror, problem, self.services.now()))
+                self._failed(mirror, problem)
+                continue
+            workers = local.workers()
+            deadline = time.monotonic() + MIRROR_SETTLE_S
+            while workers.ready < workers.replicas and time.monotonic() < deadline:
+                time.sleep(0.1)
+                workers = local.workers()
+            self._write(mirror, mirror_plan.status_of(mirror, workers, self.services.now()))
+            self.say(f"{_title(mirror)}: {'started' if changed else 'runs'} ({_count(mirror.spec.replicas)})")
+
+    # Loads
+
+    def loads(self, keys: Collection[str]) -> None:
+        for load in self._of(BatchLoad, keys):
+            self._load(load)
+
+    def _load(self, load: BatchLoad) -> None:
+        run = load.status.last_run
+        if run is not None and run.state == runs.RunState.SUCCEEDED:
+            self.say(f"{_title(load)}: {run.name} has written {run.rows or 0:,} rows")
+            return
+        cluster = find_cluster(self.services, load.namespace, load.spec.cluster_ref)
+        if isinstance(cluster, Problem):
+            self._refuse(load, cluster)
+            return
+        bootstrap = self.services.address_of(cluster)
+        status = load.status  # of a run that was interrupted: it goes on with its offsets
+        if runs.needs_run(load, retry=True):
+            ends = find_ends(self.services.admins.at(bootstrap), load)
+            offsets = ends if isinstance(ends, Problem) else runs.resolve(load, ends)
+            if isinstance(offsets, Problem):
+                self._refuse(load, offsets)
+                return
+            status = runs.begin(load, offsets, self.services.now())
+            if status.last_run == run:
+                self._write(load, status)
+                self._waits(
+                    load, f"waits for records: {runs.records(offsets):,} of {load.spec.min_records:,}"
+                )
+                return
+        try:
+            program = spark.job_file()
+        except spark.SparkMissing as error:
+            problem = Problem(Reason.RUNNER_NOT_AVAILABLE, f"not loaded ({error})")
+            self._write(load, runs.refuse(load, problem, self.services.now()))
+            self._waits(load, problem.message)
+            return
+        self._write(load, status)
+        self.save()  # the offsets are fixed before anything reads them
+        self._run(self._get(BatchLoad, _key(load)), bootstrap, program)
+
+    def _run(self, load: BatchLoad, bootstrap: str, program: Path) -> None:
+        count, name = runs.records(load.status.offsets or ()), run_name(load)
+        self.say(f"{_title(load)}: {name} loads {count:,} records with Spark")
+
+        def progress(done: int, total: int) -> None:
+            self.progress(name, done, total)
+
+        seen = spark.run(load, bootstrap, self.data, program, progress)
+        self._write(load, runs.follow(load, seen, self.services.now()))
+        if seen.state is runs.RunState.SUCCEEDED:
+            where = spark.output_path(load, self.data)
+            self.say(f"{_title(load)}: {name} wrote {seen.rows or 0:,} rows to {where}")
+        else:
+            self._failed(load, Problem(Reason.RUN_FAILED, f"{name}: {seen.error}"))
+
+    def _refuse(self, load: BatchLoad, problem: Problem) -> None:
+        self._write(load, runs.refuse(load, problem, self.services.now()))
+        self._failed(load, problem)
+
+    def _waits(self, load: BatchLoad, why: str) -> None:
+        self.waiting[str(_key(load))] = why
+        self.say(f"{_title(load)}: {why}")
+
+    # What they have in common
+
+    def _of(self, kind: type[ResourceT], keys: Collection[str]) -> list[ResourceT]:
+        found = (
+            self._get(kind, Key(*key.split("/"))) for key in sorted(keys) if key.startswith(f"{kind.KIND}/")
+        )
+        return list(found)
+
+    def _get(self, kind: type[ResourceT], key: Key) -> ResourceT:
+        return decode_as(kind, self.state.resources["/".join(key)])
+
+    def _write(self, resource: Record, status: Status) -> None:
+        write_status(self.services, resource, status)
+
+    def _failed(self, resource: Record, problem: Problem) -> None:
+        self.failures[str(_key(resource))] = problem.message
+        self.say(f"{_title(resource)}: {problem.reason}: {problem.message}")
+
+    def _tell(self, kind: type[Topic] | type[ConsumerGroup], keys: Collection[str]) -> None:
+        for resource in self._of(kind, keys):
+            for condition in resource.status.conditions or ():
+                if condition.type != ConditionType.READY:
+                    continue
+                if condition.status == "True":
+                    self.say(f"{_title(resource)}: {condition.message}")
+                else:
+                    self._failed(resource, Problem(Reason(condition.reason), condition.message))
+
+
+def _key(resource: Record) -> Key:
+    return Key(resource.KIND, resource.namespace, resource.name)
+
+
+def _title(resource: Record) -> str:
+    return f"{resource.KIND} {resource.name}"
+
+
+def _count(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number} workers"

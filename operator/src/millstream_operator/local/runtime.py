@@ -1,0 +1,150 @@
+"""`LocalRuntime`: makes what manifests ask for so on this machine, by the operator's own resources and plans.
+
+    up       read and validate all manifests, then: brokers, topics, groups, mirrors, loads. Doing it again reconciles:
+             what is so already stays untouched, what died is started again, loads that have become ready run.
+    status   what there is and how it is
+    down     stop the processes; data and resources stay, so that `up` goes on where it was
+
+Errors before anything is changed are raised (`ManifestError`, `StateError`); what goes wrong with one resource
+afterwards is in its Ready condition and in `Outcome.failures`, and the others go on.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..kafka_admin import AdminPool
+from . import manifests, processes
+from .reconcile import Pass
+from .state import Resource, State, Store, key_of
+
+DEFAULT_DATA = Path(".millstream")
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Who is told what is going on: a line a step, and how far a load is (its run, records done, records in all)."""
+
+    say: Callable[[str], None] = lambda line: None
+    progress: Callable[[str, int, int], None] = lambda run, done, total: None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What `up` came to, by resource: those that are not as they should be, and loads that wait."""
+
+    resources: list[Resource]
+    failures: dict[str, str] = field(default_factory=dict)
+    waiting: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What `status` found: resources with status, and processes."""
+
+    data: Path
+    resources: list[Resource]
+    daemons: list[dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"data": str(self.data), "resources": self.resources, "processes": self.daemons}
+
+
+class LocalRuntime:
+    """One data folder. Its methods block, `up` for as long as its loads run."""
+
+    def __init__(self, data: Path = DEFAULT_DATA, reporter: Reporter | None = None) -> None:
+        self.data = data.absolute()
+        self.store = Store(self.data)
+        self.reporter = reporter or Reporter()
+
+    def up(self, folder: Path, *, loads: bool = True) -> Outcome:
+        """Make what the manifests of a folder ask for so; ``loads=False`` leaves BatchLoads for another time."""
+        known = self.store.load().resources
+        found = manifests.read(folder, known)  # first, so that a mistake leaves not even a data folder
+        with self.store.locked():
+            state = self.store.load()
+            if state.resources != known:
+                found = manifests.read(folder, state.resources)
+            return self._up(state, found, loads=loads)
+
+    def _up(self, state: State, found: manifests.Manifests, *, loads: bool) -> Outcome:
+        say = self.reporter.say
+        wanted = [state.apply(resource) for resource in found.resources]
+        keys = {key_of(resource) for resource in wanted}
+        for key, resource in sorted(state.resources.items()):
+            if key not in keys:
+                say(
+                    f"{resource['kind']} {resource['metadata']['name']}: is in no manifest now: left as it is"
+                )
+        if news := [entry for entry in found.without_effect if entry not in state.told]:
+            say(f"without effect here: {'; '.join(news)}")
+            state.told += news
+        admins = AdminPool()
+        reporter = self.reporter
+
+        def save() -> None:
+            self.store.save(state)
+
+        work = Pass(state, self.data, admins, reporter.say, reporter.progress, save)
+        try:
+            for step in (
+                work.clusters,
+                work.topics,
+                work.groups,
+                work.mirrors,
+                *([work.loads] if loads else []),
+            ):
+                try:
+                    step(keys)
+                finally:
+                    save()
+        finally:
+            admins.close()
+        resources = [state.resources[key] for key in sorted(keys)]
+        return Outcome(resources, work.failures, work.waiting)
+
+    def status(self) -> Snapshot:
+        """Look, change nothing."""
+        state = self.store.load()
+        keys = set(state.resources)
+        Pass.observe(state, self.data, keys)
+        daemons = [
+            {
+                "name": name,
+                "pid": daemon.pid,
+                "running": daemon.alive,
+                "log": daemon.log,
+                "address": daemon.ready.get("listeners", "").split("://")[-1] or daemon.ready.get("http", ""),
+            }
+            for name, daemon in sorted(state.daemons.items())
+        ]
+        order = sorted(state.resources.values(), key=lambda r: (manifests.KINDS.index(r["kind"]), key_of(r)))
+        return Snapshot(self.data, order, daemons)
+
+    def down(self, *, delete_data: bool = False) -> list[str]:
+        """Stop every process; their names. With ``delete_data`` the data folder goes too."""
+        if not self.data.is_dir():
+            return []
+        stopped = []
+        with self.store.locked():
+            state = self.store.load()
+            # Mirrors first: they would miss their brokers.
+            for name in sorted(state.daemons, key=lambda name: (name.startswith("broker/"), name)):
+                if processes.stop(state.daemons.pop(name)):
+                    stopped.append(name)
+                    self.reporter.say(f"{title(name)}: stopped")
+            self.store.save(state)
+            if delete_data:
+                shutil.rmtree(self.data)
+        return stopped
+
+
+def title(daemon: str) -> str:
+    """A process as its user knows it: "mirror/default/west-to-east/0" -> "mirror west-to-east (0)"."""
+    what, _, name, number = daemon.split("/")
+    return f"{what} {name}" + (f" ({number})" if number != "0" else "")

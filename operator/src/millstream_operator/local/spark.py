@@ -1,0 +1,171 @@
+"""A run of a BatchLoad here: spark-submit with a local master, in the foreground.
+
+    DATA/loads/NAME/RUN/run.json      what `millstream-load` reads
+    DATA/loads/NAME/RUN/result.json   what it reports at its end
+    DATA/loads/NAME/RUN/spark.log     what Spark says
+
+The job is the one of `spark-operator-jobs`, found where it is installed beside this Python. An output folder on a
+volume claim is a folder of that name in `DATA/volumes`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from ..models import BatchLoad
+from ..reconcile.load import RunState, Seen
+from ..reconcile.load_runner import Report
+from ..resources.load import run_file, run_name
+from .clusters import command, folder_name
+
+JARS_VARIABLE = "MILLSTREAM_SPARK_JARS"
+KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+JAVA = 17
+STOP_S = 10.0
+_PROGRESS = re.compile(r"load: ([\d,]+) of ([\d,]+) records")
+Progress = Callable[[int, int], None]
+
+
+class SparkMissing(Exception):
+    """What a load needs is not installed; the message is one line that names what to install."""
+
+
+def job_file() -> Path:
+    """The job's program; raises SparkMissing when it cannot run here."""
+    java = shutil.which("java", path=_java_path())
+    version = _java_version(java) if java else None
+    if version is None:
+        raise SparkMissing(f"no Java {JAVA}: install a JDK {JAVA} (or name one in JAVA_HOME)")
+    if version < JAVA:
+        raise SparkMissing(
+            f"no Java {JAVA} ({java} is Java {version}): install a JDK {JAVA} (or name one in JAVA_HOME)"
+        )
+    if importlib.util.find_spec("pyspark") is None:
+        raise SparkMissing("no pyspark: install the Python package pyspark==4.0.0")
+    jobs = importlib.util.find_spec("millstream_jobs")
+    if jobs is None or not jobs.submodule_search_locations:
+        raise SparkMissing("no millstream_jobs: install the Python package millstream-jobs[spark]")
+    return Path(jobs.submodule_search_locations[0]) / "load.py"
+
+
+def _java_path() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return f"{home}/bin" if home else os.environ.get("PATH", "")
+
+
+def _java_version(java: str) -> int | None:
+    """The major version that `java -version` tells ("17.0.15", "1.8.0_292"); None when it tells nothing."""
+    try:
+        said = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, check=True, timeout=30
+        ).stderr
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else None
+
+
+def output_path(load: BatchLoad, data: Path) -> str:
+    """Where the rows go on this machine."""
+    output = load.spec.output
+    if output.volume_claim_name is None:
+        return output.path
+    inside = output.path.strip("/").split("/")[1:]
+    volume = data / "volumes" / folder_name(load.namespace, output.volume_claim_name)
+    return str(volume.joinpath(*inside))
+
+
+def run_folder(load: BatchLoad, data: Path) -> Path:
+    return data / "loads" / folder_name(load.namespace, load.name) / run_name(load)
+
+
+def run(load: BatchLoad, bootstrap: str, data: Path, program: Path, progress: Progress) -> Seen:
+    """Run the load's last run to its end. Blocking, for minutes."""
+    folder = run_folder(load, data)
+    folder.mkdir(parents=True, exist_ok=True)
+    result, log = folder / "result.json", folder / "spark.log"
+    result.unlink(missing_ok=True)
+    path = output_path(load, data)
+    if path.startswith("/"):
+        with contextlib.suppress(OSError):  # the job tells what is wrong with it
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+    told = run_file(load, bootstrap, result=str(result), output_path=path)
+    (folder / "run.json").write_text(json.dumps(told, indent=1))
+    arguments = [*submit_command(load), str(program), str(folder / "run.json")]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            arguments,
+            stdout=subprocess.PIPE,
+            stderr=out,
+            text=True,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,
+        )
+    with process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if found := _PROGRESS.search(line):
+                    progress(*(int(number.replace(",", "")) for number in found.groups()))
+            status = process.wait()
+        except BaseException:  # an interrupt: the next `up` goes on with the same offsets
+            _stop(process)
+            raise
+    return _seen(result, status, log)
+
+
+def submit_command(load: BatchLoad) -> list[str]:
+    """spark-submit with all its options, up to the program."""
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        **{
+            key: value
+            for key, value in load.spec.spark.conf.items()
+            if not key.startswith("spark.kubernetes.")
+        },
+    }
+    jars = sorted(Path(os.environ.get(JARS_VARIABLE, ".jars/spark")).glob("*.jar"))
+    if jars:
+        conf["spark.jars"] = ",".join(str(jar.resolve()) for jar in jars)
+    else:
+        conf["spark.jars.packages"] = KAFKA_SOURCE
+    arguments = [command("spark-submit"), "--master", "local[*]", "--name", run_name(load)]
+    arguments += ["--driver-memory", load.spec.spark.driver.memory]
+    for key, value in sorted(conf.items()):
+        arguments += ["--conf", f"{key}={value}"]
+    return arguments
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sign)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+            return
+
+
+def _seen(result: Path, status: int, log: Path) -> Seen:
+    try:
+        report = msgspec.json.decode(result.read_bytes(), type=Report)
+    except (OSError, msgspec.MsgspecError):
+        report = Report()
+    if status == 0 and report.state == RunState.SUCCEEDED:
+        return Seen(RunState.SUCCEEDED, rows=report.rows)
+    return Seen(RunState.FAILED, error=report.error or f"Spark ended with status {status}; its log is {log}")
