@@ -3,7 +3,8 @@
 Exit status: 0 all is as the manifests say (loads may wait for records, or for Java); 1 something went wrong with a
 resource; 2 the manifests or options cannot be taken, and nothing was changed; 130 interrupted.
 
-What runs the commands (kafka-python, the operator's reconciles) is imported when one is run: `millstream --help` is quick.
+What runs the commands (kafka-python, the operator's reconciles) is imported when one is run, so that
+`millstream --help` is quick.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def local() -> None:
     "folder",
     type=click.Path(path_type=Path),
     required=True,
-    help="Folder of manifests, or one file.",
+    help="Folder of manifests, or a file.",
 )
 @DATA
 def up(folder: Path, data: Path) -> None:
@@ -183,18 +184,10 @@ def _print_tables(snapshot: Snapshot) -> None:
         return
     rows = []
     for resource in snapshot.resources:
-        conditions = resource.get("status", {}).get("conditions") or [{}]
-        ready = next((c for c in conditions if c.get("type") == "Ready"), {})
-        name = resource["metadata"]["name"]
-        rows.append(
-            [
-                resource["kind"],
-                name,
-                ready.get("status", "Unknown"),
-                _summary(resource),
-                ready.get("message", ""),
-            ]
-        )
+        conditions: list[dict[str, str]] = resource.get("status", {}).get("conditions") or []
+        ready = next((condition for condition in conditions if condition["type"] == "Ready"), {})
+        shown = [ready.get("status", "Unknown"), _summary(resource), ready.get("message", "")]
+        rows.append([resource["kind"], resource["metadata"]["name"], *shown])
     _print_table(["KIND", "NAME", "READY", "IS", "MESSAGE"], rows)
     click.echo()
     processes = [

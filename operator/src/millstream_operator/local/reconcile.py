@@ -1,8 +1,8 @@
 """One pass over the resources of a kind: what the operator's controllers do, with processes instead of pods.
 
 Topics and ConsumerGroups are reconciled by the operator's own functions, on brokers that run here; Clusters,
-MirrorMakers and BatchLoads by the operator's plans and this module's actions. A step that fails for one resource says so
-in that resource's Ready condition and goes on with the next.
+MirrorMakers and BatchLoads by the operator's plans and this module's actions. A step that fails for one resource says
+so in that resource's Ready condition and goes on with the next.
 """
 
 from __future__ import annotations
