@@ -1,0 +1,334 @@
+"""Our own client: every API in every version that the broker and we have, and a cluster's life by routing.
+
+With ``COMPAT_PEER=kafka`` this is the codec against Apache Kafka: it reads our requests and we its responses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from millstream_broker.client import ClusterClient, Connection, UnsupportedApi
+from millstream_broker.log.batch import Record, build_batch, read_records
+from millstream_broker.protocol import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    alter_configs,
+    alter_partition_reassignments,
+    api_versions,
+    create_acls,
+    create_partitions,
+    create_topics,
+    delete_acls,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    describe_acls,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    elect_leaders,
+    end_txn,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    list_offsets,
+    list_partition_reassignments,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    offset_for_leader_epoch,
+    produce,
+    sasl_authenticate,
+    sasl_handshake,
+    sync_group,
+    txn_offset_commit,
+    write_txn_markers,
+)
+from millstream_broker.protocol.api import Api
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.protocol.registry import APIS
+from millstream_broker.protocol.schema import Struct
+from millstream_harness.scenario import unique
+
+
+@pytest.fixture
+async def cluster(bootstrap: str) -> AsyncIterator[ClusterClient]:
+    async with ClusterClient(bootstrap, "compat") as client:
+        yield client
+
+
+@pytest.fixture
+async def topic(cluster: ClusterClient) -> str:
+    return await create_topic(cluster, unique("ours"))
+
+
+async def create_topic(cluster: ClusterClient, name: str) -> str:
+    wanted = create_topics.CreatableTopic(name, num_partitions=2, replication_factor=1)
+    response = await cluster.call_controller(create_topics.API, create_topics.CreateTopicsRequest([wanted]))
+    assert [(found.name, found.error_code) for found in response.topics] == [(name, ErrorCode.NONE)]
+    while True:  # a cluster may be ready for it a moment later
+        try:
+            answer = await cluster.call_leader(name, 1, fetch.API, fetch_request(name))
+            if answer.responses[0].partitions[0].error_code == ErrorCode.NONE:
+                return name
+        except ApiError as error:
+            assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # noqa: PT017
+        cluster.forget_leaders(name)
+        await asyncio.sleep(0.02)
+
+
+def batch(*values: bytes) -> bytes:
+    return build_batch([Record(None, value, 1_700_000_000_000) for value in values])
+
+
+def produce_request(topic: str, records: bytes | memoryview, acks: int = -1) -> produce.ProduceRequest:
+    data = produce.TopicProduceData(topic, [produce.PartitionProduceData(1, records)])
+    return produce.ProduceRequest(None, acks, 5000, [data])
+
+
+def fetch_request(topic: str, offset: int = 0, max_wait_ms: int = 0) -> fetch.FetchRequest:
+    partition = fetch.FetchPartition(1, fetch_offset=offset, partition_max_bytes=1_000_000)
+    return fetch.FetchRequest(
+        max_wait_ms=max_wait_ms, min_bytes=1, topics=[fetch.FetchTopic(topic, [partition])]
+    )
+
+
+async def fetch_values(cluster: ClusterClient, topic: str, offset: int = 0) -> list[bytes | None]:
+    response = await cluster.call_leader(topic, 1, fetch.API, fetch_request(topic, offset, 5000))
+    (partition,) = response.responses[0].partitions
+    assert partition.error_code == ErrorCode.NONE
+    assert isinstance(partition.records, memoryview)
+    return [record.value for record in read_records(partition.records)]
+
+
+async def test_produce_and_fetch(cluster: ClusterClient, topic: str) -> None:
+    request = produce_request(topic, memoryview(batch(b"one", b"two")))
+    response = await cluster.call_leader(topic, 1, produce.API, request)
+    (written,) = response.responses[0].partition_responses
+    assert (written.error_code, written.base_offset) == (ErrorCode.NONE, 0)
+    assert await fetch_values(cluster, topic) == [b"one", b"two"]
+
+
+async def test_produce_without_acknowledgement(cluster: ClusterClient, topic: str) -> None:
+    request = produce_request(topic, batch(b"unacknowledged"), acks=0)
+    assert (await cluster.call_leader(topic, 1, produce.API, request)).responses == []
+    assert await fetch_values(cluster, topic) == [b"unacknowledged"]
+
+
+async def test_calls_are_pipelined_and_answered_each(cluster: ClusterClient, topic: str) -> None:
+    connection = await cluster.connection(await cluster.leader(topic, 1))
+    calls = [connection.call(produce.API, None, produce_request(topic, batch(b"%d" % n))) for n in range(50)]
+    answers = [answer.responses[0].partition_responses[0] for answer in await asyncio.gather(*calls)]
+    assert [answer.base_offset for answer in answers] == list(range(50))
+
+
+async def test_a_group_by_its_coordinator(cluster: ClusterClient, topic: str) -> None:
+    group = unique("ours-group")
+    position = offset_commit.OffsetCommitRequestPartition(1, 42, committed_metadata="mine")
+    commit = offset_commit.OffsetCommitRequest(
+        group,
+        topics=[offset_commit.OffsetCommitRequestTopic(topic, [position])],
+        generation_id_or_member_epoch=-1,
+    )
+    while True:  # the coordinator may still be starting
+        committed = await cluster.call_coordinator(group, offset_commit.API, commit)
+        error = ErrorCode.of(committed.topics[0].partitions[0].error_code)
+        if not error.retriable:
+            break
+        cluster.forget_coordinator(group)
+        await asyncio.sleep(0.02)
+    assert error is ErrorCode.NONE
+    wanted = offset_fetch.OffsetFetchRequestGroup(
+        group, topics=[offset_fetch.OffsetFetchRequestTopics(topic, [1])]
+    )
+    found = await cluster.call_coordinator(
+        group, offset_fetch.API, offset_fetch.OffsetFetchRequest(groups=[wanted])
+    )
+    (stored,) = found.groups[0].topics[0].partitions
+    assert (stored.committed_offset, stored.metadata) == (42, "mine")
+
+
+async def test_what_does_not_exist(cluster: ClusterClient) -> None:
+    with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        await cluster.leader(unique("nowhere"), 0)
+
+
+def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
+    """A request with content for every API, one that changes nothing that others use."""
+    reassigned = alter_partition_reassignments.ReassignableTopic(
+        topic, [alter_partition_reassignments.ReassignablePartition(0, None)]
+    )
+    committed = txn_offset_commit.TxnOffsetCommitRequestTopic(
+        topic, [txn_offset_commit.TxnOffsetCommitRequestPartition(0, 1, committed_metadata="")]
+    )
+    return {
+        produce.API: produce_request(topic, batch(b"x")),
+        fetch.API: fetch_request(topic),
+        list_offsets.API: list_offsets.ListOffsetsRequest(
+            topics=[
+                list_offsets.ListOffsetsTopic(topic, [list_offsets.ListOffsetsPartition(0, timestamp=-1)])
+            ]
+        ),
+        metadata.API: metadata.MetadataRequest([metadata.MetadataRequestTopic(name=topic)]),
+        offset_commit.API: offset_commit.OffsetCommitRequest(
+            group,
+            topics=[
+                offset_commit.OffsetCommitRequestTopic(
+                    topic, [offset_commit.OffsetCommitRequestPartition(0, 1)]
+                )
+            ],
+        ),
+        offset_fetch.API: offset_fetch.OffsetFetchRequest(
+            group,
+            [offset_fetch.OffsetFetchRequestTopic(topic, [0])],
+            [offset_fetch.OffsetFetchRequestGroup(group, topics=None)],
+        ),
+        find_coordinator.API: find_coordinator.FindCoordinatorRequest(group, coordinator_keys=[group]),
+        join_group.API: join_group.JoinGroupRequest(
+            group,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            member_id="nobody",
+            protocol_type="consumer",
+            protocols=[join_group.JoinGroupRequestProtocol("range", b"")],
+        ),
+        heartbeat.API: heartbeat.HeartbeatRequest(group, 1, "nobody"),
+        leave_group.API: leave_group.LeaveGroupRequest(
+            group, "nobody", [leave_group.MemberIdentity("nobody")]
+        ),
+        sync_group.API: sync_group.SyncGroupRequest(
+            group, 1, "nobody", protocol_type="consumer", protocol_name="range"
+        ),
+        describe_groups.API: describe_groups.DescribeGroupsRequest([group]),
+        list_groups.API: list_groups.ListGroupsRequest(),
+        sasl_handshake.API: sasl_handshake.SaslHandshakeRequest("PLAIN"),
+        sasl_authenticate.API: sasl_authenticate.SaslAuthenticateRequest(b"\0me\0secret"),
+        api_versions.API: api_versions.ApiVersionsRequest("millstream", "1"),
+        create_topics.API: create_topics.CreateTopicsRequest(
+            [create_topics.CreatableTopic(unique("v"), 1, 1)]
+        ),
+        delete_topics.API: delete_topics.DeleteTopicsRequest(
+            [delete_topics.DeleteTopicState("no-such")], ["no-such"], 5000
+        ),
+        delete_records.API: delete_records.DeleteRecordsRequest(
+            [delete_records.DeleteRecordsTopic(topic, [delete_records.DeleteRecordsPartition(0, offset=0)])],
+            5000,
+        ),
+        init_producer_id.API: init_producer_id.InitProducerIdRequest(None, 0),
+        offset_for_leader_epoch.API: offset_for_leader_epoch.OffsetForLeaderEpochRequest(
+            topics=[
+                offset_for_leader_epoch.OffsetForLeaderTopic(
+                    topic, [offset_for_leader_epoch.OffsetForLeaderPartition(0, leader_epoch=0)]
+                )
+            ]
+        ),
+        add_partitions_to_txn.API: add_partitions_to_txn.AddPartitionsToTxnRequest(
+            "txn", 99, 0, [add_partitions_to_txn.AddPartitionsToTxnTopic(topic, [0])]
+        ),
+        add_offsets_to_txn.API: add_offsets_to_txn.AddOffsetsToTxnRequest("txn", 99, 0, group),
+        end_txn.API: end_txn.EndTxnRequest("txn", 99, 0, False),
+        write_txn_markers.API: write_txn_markers.WriteTxnMarkersRequest(),
+        txn_offset_commit.API: txn_offset_commit.TxnOffsetCommitRequest(
+            "txn", group, 99, 0, topics=[committed]
+        ),
+        describe_acls.API: describe_acls.DescribeAclsRequest(1, None, 3, None, None, 1, 1),
+        create_acls.API: create_acls.CreateAclsRequest(
+            [create_acls.AclCreation(2, topic, 3, "User:me", "*", 3, 3)]
+        ),
+        delete_acls.API: delete_acls.DeleteAclsRequest(
+            [delete_acls.DeleteAclsFilter(2, topic, 3, None, None, 1, 1)]
+        ),
+        describe_configs.API: describe_configs.DescribeConfigsRequest(
+            [describe_configs.DescribeConfigsResource(2, topic, None)],
+            include_synonyms=True,
+            include_documentation=True,
+        ),
+        alter_configs.API: alter_configs.AlterConfigsRequest(
+            [
+                alter_configs.AlterConfigsResource(
+                    2, topic, [alter_configs.AlterableConfig("retention.ms", "1000000")]
+                )
+            ]
+        ),
+        describe_log_dirs.API: describe_log_dirs.DescribeLogDirsRequest(None),
+        create_partitions.API: create_partitions.CreatePartitionsRequest(
+            [create_partitions.CreatePartitionsTopic(topic, 1, None)], 5000
+        ),
+        delete_groups.API: delete_groups.DeleteGroupsRequest(["no-such-group"]),
+        elect_leaders.API: elect_leaders.ElectLeadersRequest(
+            0, [elect_leaders.TopicPartitions(topic, [0])], 5000
+        ),
+        incremental_alter_configs.API: incremental_alter_configs.IncrementalAlterConfigsRequest(
+            [
+                incremental_alter_configs.AlterConfigsResource(
+                    2, topic, [incremental_alter_configs.AlterableConfig("retention.ms", 0, "2000000")]
+                )
+            ]
+        ),
+        alter_partition_reassignments.API: alter_partition_reassignments.AlterPartitionReassignmentsRequest(
+            5000, topics=[reassigned]
+        ),
+        list_partition_reassignments.API: list_partition_reassignments.ListPartitionReassignmentsRequest(
+            5000
+        ),
+        offset_delete.API: offset_delete.OffsetDeleteRequest(
+            group,
+            [offset_delete.OffsetDeleteRequestTopic(topic, [offset_delete.OffsetDeleteRequestPartition(0)])],
+        ),
+        describe_cluster.API: describe_cluster.DescribeClusterRequest(),
+    }
+
+
+async def test_every_api_in_every_common_version(cluster: ClusterClient, topic: str) -> None:
+    """The broker reads what we write (or it would close the connection), and we read what it writes."""
+    group = unique("ours-group")
+    made = requests(topic, group)
+    assert {api.key for api in made} == set(APIS)
+    node = await cluster.coordinator(group)
+    tried = 0
+    for api, request in made.items():
+        connection = await cluster.connection(node)
+        if api.key not in connection.versions:
+            with pytest.raises(UnsupportedApi):
+                connection.version(api)
+            continue
+        low, high = connection.versions[api.key]
+        for version in range(max(low, api.served[0]), min(high, api.served[1]) + 1):
+            response = await connection.call(api, version, request)
+            assert isinstance(response, api.response)
+            tried += 1
+    assert tried > 100
+
+
+async def test_an_api_versions_of_the_future_is_answered_in_v0(bootstrap: str) -> None:
+    host, port = bootstrap.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    frame = b"\0\x12\0\x63\0\0\0\x07\xff\xff\0" + b"\x02a\x02b\0"
+    writer.write(len(frame).to_bytes(4, "big") + frame)
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    answer = await reader.readexactly(size)
+    assert answer[:4] == b"\0\0\0\x07"
+    response = api_versions.API.decode_response(0, answer, 4)
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert any(found.api_key == api_versions.API.key for found in response.api_keys)
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_connection_by_itself(bootstrap: str) -> None:
+    host, port = bootstrap.split(":")
+    connection = await Connection.open(host, int(port), "alone")
+    assert connection.versions[metadata.API.key][1] >= 12
+    await connection.close()
+    assert connection.is_closed
