@@ -13,8 +13,9 @@ import pytest
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.kafka import KafkaProcess
 
-# No wait for further members: the tests start their members one after the other.
-CONFIG = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "5"}
+# The tests start their members one after the other, so a new group need not wait three seconds for more of them;
+# kafka-python needs a moment, though: it may assign partitions before it has asked for the topic's metadata.
+CONFIG = {"group.initial.rebalance.delay.ms": "100", "offsets.topic.num.partitions": "5"}
 
 
 @pytest.fixture(scope="session")
