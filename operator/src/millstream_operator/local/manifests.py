@@ -131,7 +131,7 @@ def read(folder: Path, known: Mapping[str, Resource]) -> Manifests:
         raise ManifestError(
             [ManifestProblem(folder, "", f"has no resource of {API_VERSION} ({', '.join(KINDS)})")]
         )
-    order = sorted(found, key=lambda key: (KINDS.index(key.split("/")[0]), key))
+    order = sorted(found, key=lambda key: KINDS.index(key.split("/")[0]))  # and as they are in the files
     return Manifests([found[key][1] for key in order], sorted(without_effect))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ class Pass:
             self.services.store.put(resource)
 
     @classmethod
-    def observe(cls, state: State, data: Path, keys: Collection[str]) -> None:
+    def observe(cls, state: State, data: Path, keys: Sequence[str]) -> None:
         """Bring every status up to date, and change nothing else."""
         pool = ObservingPool()
         look = cls(state, data, pool, lambda line: None, lambda run, done, total: None, lambda: None)
@@ -100,7 +100,7 @@ class Pass:
 
     # Clusters
 
-    def clusters(self, keys: Collection[str]) -> None:
+    def clusters(self, keys: Sequence[str]) -> None:
         for cluster in self._of(Cluster, keys):
             if problem := refusal(cluster):
                 self._cluster_status(cluster, problem.message, problem.reason)
@@ -144,16 +144,16 @@ class Pass:
 
     # Topics and groups: the operator's own reconciles
 
-    def topics(self, keys: Collection[str]) -> None:
+    def topics(self, keys: Sequence[str]) -> None:
         self._reconcile(Topic, reconcile_topics, keys)
         self._tell(Topic, keys)
 
-    def groups(self, keys: Collection[str]) -> None:
+    def groups(self, keys: Sequence[str]) -> None:
         self._reconcile(ConsumerGroup, reconcile_groups, keys)
         self._tell(ConsumerGroup, keys)
 
     def _reconcile(
-        self, kind: type[Topic] | type[ConsumerGroup], reconcile: Reconcile, keys: Collection[str]
+        self, kind: type[Topic] | type[ConsumerGroup], reconcile: Reconcile, keys: Sequence[str]
     ) -> None:
         by_cluster: dict[object, list[Any]] = defaultdict(list)
         for resource in self._of(kind, keys):
@@ -173,7 +173,7 @@ class Pass:
 
     # Mirrors
 
-    def mirrors(self, keys: Collection[str]) -> None:
+    def mirrors(self, keys: Sequence[str]) -> None:
         for mirror in self._of(MirrorMaker, keys):
             local = LocalMirror(self.state, self.data, mirror)
             found = find_endpoints(self.services, mirror, self.services.address_of)
@@ -199,7 +199,7 @@ class Pass:
 
     # Loads
 
-    def loads(self, keys: Collection[str]) -> None:
+    def loads(self, keys: Sequence[str]) -> None:
         for load in self._of(BatchLoad, keys):
             self._load(load)
 
@@ -246,9 +246,9 @@ class Pass:
             self.progress(name, done, total)
 
         seen = spark.run(load, bootstrap, self.data, program, progress)
-        self._write(load, runs.follow(load, seen, self.services.now()))
+        where = spark.output_path(load, self.data)
+        self._write(load, runs.follow(load, seen, self.services.now(), path=where))
         if seen.state is runs.RunState.SUCCEEDED:
-            where = spark.output_path(load, self.data)
             self.say(f"{_title(load)}: {name} wrote {seen.rows or 0:,} rows to {where}")
         else:
             self._failed(load, Problem(Reason.RUN_FAILED, f"{name}: {seen.error}"))
@@ -263,10 +263,8 @@ class Pass:
 
     # What they have in common
 
-    def _of(self, kind: type[ResourceT], keys: Collection[str]) -> list[ResourceT]:
-        found = (
-            self._get(kind, Key(*key.split("/"))) for key in sorted(keys) if key.startswith(f"{kind.KIND}/")
-        )
+    def _of(self, kind: type[ResourceT], keys: Sequence[str]) -> list[ResourceT]:
+        found = (self._get(kind, Key(*key.split("/"))) for key in keys if key.startswith(f"{kind.KIND}/"))
         return list(found)
 
     def _get(self, kind: type[ResourceT], key: Key) -> ResourceT:
@@ -279,7 +277,7 @@ class Pass:
         self.failures[str(_key(resource))] = problem.message
         self.say(f"{_title(resource)}: {problem.reason}: {problem.message}")
 
-    def _tell(self, kind: type[Topic] | type[ConsumerGroup], keys: Collection[str]) -> None:
+    def _tell(self, kind: type[Topic] | type[ConsumerGroup], keys: Sequence[str]) -> None:
         for resource in self._of(kind, keys):
             for condition in resource.status.conditions or ():
                 if condition.type != ConditionType.READY:

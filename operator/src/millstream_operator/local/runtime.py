@@ -75,7 +75,7 @@ class LocalRuntime:
     def _up(self, state: State, found: manifests.Manifests, *, loads: bool) -> Outcome:
         say = self.reporter.say
         wanted = [state.apply(resource) for resource in found.resources]
-        keys = {key_of(resource) for resource in wanted}
+        keys = [key_of(resource) for resource in wanted]
         for key, resource in sorted(state.resources.items()):
             if key not in keys:
                 say(
@@ -105,14 +105,13 @@ class LocalRuntime:
                     save()
         finally:
             admins.close()
-        resources = [state.resources[key] for key in sorted(keys)]
+        resources = [state.resources[key] for key in keys]
         return Outcome(resources, work.failures, work.waiting)
 
     def status(self) -> Snapshot:
         """Look, change nothing."""
         state = self.store.load()
-        keys = set(state.resources)
-        Pass.observe(state, self.data, keys)
+        Pass.observe(state, self.data, list(state.resources))
         daemons = [
             {
                 "name": name,

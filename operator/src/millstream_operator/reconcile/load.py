@@ -199,8 +199,8 @@ def begin(load: BatchLoad, offsets: tuple[OffsetRange, ...], now: datetime) -> B
     return _with(status, load, now, ready=True, succeeded=False, reason=Reason.RUN_PENDING, message=message)
 
 
-def follow(load: BatchLoad, seen: Seen, now: datetime) -> BatchLoadStatus:
-    """The status after a look at the runner of the last run."""
+def follow(load: BatchLoad, seen: Seen, now: datetime, *, path: str | None = None) -> BatchLoadStatus:
+    """The status after a look at the runner of the last run; ``path``: where the rows are, if not where the spec says."""
     run = load.status.last_run or Run()
     if run.state in (RunState.SUCCEEDED, RunState.FAILED):
         return load.status
@@ -215,7 +215,7 @@ def follow(load: BatchLoad, seen: Seen, now: datetime) -> BatchLoadStatus:
     status = msgspec.structs.replace(load.status, last_run=run)
     begun = _condition(load.status, ConditionType.SUCCEEDED)
     generation = begun.observed_generation if begun else load.metadata.generation
-    reason, message = _story(load, run, state, seen)
+    reason, message = _story(load, run, state, seen, path or load.spec.output.path)
     good = state is not RunState.FAILED
     return _with(
         status, load, now, ready=good, succeeded=state is RunState.SUCCEEDED, reason=reason, message=message,
@@ -223,12 +223,12 @@ def follow(load: BatchLoad, seen: Seen, now: datetime) -> BatchLoadStatus:
     )  # fmt: skip
 
 
-def _story(load: BatchLoad, run: Run, state: RunState, seen: Seen) -> tuple[Reason, str]:
+def _story(load: BatchLoad, run: Run, state: RunState, seen: Seen, path: str) -> tuple[Reason, str]:
     count = records(load.status.offsets or ())
     match state:
         case RunState.SUCCEEDED:
             rows = "its rows" if seen.rows is None else f"{seen.rows:,} rows"
-            return Reason.SUCCEEDED, f"{run.name} wrote {rows} to {load.spec.output.path}"
+            return Reason.SUCCEEDED, f"{run.name} wrote {rows} to {path}"
         case RunState.FAILED:
             unwritable = seen.error.startswith("output.")
             return (
