@@ -93,11 +93,11 @@ async def operate(services: Services, namespaces: Sequence[str], liveness: str |
     handlers.register(registry, settings, runner)
 
     @kopf.on.login(registry=registry)
-    def login(**_: Any) -> kopf.ConnectionInfo | None:
+    async def login(**_: Any) -> kopf.ConnectionInfo | None:
         return services.kube.credentials()
 
     @kopf.on.probe(registry=registry, id="work")
-    def work(**_: Any) -> dict[str, float | int | None]:
+    async def work(**_: Any) -> dict[str, float | int | None]:
         health = runner.health()
         if (health["overdueSeconds"] or 0) > STUCK_AFTER_S:
             raise kopf.PermanentError(f"work has been waiting for {health['overdueSeconds']} s")

@@ -1,0 +1,111 @@
+"""The operator as a real process beside the API server that KUBECONFIG names.
+
+Outside Kubernetes the names of Services do not resolve, so it is started with the address of each Cluster's broker: a
+real one, which the test starts as a process of its own.
+
+    python -m millstream_harness.operator NAMESPACE LIVENESS CLUSTER=HOST:PORT…
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from millstream_operator import logs
+from millstream_operator.kube import Kube
+from millstream_operator.main import operate, wait_for_crds
+from millstream_operator.models import Cluster
+from millstream_operator.services import Services
+
+START_TIMEOUT_S = 30.0
+HARNESS = Path(__file__).resolve().parents[1]
+
+
+class OperatorProcess:
+    """An operator for one namespace; ``start``, ``stop`` (SIGTERM) and ``kill`` as often as wanted."""
+
+    def __init__(self, folder: Path, namespace: str, addresses: Mapping[str, str]) -> None:
+        self.namespace = namespace
+        self.addresses = dict(addresses)
+        self.output = folder / "operator.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.liveness = ""
+
+    def start(self) -> OperatorProcess:
+        """Start it and wait until it answers on its liveness endpoint."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.liveness = f"http://127.0.0.1:{port}/healthz"
+        addresses = [f"{cluster}={address}" for cluster, address in self.addresses.items()]
+        command = [sys.executable, "-m", __name__, self.namespace, self.liveness, *addresses]
+        with self.output.open("ab") as out:
+            environment = {**os.environ, "PYTHONPATH": str(HARNESS)}
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            with contextlib.suppress(OSError):
+                self.health()
+                return self
+            time.sleep(0.05)
+        self.kill()
+        raise RuntimeError(f"the operator did not start:\n{self.said()}")
+
+    def health(self) -> dict[str, Any]:
+        with urllib.request.urlopen(self.liveness, timeout=5) as answer:
+            health: dict[str, Any] = json.load(answer)
+        return health
+
+    def resident_bytes(self) -> int:
+        """Its memory now, from /proc."""
+        assert self.process is not None
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def stop(self) -> int:
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        return self._end(signal.SIGKILL)
+
+    def said(self) -> str:
+        return self.output.read_text(errors="replace") if self.output.exists() else ""
+
+    def _end(self, sign: signal.Signals) -> int:
+        if self.process is None:
+            return 0
+        process, self.process = self.process, None
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(sign)
+        try:
+            return process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+
+def main(namespace: str, liveness: str, *addresses: str) -> None:
+    logs.configure("plain", "info")
+    known = dict(address.split("=", 1) for address in addresses)
+
+    def address_of(cluster: Cluster) -> str:
+        return known.get(cluster.name, "127.0.0.1:1")  # nobody listens there
+
+    kube = Kube.connect()
+    wait_for_crds(kube)
+    asyncio.run(operate(Services(kube, address_of=address_of), [namespace], liveness))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
