@@ -15,7 +15,7 @@ import itertools
 from pathlib import Path
 
 from .checkpoints import CheckpointError, parse_lines
-from .files import write_atomically
+from .files import fsync_file, write_atomically
 
 FILE_NAME = "leader-epoch-checkpoint"
 UNDEFINED = -1
@@ -28,7 +28,7 @@ class LeaderEpochs:
         self.path = f"{directory}/{FILE_NAME}"
         self.entries: list[tuple[int, int]] = []
         self.dirty = False  # the file is older than this
-        self.unsynced = False  # the file may be older than this on the disk
+        self.unsynced = False  # the file may not be on the disk yet
 
     def load(self) -> bool:
         """Read the file; False when it is missing or cannot be believed (then nothing is loaded)."""
@@ -83,13 +83,19 @@ class LeaderEpochs:
         floor = self.entries[higher - 1][0] if higher else epoch
         return floor, self.entries[higher][1]
 
-    def save(self, *, sync: bool) -> None:
-        """Blocking."""
-        entries = list(self.entries)
-        self.unsynced, self.dirty = (self.unsynced or self.dirty) and not sync, False
-        lines = ["0", str(len(entries)), *(f"{epoch} {offset}" for epoch, offset in entries)]
-        try:
-            write_atomically(self.path, ("\n".join(lines) + "\n").encode(), sync=sync)
-        except OSError:
-            self.dirty = self.unsynced = True
-            raise
+    def save(self) -> None:
+        """Write the file, without waiting for the disk."""
+        lines = ["0", str(len(self.entries)), *(f"{epoch} {offset}" for epoch, offset in self.entries)]
+        write_atomically(self.path, ("\n".join(lines) + "\n").encode(), sync=False)
+        self.dirty = False
+        self.unsynced = True
+
+    def sync(self) -> None:
+        """fsync what :meth:`save` wrote. Blocking, in any thread."""
+        if self.unsynced:
+            self.unsynced = False
+            try:
+                fsync_file(self.path)
+            except OSError:
+                self.unsynced = True
+                raise

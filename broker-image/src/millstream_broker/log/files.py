@@ -100,6 +100,16 @@ def pwrite_all(fd: int, data: bytes | bytearray | memoryview, position: int) -> 
         rest = rest[written:]
 
 
+def fsync_file(path: str) -> None:
+    """Make a file and its name durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    fsync_directory(os.path.dirname(path))
+
+
 def fsync_directory(path: str) -> None:
     """Make the creation, renaming or deletion of files in ``path`` durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

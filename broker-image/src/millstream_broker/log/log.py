@@ -104,7 +104,7 @@ class Log:
         from_offset = None if clean else recovery.NOWHERE if page_cache_kept else recovery_point
         state = recovery.load(
             str(directory),
-            files or FileCache(),
+            FileCache() if files is None else files,
             config,
             from_offset=from_offset,
             log_start_offset=log_start_offset,
@@ -217,7 +217,7 @@ class Log:
     def _save_epochs(self) -> None:
         if self.epochs.dirty:
             try:
-                self.epochs.save(sync=False)
+                self.epochs.save()
             except OSError as error:  # stays dirty; flush and close try again, recovery can do without
                 logger.warning("%s: cannot write its leader epochs: %s", self._segments.path, error)
 
@@ -412,8 +412,7 @@ class Log:
             try:
                 for segment in segments:
                     self._sync_segment(segment)
-                if self.epochs.unsynced:
-                    self.epochs.save(sync=True)
+                self.epochs.sync()
             except OSError as error:
                 self.offline = error
                 raise self._storage_error(error) from error

@@ -91,7 +91,7 @@ class LogManager:
             raise LogDirError("log.dirs names no directory")
         self.defaults = defaults or LogConfig()
         self.config_of = config_of or (lambda topic: self.defaults)
-        self.files = files or FileCache()
+        self.files = FileCache() if files is None else files
         self.topic_ids: dict[TopicPartition, uuid.UUID] = {}
         self._homes: dict[TopicPartition, LogDir] = {}
         self._deleting: list[Path] = []

@@ -199,7 +199,7 @@ class Segment:
         if self._max_timestamp != _UNKNOWN:
             return
         last = self.times.last
-        if last is not None:
+        if last is not None and last >= self.times[0]:
             timestamp, offset = last[0], self.base_offset + last[1]
             if self._confirms(timestamp, offset):
                 self._max_timestamp, self._max_timestamp_offset = timestamp, offset
@@ -275,7 +275,7 @@ class Segment:
 
     def header_at(self, position: int) -> BatchHeader | None:
         """The batch header at ``position``, None where none can be."""
-        if position + HEADER_SIZE > self.size:
+        if not 0 <= position <= self.size - HEADER_SIZE:
             return None
         data = os.pread(self.open_file().fileno(), HEADER_SIZE, position)
         if len(data) < HEADER_SIZE:
@@ -285,6 +285,8 @@ class Segment:
 
     def headers(self, position: int, *, suffix: str = ".log") -> Iterator[tuple[int, BatchHeader]]:
         """Positions and headers from the batch at ``position`` to the end, or to the first that cannot be one."""
+        if position < 0:  # from an index that is garbage
+            return
         end = self.size
         file = self._files.get(self.path(suffix))
         chunk, start = b"", position

@@ -1,0 +1,421 @@
+"""What a crash, a full disk or a damaged file may do to a log: nothing but cut what was never whole."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millstream_broker.log.batch import Record, build_batch, iter_batches, read_header, read_records
+from millstream_broker.log.config import LogConfig
+from millstream_broker.log.files import FileCache
+from millstream_broker.log.log import Log
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+
+NOW = 1_700_000_000_000
+CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
+
+
+def open_log(folder: Path, *, clean: bool = False, config: LogConfig = CONFIG, **how: object) -> Log:
+    return Log.open(folder, config, clean=clean, now_ms=NOW, **how)  # type: ignore[arg-type]
+
+
+def fill(log: Log, count: int, *, size: int = 60, epoch: int = 0) -> None:
+    for i in range(count):
+        batch = build_batch([Record(b"k%d" % i, b"v" * size, NOW + i), Record(b"l", b"w", NOW + i)])
+        log.append(batch, leader_epoch=epoch, now_ms=NOW)
+
+
+def offsets(log: Log) -> list[int]:
+    """Read everything through :meth:`Log.read`, as a consumer does."""
+    found: list[int] = []
+    offset = log.log_start_offset
+    while (part := log.read(offset, 500, upper=log.log_end_offset, min_one=True)) is not None:
+        data = part.read()
+        for position, header in iter_batches(data):
+            found += [r.offset for r in read_records(data[position : position + header.size])]
+        offset = found[-1] + 1
+    return found
+
+
+@pytest.mark.parametrize("page_cache_kept", [True, False])
+@pytest.mark.parametrize("rest", ["gone", "zeros", "random"])
+def test_torn_write_at_every_byte_of_the_last_batch(tmp_path: Path, page_cache_kept: bool, rest: str) -> None:
+    log = open_log(tmp_path / "t-0", clean=True)
+    fill(log, 8)
+    whole = log.size
+    fill(log, 1)
+    log.close(clean=False)
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    data = path.read_bytes()
+    noise = random.Random(0).randbytes(len(data))
+    for torn in range(whole, len(data)):
+        filler = {"gone": b"", "zeros": bytes(len(data) - torn), "random": noise[torn:]}[rest]
+        path.write_bytes(data[:torn] + filler)
+        log = open_log(tmp_path / "t-0", page_cache_kept=page_cache_kept)
+        # The very last bytes of a batch may happen to be what the filler is.
+        assert (log.log_end_offset, log.size) in [(16, whole), (18, len(data))]
+        assert path.stat().st_size == log.size
+        fill(log, 1)
+        assert offsets(log) == list(range(log.log_end_offset))
+        log.close(clean=False)
+
+
+def test_a_bit_flip_anywhere_behind_the_recovery_point_is_cut(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", clean=True)
+    fill(log, 6)
+    log.close(clean=False)
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    data = path.read_bytes()
+    positions = list(iter_batches(data))
+    start, header = positions[3]
+    for at in range(start, start + header.size):
+        if at - start < 8 or 12 <= at - start < 16:  # base offset and leader epoch are not under the CRC
+            continue
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << at % 8
+        path.write_bytes(damaged)
+        log = open_log(tmp_path / "t-0")
+        assert (log.log_end_offset, log.size) == (6, start)
+        log.close(clean=False)
+
+
+def test_offsets_that_go_back_are_cut(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", clean=True)
+    fill(log, 4)
+    log.close(clean=False)
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    data = path.read_bytes()
+    path.write_bytes(data + data)
+    assert open_log(tmp_path / "t-0").log_end_offset == 8
+    assert path.read_bytes() == data
+
+
+def test_damage_in_the_middle_drops_what_follows(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", clean=True)
+    fill(log, 60)
+    bases = [segment.base_offset for segment in log.segments]
+    assert len(bases) > 3
+    log.close(clean=False)
+    path = tmp_path / "t-0" / f"{bases[1]:020d}.log"
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xee")
+    log = open_log(tmp_path / "t-0")
+    assert log.log_end_offset == bases[2] - 2
+    assert len(log.segments) == 2
+    assert offsets(log) == list(range(bases[2] - 2))
+    # Behind the recovery point only: what was fsynced is not read again.
+    log.close(clean=False)
+
+
+def test_only_the_tail_behind_the_recovery_point_is_read(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", clean=True)
+    fill(log, 30)
+    point = log.flush()
+    fill(log, 30)
+    log.close(clean=False)
+    damaged = tmp_path / "t-0" / f"{0:020d}.log"
+    data = bytearray(damaged.read_bytes())
+    data[100] ^= 1
+    damaged.write_bytes(data)
+    assert open_log(tmp_path / "t-0", recovery_point=point).log_end_offset == 120
+    assert open_log(tmp_path / "t-0", page_cache_kept=True).log_end_offset == 120
+    assert open_log(tmp_path / "t-0", recovery_point=0).log_end_offset == 0
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize(
+    "damage", ["missing", "empty", "cut", "zeros", "random", "shuffled", "of another segment"]
+)
+@pytest.mark.parametrize("stop", ["clean", "kill", "new boot"])
+def test_index_files_are_rebuilt(tmp_path: Path, suffix: str, damage: str, stop: str) -> None:
+    log = open_log(tmp_path / "t-0", clean=True)
+    fill(log, 100)
+    log.close(clean=stop == "clean")
+    noise = random.Random(1)
+    paths = sorted((tmp_path / "t-0").glob("*" + suffix))
+    contents = [path.read_bytes() for path in paths]
+    assert len(paths) > 4
+    for path, data, other in zip(paths, contents, contents[1:] + contents[:1], strict=True):
+        entry = 8 if suffix == ".index" else 12
+        entries = [data[i : i + entry] for i in range(0, len(data), entry)]
+        noise.shuffle(entries)
+        match damage:
+            case "missing":
+                path.unlink()
+            case "empty":
+                path.write_bytes(b"")
+            case "cut":
+                path.write_bytes(data[: len(data) // 2 + 3])
+            case "zeros":
+                path.write_bytes(bytes(len(data)))
+            case "random":
+                path.write_bytes(noise.randbytes(len(data)))
+            case "shuffled" if suffix == ".index":
+                path.write_bytes(b"".join(entries))
+            case "shuffled":
+                path.write_bytes(b"".join(sorted(entries, reverse=True)))
+            case "of another segment":
+                path.write_bytes(other)
+    log = open_log(tmp_path / "t-0", clean=stop == "clean", page_cache_kept=stop == "kill")
+    assert offsets(log) == list(range(200))
+    for offset in noise.sample(range(200), 40):
+        part = log.read(offset, noise.choice([1, 300, 900]), upper=200, min_one=True)
+        assert part is not None
+        assert next(iter_batches(part.read()))[1].base_offset == offset // 2 * 2
+    for i in noise.sample(range(100), 20):
+        assert log.offset_for_timestamp(NOW + i) == (NOW + i, 2 * i, 0)
+    assert log.max_timestamp() == (NOW + 99, 198, 0)
+    fill(log, 3)
+    assert offsets(log) == list(range(206))
+    log.close()
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"garbage\n", b"0\n5\n0 0\n", b"0\n1\nx y\n", b"0\n2\n4 0\n3 9\n", b"\xff\xfe"]
+)
+def test_epochs_are_rebuilt_from_the_batches(tmp_path: Path, content: bytes | None) -> None:
+    log = open_log(tmp_path / "t-0", clean=True)
+    fill(log, 10, epoch=1)
+    fill(log, 30, epoch=4)
+    entries = list(log.epochs.entries)
+    log.close()
+    path = tmp_path / "t-0" / "leader-epoch-checkpoint"
+    assert path.read_text() == "0\n2\n1 0\n4 20\n"
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    log = open_log(tmp_path / "t-0", clean=True)
+    assert log.epochs.entries == entries == [(1, 0), (4, 20)]
+    log.close()
+    assert path.read_text() == "0\n2\n1 0\n4 20\n"
+
+
+def test_leftovers_of_a_deletion_go(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", clean=True)
+    fill(log, 60)
+    log.config = replace(CONFIG, retention_bytes=2000)
+    assert log.delete_old_segments(NOW) > 1
+    left = list((tmp_path / "t-0").glob("*.deleted"))
+    assert left
+    start = log.log_start_offset
+    log = open_log(tmp_path / "t-0")  # killed before the files were unlinked
+    assert not list((tmp_path / "t-0").glob("*.deleted"))
+    assert (log.log_start_offset, log.log_end_offset) == (start, 120)
+
+
+def test_a_log_lost_before_its_start_goes_on_at_its_start(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", clean=True)
+    fill(log, 5)
+    log.close()
+    shutil.rmtree(tmp_path / "t-0")
+    log = open_log(tmp_path / "t-0", log_start_offset=7)
+    assert (log.log_start_offset, log.log_end_offset) == (7, 7)
+    fill(log, 1)
+    assert offsets(log) == [7, 8]
+
+
+# -- a real process, really killed ------------------------------------------------------------------------------
+
+WRITER = """
+import sys
+from pathlib import Path
+from millstream_broker.log.batch import Record, build_batch
+from millstream_broker.log.config import LogConfig
+from millstream_broker.log.log import Log
+
+log = Log.open(Path(sys.argv[1]), LogConfig(segment_bytes=1 << 20, index_interval_bytes=4096), clean=False,
+               page_cache_kept=sys.argv[2] == "kept")
+print("open", log.log_end_offset, flush=True)
+sequence = log.log_end_offset
+while True:
+    records = [Record(b"%d" % (sequence + i), b"x" * 700, 1_700_000_000_000) for i in range(40)]
+    batch = build_batch(records, producer_id=9, producer_epoch=0, base_sequence=sequence)
+    info = log.append(batch, leader_epoch=0, now_ms=1_700_000_000_000)
+    sequence += 40
+    print(info.last_offset, flush=True)
+"""
+
+
+@pytest.mark.parametrize("page_cache", ["kept", "lost"])
+def test_kill_9_in_mid_write(tmp_path: Path, page_cache: str) -> None:
+    folder = tmp_path / "t-0"
+    acknowledged = -1
+    for round_number in range(4):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(folder), page_cache], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"open {acknowledged + 1}\n"
+        for _ in range(20 + 17 * round_number):
+            acknowledged = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        rest = process.stdout.read().splitlines()  # what it wrote before it died
+        process.wait()
+        process.stdout.close()
+        acknowledged = int(rest[-1]) if rest else acknowledged
+        log = open_log(folder, page_cache_kept=page_cache == "kept", config=LogConfig(segment_bytes=1 << 20))
+        # One batch may have been written and not acknowledged any more.
+        assert log.log_end_offset in (acknowledged + 1, acknowledged + 41)
+        acknowledged = log.log_end_offset - 1
+        stored = [int(r.key or b"") for batch in log.batches_from(0) for r in read_records(batch)]
+        assert stored == list(range(acknowledged + 1))
+        log.close(clean=False)
+
+
+# -- disks that fail --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def file_size_limit(limit: int) -> Iterator[None]:
+    """Writes behind ``limit`` bytes of any file fail, as on a full disk (EFBIG); the part before it is written."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", clean=True, config=LogConfig())
+    batch = build_batch([Record(b"k", b"v" * 100, NOW)], producer_id=1, producer_epoch=0, base_sequence=0)
+    log.append(batch, leader_epoch=0, now_ms=NOW)
+    size = log.size
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    following = build_batch([Record(b"k", b"v" * 100, NOW)], producer_id=1, producer_epoch=0, base_sequence=1)
+    for room in (0, 1, 50, len(following) - 1):
+        with file_size_limit(size + room), pytest.raises(ApiError) as caught:
+            log.append(following, leader_epoch=1, now_ms=NOW)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert str(path.parent) in caught.value.message
+        assert (log.log_end_offset, log.size, path.stat().st_size) == (1, size, size)
+        assert log.offline is None
+        assert log.epochs.latest == 0
+    with file_size_limit(size + len(following)):  # there is space again
+        info = log.append(following, leader_epoch=1, now_ms=NOW)
+    assert (info.first_offset, info.duplicate) == (1, False)
+    assert log.append(following, leader_epoch=1, now_ms=NOW).duplicate
+    log.close()
+    assert offsets(open_log(tmp_path / "t-0", clean=True)) == [0, 1]
+
+
+def test_no_space_for_a_new_segment(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", clean=True)
+    fill(log, 12)
+    end, size = log.log_end_offset, log.size
+    with file_size_limit(0):
+        for _ in range(3):
+            with pytest.raises(ApiError):
+                log.append(build_batch([Record(b"k", b"v" * 1500, NOW)]), leader_epoch=0, now_ms=NOW)
+    assert (log.log_end_offset, log.size) == (end, size)
+    log.append(build_batch([Record(b"k", b"v" * 1500, NOW)]), leader_epoch=0, now_ms=NOW)
+    assert offsets(log) == list(range(end + 1))
+    log.close()
+    assert offsets(open_log(tmp_path / "t-0")) == list(range(end + 1))
+
+
+def test_a_log_that_cannot_be_repaired_goes_offline(tmp_path: Path) -> None:
+    """A file that may grow but not shrink: what a failed write left behind cannot be cut off."""
+    import fcntl
+
+    log = open_log(tmp_path / "t-0", clean=True)
+    fill(log, 3)
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    size = log.size
+    log.close(clean=False)
+    memory = os.memfd_create("segment", os.MFD_ALLOW_SEALING)
+    os.write(memory, path.read_bytes())
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    path.unlink()
+    path.symlink_to(f"/proc/self/fd/{memory}")
+    with file_size_limit(size + 10), pytest.raises(ApiError) as caught:
+        fill(log, 1)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.offline is not None
+    with pytest.raises(ApiError) as caught:
+        fill(log, 1)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    with pytest.raises(ApiError):
+        log.flush()
+    log.close()
+    left = os.pread(memory, 10_000, 0)
+    os.close(memory)
+    path.unlink()
+    path.write_bytes(left)
+    log = open_log(tmp_path / "t-0", page_cache_kept=True)  # a restart repairs it
+    assert (log.log_end_offset, log.size) == (6, size)
+
+
+# -- bounded resources ------------------------------------------------------------------------------------------
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_open_files_are_bounded(tmp_path: Path) -> None:
+    before = open_files()
+    files = FileCache(6)
+    logs = [open_log(tmp_path / f"t-{i}", clean=True, files=files) for i in range(20)]
+    for log in logs:
+        fill(log, 40)
+        assert open_files() - before <= 6
+    slices = [log.read(0, 300, upper=10, min_one=True) for log in logs]
+    assert open_files() - before <= 6 + len(logs)
+    for log in logs:
+        log.delete()
+    # Deleted and evicted, they can still be sent.
+    for part in slices:
+        assert part is not None
+        assert read_header(part.read()).base_offset == 0
+    del part, slices
+    assert open_files() - before <= 6
+
+
+def test_flush_beside_appends(tmp_path: Path) -> None:
+    """fsync runs in a thread while the loop appends; what it reports is on the disk, and never more than appended."""
+    import threading
+
+    log = open_log(tmp_path / "t-0", clean=True)
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def flush() -> None:
+        try:
+            while not done.is_set():
+                flushed = log.flush()
+                assert flushed <= log.log_end_offset
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline and not errors:
+        fill(log, 5)
+        if log.size > 20_000:
+            log.config = replace(CONFIG, retention_bytes=5000)
+            log.delete_old_segments(NOW)
+            log.remove_deleted_files()
+    done.set()
+    thread.join()
+    assert not errors
+    assert log.flush() == log.log_end_offset
+    start, end = log.log_start_offset, log.log_end_offset
+    log.close(clean=False)
+    log = open_log(tmp_path / "t-0", recovery_point=end)
+    assert offsets(log) == list(range(start, end))
