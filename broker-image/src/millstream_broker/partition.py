@@ -40,6 +40,7 @@ class Partition:
         "_flushing",
         "_held_back",
         "_unacknowledged",
+        "acknowledges_at_once",
         "high_watermark",
         "index",
         "log",
@@ -69,6 +70,8 @@ class Partition:
     def configure(self, config: TopicConfig) -> None:
         self.min_insync_replicas = config.integer("min.insync.replicas")
         self._flush_messages = config.integer("flush.messages")
+        self.acknowledges_at_once = self._flush_messages == LONG_MAX
+        """Whether records are acknowledged without waiting for the disk."""
         self._appended(0)
 
     def lead(self, record: PartitionRecord) -> None:
@@ -110,7 +113,7 @@ class Partition:
     def _appended(self, size: int) -> None:
         """Move the high watermark as far as the flush policy allows, and see to the rest."""
         end = self.log.log_end_offset
-        if self._flush_messages == LONG_MAX:
+        if self.acknowledges_at_once:
             self._advance(end, size)
             return
         self._held_back += size

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 from .api import HANDLERS, Answer, CloseConnection, Registration, RequestContext
 from .config import Listener
 from .log.files import FileSlice
+from .produce_shortcut import ProduceShortcut
 from .protocol import MalformedRequest
 from .protocol.errors import ApiError
 from .protocol.header import decode_request_header
@@ -47,6 +48,7 @@ RECEIVE_BYTES = 256 * 1024
 PIPELINE_DEPTH = 256
 SEND_AT_BYTES = 256 * 1024
 """Responses are handed to the socket when so many bytes are ready, or when nothing is left to handle."""
+PRODUCE = 0
 API_VERSIONS = 18
 
 _SIZE = struct.Struct(">i")
@@ -202,6 +204,7 @@ class Connection:
         "_prefix",
         "_reading",
         "_server",
+        "_shortcut",
         "_sock",
         "_unsent",
         "_unsent_bytes",
@@ -227,6 +230,7 @@ class Connection:
         self._frame: memoryview | None = None
         """A frame that is cut off, with its size in front, and how much of it is there."""
         self._filled = 0
+        self._shortcut: ProduceShortcut | None = None
         self._prefix = b""
         """Less than the four bytes of a frame's size."""
         self._backlog: memoryview | None = None
@@ -354,10 +358,19 @@ class Connection:
         if route is None:
             self._refuse(frame)
             return
+        version, registration = route.version, route.registration
+        shortcut = self._shortcut if registration.pipelined else None
+        if (
+            shortcut is not None
+            and not self.pending
+            and (response := shortcut.answer(frame, version)) is not None
+        ):
+            self._queue(response)
+            route.stats.observe(perf_counter() - started)
+            return
         if route.copied:
             frame = memoryview(bytes(frame))
-        (_, version, correlation_id, client_id), offset = decode_request_header(frame)
-        registration = route.registration
+        (_, _, correlation_id, client_id), offset = decode_request_header(frame)
         request = registration.api.decode_request(version, frame, offset)
         context = RequestContext(version, client_id, self.host, self.listener_name, correlation_id)
         answer: Answer
@@ -370,6 +383,10 @@ class Connection:
         if answer is None or isinstance(answer, Struct):
             if not self.pending:
                 self._respond(route, correlation_id, answer, started)
+                if registration.api.key == PRODUCE:
+                    if shortcut is None:
+                        shortcut = self._shortcut = ProduceShortcut(self._broker)
+                    shortcut.learn(frame, version, request)
                 return
             done: asyncio.Future[Struct | None] = self._server.loop.create_future()
             done.set_result(answer)

@@ -1,0 +1,158 @@
+"""A short way for Produce requests that are like one before them on their connection.
+
+Most requests of a producer are for one partition, and differ from the last one for it in two places only:
+
+    api_key, version | correlation_id | client_id, acks, timeout, topic, index | size | records | no tags
+                       differs          the same: looked up                          differs
+
+So those bytes in the middle are looked up instead of decoded, and the response is the bytes of an earlier one with
+three numbers filled in. Whatever is not exactly so (another shape, a partition whose acknowledgements wait for the
+disk, acks=0) goes the long way, through `protocol.produce` and `api.produce`, and gets the same answer there.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from time import time
+from typing import TYPE_CHECKING
+
+from .protocol import produce
+from .protocol.errors import ApiError
+from .protocol.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+AFTER_CORRELATION_ID = 8
+NO_TAGS = b"\0\0\0"
+"""Behind the records: the tagged fields of the partition, of the topic and of the request."""
+MOST_KNOWN = 4096
+
+_HEAD = struct.Struct(">ii")
+_MARKS = (0x7B7C7D7E01020304, 0x7B7C7D7E05060708, 0x7B7C7D7E090A0B0C)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A request that was answered before: what it asked for, and its response around the three numbers."""
+
+    version: int
+    flexible: bool
+    partition: tuple[str, int]
+    all_replicas: bool
+    before: bytes
+    numbers: struct.Struct
+    after: bytes
+    size: int
+
+
+class ProduceShortcut:
+    """What one connection has asked for before."""
+
+    __slots__ = ("_at", "_broker", "_known")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._known: dict[bytes, Known] = {}
+        self._at = AFTER_CORRELATION_ID
+        """Where the size of the records stood in the last request that was learned."""
+
+    def learn(self, frame: memoryview, version: int, request: ProduceRequest) -> None:
+        """Remember a request that was answered; `frame` is whole."""
+        if (
+            request.acks == 0
+            or len(request.topic_data) != 1
+            or len(request.topic_data[0].partition_data) != 1
+        ):
+            return
+        topic, data = request.topic_data[0], request.topic_data[0].partition_data[0]
+        if data.records is None or len(self._known) >= MOST_KNOWN:
+            return
+        flexible = produce.API.is_flexible(version)
+        size = len(data.records)
+        at = len(frame) - size - (len(NO_TAGS) + _varint_size(size + 1) if flexible else 4)
+        key = bytes(frame[AFTER_CORRELATION_ID:at])
+        known = _response_of(version, flexible, topic.name, data.index, request.acks)
+        self._known[key] = known
+        self._at = at
+        if _records(frame, at, flexible) is None:
+            del self._known[key]
+
+    def answer(self, frame: memoryview, version: int) -> bytes | None:
+        """Do what the request says and return its whole response; None where it has to go the long way."""
+        at = self._at
+        known = self._known.get(bytes(frame[AFTER_CORRELATION_ID:at]))
+        if known is None or known.version != version:
+            return None
+        partition = self._broker.partitions.get(known.partition)
+        if partition is None or not partition.acknowledges_at_once:
+            return None
+        if known.all_replicas and len(partition.record.isr) < partition.min_insync_replicas:
+            return None
+        records = _records(frame, at, known.flexible)
+        if records is None:
+            return None
+        (correlation_id,) = _HEAD.unpack_from(frame, 0)[1:]
+        try:
+            info = partition.append(records, int(time() * 1000))
+        except ApiError as error:
+            self._broker.stats.records_refused += 1
+            return _refused(known, correlation_id, error)
+        if not info.duplicate:
+            self._broker.stats.records_in += info.last_offset - info.first_offset + 1
+        numbers = (info.first_offset, info.log_append_time, info.log_start_offset)
+        return b"".join(
+            (
+                _HEAD.pack(known.size, correlation_id),
+                known.before,
+                known.numbers.pack(*numbers[: len(known.numbers.format) - 1]),
+                known.after,
+            )
+        )
+
+
+def _records(frame: memoryview, at: int, flexible: bool) -> memoryview | None:
+    """The records whose size stands at `at`; None unless they end where they should."""
+    try:
+        if not flexible:
+            start = at + 4
+            return frame[start:] if int.from_bytes(frame[at:start], "big") == len(frame) - start else None
+        size = shift = 0
+        while (byte := frame[at]) & 0x80:
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+    except IndexError:
+        return None
+    start = at + 1
+    end = start + (size | byte << shift) - 1
+    if end + len(NO_TAGS) != len(frame) or end < start or frame[end:] != NO_TAGS:
+        return None
+    return frame[start:end]
+
+
+def _varint_size(value: int) -> int:
+    return max(1, (value.bit_length() + 6) // 7)
+
+
+def _response_of(version: int, flexible: bool, topic: str, index: int, acks: int) -> Known:
+    numbers = struct.Struct(">qqq" if version >= 5 else ">qq")
+    marked = ProduceResponse([TopicProduceResponse(topic, [PartitionProduceResponse(index, 0, *_MARKS)])])
+    body = produce.API.encode_response(version, marked)
+    before, after = body.split(numbers.pack(*_MARKS[: len(numbers.format) - 1]))
+    if flexible:
+        before = b"\0" + before
+    size = 4 + len(before) + numbers.size + len(after)
+    return Known(version, flexible, (topic, index), acks == -1, before, numbers, after, size)
+
+
+def _refused(known: Known, correlation_id: int, error: ApiError) -> bytes:
+    topic, index = known.partition
+    failed = PartitionProduceResponse(index, error.code, -1, error_message=error.message)
+    body = produce.API.encode_response(
+        known.version, ProduceResponse([TopicProduceResponse(topic, [failed])])
+    )
+    if known.flexible:
+        body = b"\0" + body
+    return _HEAD.pack(4 + len(body), correlation_id) + body
