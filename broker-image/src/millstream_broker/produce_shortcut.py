@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 AFTER_CORRELATION_ID = 8
 NO_TAGS = b"\0\0\0"
 """Behind the records: the tagged fields of the partition, of the topic and of the request."""
-MOST_KNOWN = 4096
+MOST_KNOWN = 1024
+MOST_LAYOUTS = 4
 
 _HEAD = struct.Struct(">ii")
 _MARKS = (0x7B7C7D7E01020304, 0x7B7C7D7E05060708, 0x7B7C7D7E090A0B0C)
@@ -50,21 +51,19 @@ class Known:
 class ProduceShortcut:
     """What one connection has asked for before."""
 
-    __slots__ = ("_at", "_broker", "_known")
+    __slots__ = ("_broker", "_known", "_layouts")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._known: dict[bytes, Known] = {}
-        self._at = AFTER_CORRELATION_ID
-        """Where the size of the records stood in the last request that was learned."""
+        self._layouts: list[int] = []
+        """Where the size of the records stands in requests that were learned."""
 
     def learn(self, frame: memoryview, version: int, request: ProduceRequest) -> None:
         """Remember a request that was answered; `frame` is whole."""
-        if (
-            request.acks == 0
-            or len(request.topic_data) != 1
-            or len(request.topic_data[0].partition_data) != 1
-        ):
+        if request.acks not in (-1, 1) or request.transactional_id is not None:
+            return
+        if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
             return
         topic, data = request.topic_data[0], request.topic_data[0].partition_data[0]
         if data.records is None or len(self._known) >= MOST_KNOWN:
@@ -72,19 +71,24 @@ class ProduceShortcut:
         flexible = produce.API.is_flexible(version)
         size = len(data.records)
         at = len(frame) - size - (len(NO_TAGS) + _varint_size(size + 1) if flexible else 4)
-        key = bytes(frame[AFTER_CORRELATION_ID:at])
-        known = _response_of(version, flexible, topic.name, data.index, request.acks)
-        self._known[key] = known
-        self._at = at
         if _records(frame, at, flexible) is None:
-            del self._known[key]
+            return
+        if at not in self._layouts:
+            if len(self._layouts) >= MOST_LAYOUTS:
+                return
+            self._layouts.append(at)
+        key = bytes(frame[AFTER_CORRELATION_ID:at])
+        self._known[key] = _response_of(version, flexible, topic.name, data.index, request.acks)
 
     def answer(self, frame: memoryview, version: int) -> bytes | None:
         """Do what the request says and return its whole response; None where it has to go the long way."""
-        at = self._at
-        known = self._known.get(bytes(frame[AFTER_CORRELATION_ID:at]))
-        if known is None or known.version != version:
-            return None
+        for at in self._layouts:
+            known = self._known.get(bytes(frame[AFTER_CORRELATION_ID:at]))
+            if known is not None and known.version == version:
+                return self._answer(frame, at, known)
+        return None
+
+    def _answer(self, frame: memoryview, at: int, known: Known) -> bytes | None:
         partition = self._broker.partitions.get(known.partition)
         if partition is None or not partition.acknowledges_at_once:
             return None
