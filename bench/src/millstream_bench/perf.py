@@ -24,10 +24,17 @@ PRODUCED = re.compile(r"(\d+) records sent, ([\d.]+) records/sec")
 def new_topic(bootstrap: str, partitions: int = 1) -> Iterator[str]:
     """A topic of its own for one workload, deleted after it."""
     topic = f"bench-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+    client = admin(bootstrap)
+    client.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+    del client
     yield topic
-    admin.delete_topics([topic])[topic].result(30)
+    client = admin(bootstrap)
+    client.delete_topics([topic])[topic].result(30)
+
+
+def admin(bootstrap: str) -> AdminClient:
+    """For a few calls: it ends with its last reference, and its calls with it."""
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
 def producer_command(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 
-from confluent_kafka.admin import AdminClient
-
 from millstream_bench import perf, wire
 from millstream_bench.figures import Figure
 from millstream_bench.peers import Peer
@@ -19,7 +17,7 @@ SECONDS, SETTLE_S = 20.0, 5.0
 def run(peer: Peer, scale: float) -> Numbers:
     partitions = scaled(PARTITIONS, scale)
     peer.start()
-    AdminClient({"bootstrap.servers": peer.bootstrap}).list_topics(timeout=30)
+    perf.admin(peer.bootstrap).list_topics(timeout=30)
     before = peer.resident_mb()
     with perf.new_topic(peer.bootstrap, partitions), contextlib.ExitStack() as opened:
         for _ in range(CONNECTIONS):

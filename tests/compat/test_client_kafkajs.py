@@ -1,0 +1,41 @@
+"""kafkajs: one Node.js program plays every scenario of `node/client.js`; each is a test here."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+from pathlib import Path
+
+import pytest
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.java import run
+from millstream_harness.kafka import KafkaProcess
+from millstream_harness.played import PASSED, Verdicts, play
+from millstream_harness.tools import missing, require
+
+FOLDER = Path(__file__).parent / "node"
+SCENARIOS = re.findall(r"^  '?([a-z-]+)'?: (?:async )?\(\)", (FOLDER / "client.js").read_text(), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def played(compat_broker: BrokerProcess | KafkaProcess) -> Verdicts:
+    node = require("node")
+    install(require("npm"))
+    return play([node, "client.js", compat_broker.bootstrap], cwd=FOLDER)
+
+
+def install(npm: str) -> None:
+    """What package-lock.json pins, into node/node_modules, once."""
+    with (FOLDER / "package-lock.json").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # test processes beside this one want it too
+        if (FOLDER / "node_modules" / "kafkajs").exists():
+            return
+        done = run([npm, "ci", "--no-audit", "--no-fund"], cwd=FOLDER, check=False)
+        if done.returncode != 0:
+            missing(f"kafkajs, which npm could not fetch: {done.stderr.strip()}")
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_kafkajs(played: Verdicts, scenario: str) -> None:
+    assert played.get(scenario, "it was not played") == PASSED
