@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import tracemalloc
 import uuid
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -45,13 +44,11 @@ SOME = settings(
 )
 
 
-@dataclass(slots=True)
 class Inner(Struct):
     a: int = int8()
     b: str | None = string(nullable=0, default=None)
 
 
-@dataclass(slots=True)
 class Everything(Struct):
     """Every sort of field that the schema has."""
 

@@ -7,13 +7,13 @@ instead of asking until they time out.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..coordination import CoordinationError
 from ..protocol import find_coordinator
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from ..protocol.schema import changed
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ async def handle(
 ) -> FindCoordinatorResponse:
     keys = request.coordinator_keys if context.version >= BATCHED_SINCE else [request.key]
     failure = await _prepare(broker, request.key_type)
-    found = [replace(failure or _coordinator(broker, context, key), key=key) for key in keys]
+    found = [changed(failure or _coordinator(broker, context, key), key=key) for key in keys]
     if context.version >= BATCHED_SINCE:
         return FindCoordinatorResponse(coordinators=found)
     one = found[0]

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from ..log.batch import Buffer, read_header, read_records
 from ..protocol.schema import Bytes, Codec, MalformedRequest, Struct, array, bytes_, int32, int64, string
@@ -26,14 +25,12 @@ KeyValue = tuple[bytes, bytes | None]
 _VERSION = struct.Struct(">h")
 
 
-@dataclass(slots=True)
 class OffsetCommitKey(Struct):
     group: str = string()
     topic: str = string()
     partition: int = int32()
 
 
-@dataclass(slots=True)
 class OffsetCommitValue(Struct):
     offset: int = int64()
     leader_epoch: int = int32(since=3, default=-1)
@@ -42,12 +39,10 @@ class OffsetCommitValue(Struct):
     expire_timestamp: int = int64(since=1, until=1, default=-1)
 
 
-@dataclass(slots=True)
 class GroupMetadataKey(Struct):
     group: str = string()
 
 
-@dataclass(slots=True)
 class MemberMetadata(Struct):
     member_id: str = string()
     group_instance_id: str | None = string(since=3, nullable=3, default=None)
@@ -59,7 +54,6 @@ class MemberMetadata(Struct):
     assignment: Bytes = bytes_()
 
 
-@dataclass(slots=True)
 class GroupMetadataValue(Struct):
     protocol_type: str = string()
     generation: int = int32()

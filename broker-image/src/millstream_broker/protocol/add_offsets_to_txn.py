@@ -5,13 +5,10 @@ v3 is flexible.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, int16, int32, int64, string
 
 
-@dataclass(slots=True)
 class AddOffsetsToTxnRequest(Struct):
     transactional_id: str = string()
     producer_id: int = int64()
@@ -19,7 +16,6 @@ class AddOffsetsToTxnRequest(Struct):
     group_id: str = string()
 
 
-@dataclass(slots=True)
 class AddOffsetsToTxnResponse(Struct):
     throttle_time_ms: int = int32()
     error_code: int = int16()

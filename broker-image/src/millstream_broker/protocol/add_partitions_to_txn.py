@@ -5,19 +5,15 @@ v3 is flexible. Kafka's v4 and later batch the requests of brokers for one anoth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, int16, int32, int64, string
 
 
-@dataclass(slots=True)
 class AddPartitionsToTxnTopic(Struct):
     name: str = string()
     partitions: list[int] = array("int32")
 
 
-@dataclass(slots=True)
 class AddPartitionsToTxnRequest(Struct):
     v3_and_below_transactional_id: str = string()
     v3_and_below_producer_id: int = int64()
@@ -25,19 +21,16 @@ class AddPartitionsToTxnRequest(Struct):
     v3_and_below_topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic)
 
 
-@dataclass(slots=True)
 class AddPartitionsToTxnPartitionResult(Struct):
     partition_index: int = int32()
     partition_error_code: int = int16()
 
 
-@dataclass(slots=True)
 class AddPartitionsToTxnTopicResult(Struct):
     name: str = string()
     results_by_partition: list[AddPartitionsToTxnPartitionResult] = array(AddPartitionsToTxnPartitionResult)
 
 
-@dataclass(slots=True)
 class AddPartitionsToTxnResponse(Struct):
     throttle_time_ms: int = int32()
     results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult)

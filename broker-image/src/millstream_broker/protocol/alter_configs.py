@@ -5,32 +5,26 @@ v2 is flexible. IncrementalAlterConfigs has taken its place (KIP-339).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, boolean, int8, int16, int32, string
 
 
-@dataclass(slots=True)
 class AlterableConfig(Struct):
     name: str = string()
     value: str | None = string(nullable=0)
 
 
-@dataclass(slots=True)
 class AlterConfigsResource(Struct):
     resource_type: int = int8()
     resource_name: str = string()
     configs: list[AlterableConfig] = array(AlterableConfig)
 
 
-@dataclass(slots=True)
 class AlterConfigsRequest(Struct):
     resources: list[AlterConfigsResource] = array(AlterConfigsResource)
     validate_only: bool = boolean()
 
 
-@dataclass(slots=True)
 class AlterConfigsResourceResponse(Struct):
     error_code: int = int16()
     error_message: str | None = string(nullable=0)
@@ -38,7 +32,6 @@ class AlterConfigsResourceResponse(Struct):
     resource_name: str = string()
 
 
-@dataclass(slots=True)
 class AlterConfigsResponse(Struct):
     throttle_time_ms: int = int32()
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)

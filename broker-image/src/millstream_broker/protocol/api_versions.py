@@ -7,40 +7,33 @@ with error 35 (UNSUPPORTED_VERSION) and the api_keys, and the response header is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, boolean, int16, int32, int64, string
 
 
-@dataclass(slots=True)
 class ApiVersionsRequest(Struct):
     client_software_name: str = string(since=3)
     client_software_version: str = string(since=3)
 
 
-@dataclass(slots=True)
 class ApiVersion(Struct):
     api_key: int = int16()
     min_version: int = int16()
     max_version: int = int16()
 
 
-@dataclass(slots=True)
 class SupportedFeatureKey(Struct):
     name: str = string()
     min_version: int = int16()
     max_version: int = int16()
 
 
-@dataclass(slots=True)
 class FinalizedFeatureKey(Struct):
     name: str = string()
     max_version_level: int = int16()
     min_version_level: int = int16()
 
 
-@dataclass(slots=True)
 class ApiVersionsResponse(Struct):
     error_code: int = int16()
     api_keys: list[ApiVersion] = array(ApiVersion)

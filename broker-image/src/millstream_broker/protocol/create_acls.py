@@ -5,13 +5,10 @@ v1 adds pattern types (KIP-290); v2 is flexible; v3 allows the resource type of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, int8, int16, int32, string
 
 
-@dataclass(slots=True)
 class AclCreation(Struct):
     resource_type: int = int8()
     resource_name: str = string()
@@ -22,18 +19,15 @@ class AclCreation(Struct):
     permission_type: int = int8()
 
 
-@dataclass(slots=True)
 class CreateAclsRequest(Struct):
     creations: list[AclCreation] = array(AclCreation)
 
 
-@dataclass(slots=True)
 class AclCreationResult(Struct):
     error_code: int = int16()
     error_message: str | None = string(nullable=0)
 
 
-@dataclass(slots=True)
 class CreateAclsResponse(Struct):
     throttle_time_ms: int = int32()
     results: list[AclCreationResult] = array(AclCreationResult)

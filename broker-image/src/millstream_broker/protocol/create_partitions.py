@@ -5,39 +5,32 @@ v2 is flexible; v3 allows THROTTLING_QUOTA_EXCEEDED.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, boolean, int16, int32, string
 
 
-@dataclass(slots=True)
 class CreatePartitionsAssignment(Struct):
     broker_ids: list[int] = array("int32")
 
 
-@dataclass(slots=True)
 class CreatePartitionsTopic(Struct):
     name: str = string()
     count: int = int32()
     assignments: list[CreatePartitionsAssignment] | None = array(CreatePartitionsAssignment, nullable=0)
 
 
-@dataclass(slots=True)
 class CreatePartitionsRequest(Struct):
     topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic)
     timeout_ms: int = int32()
     validate_only: bool = boolean()
 
 
-@dataclass(slots=True)
 class CreatePartitionsTopicResult(Struct):
     name: str = string()
     error_code: int = int16()
     error_message: str | None = string(nullable=0, default=None)
 
 
-@dataclass(slots=True)
 class CreatePartitionsResponse(Struct):
     throttle_time_ms: int = int32()
     results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult)

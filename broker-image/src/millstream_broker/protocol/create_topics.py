@@ -7,26 +7,22 @@ THROTTLING_QUOTA_EXCEEDED; v7 returns the topic id.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from .api import Api
 from .schema import Struct, array, boolean, int8, int16, int32, string, uuid_
 
 
-@dataclass(slots=True)
 class CreatableReplicaAssignment(Struct):
     partition_index: int = int32()
     broker_ids: list[int] = array("int32")
 
 
-@dataclass(slots=True)
 class CreatableTopicConfig(Struct):
     name: str = string()
     value: str | None = string(nullable=0)
 
 
-@dataclass(slots=True)
 class CreatableTopic(Struct):
     name: str = string()
     num_partitions: int = int32()
@@ -35,14 +31,12 @@ class CreatableTopic(Struct):
     configs: list[CreatableTopicConfig] = array(CreatableTopicConfig)
 
 
-@dataclass(slots=True)
 class CreateTopicsRequest(Struct):
     topics: list[CreatableTopic] = array(CreatableTopic)
     timeout_ms: int = int32(default=60000)
     validate_only: bool = boolean(since=1)
 
 
-@dataclass(slots=True)
 class CreatableTopicConfigs(Struct):
     name: str = string()
     value: str | None = string(nullable=0)
@@ -51,7 +45,6 @@ class CreatableTopicConfigs(Struct):
     is_sensitive: bool = boolean()
 
 
-@dataclass(slots=True)
 class CreatableTopicResult(Struct):
     name: str = string()
     topic_id: UUID = uuid_(since=7)
@@ -63,7 +56,6 @@ class CreatableTopicResult(Struct):
     configs: list[CreatableTopicConfigs] | None = array(CreatableTopicConfigs, since=5, nullable=5)
 
 
-@dataclass(slots=True)
 class CreateTopicsResponse(Struct):
     throttle_time_ms: int = int32(since=2)
     topics: list[CreatableTopicResult] = array(CreatableTopicResult)

@@ -5,13 +5,10 @@ v1 adds pattern types (KIP-290); v2 is flexible; v3 allows the resource type of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, int8, int16, int32, string
 
 
-@dataclass(slots=True)
 class DeleteAclsFilter(Struct):
     resource_type_filter: int = int8()
     resource_name_filter: str | None = string(nullable=0)
@@ -22,12 +19,10 @@ class DeleteAclsFilter(Struct):
     permission_type: int = int8()
 
 
-@dataclass(slots=True)
 class DeleteAclsRequest(Struct):
     filters: list[DeleteAclsFilter] = array(DeleteAclsFilter)
 
 
-@dataclass(slots=True)
 class DeleteAclsMatchingAcl(Struct):
     error_code: int = int16()
     error_message: str | None = string(nullable=0)
@@ -40,14 +35,12 @@ class DeleteAclsMatchingAcl(Struct):
     permission_type: int = int8()
 
 
-@dataclass(slots=True)
 class DeleteAclsFilterResult(Struct):
     error_code: int = int16()
     error_message: str | None = string(nullable=0)
     matching_acls: list[DeleteAclsMatchingAcl] = array(DeleteAclsMatchingAcl)
 
 
-@dataclass(slots=True)
 class DeleteAclsResponse(Struct):
     throttle_time_ms: int = int32()
     filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult)

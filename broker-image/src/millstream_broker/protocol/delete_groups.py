@@ -5,24 +5,19 @@ v2 is flexible.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, int16, int32, string
 
 
-@dataclass(slots=True)
 class DeleteGroupsRequest(Struct):
     groups_names: list[str] = array("string")
 
 
-@dataclass(slots=True)
 class DeletableGroupResult(Struct):
     group_id: str = string()
     error_code: int = int16()
 
 
-@dataclass(slots=True)
 class DeleteGroupsResponse(Struct):
     throttle_time_ms: int = int32()
     results: list[DeletableGroupResult] = array(DeletableGroupResult)

@@ -5,44 +5,36 @@ v2 is flexible.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, int16, int32, int64, string
 
 
-@dataclass(slots=True)
 class DeleteRecordsPartition(Struct):
     partition_index: int = int32()
     offset: int = int64()
 
 
-@dataclass(slots=True)
 class DeleteRecordsTopic(Struct):
     name: str = string()
     partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition)
 
 
-@dataclass(slots=True)
 class DeleteRecordsRequest(Struct):
     topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic)
     timeout_ms: int = int32()
 
 
-@dataclass(slots=True)
 class DeleteRecordsPartitionResult(Struct):
     partition_index: int = int32()
     low_watermark: int = int64()
     error_code: int = int16()
 
 
-@dataclass(slots=True)
 class DeleteRecordsTopicResult(Struct):
     name: str = string()
     partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult)
 
 
-@dataclass(slots=True)
 class DeleteRecordsResponse(Struct):
     throttle_time_ms: int = int32()
     topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult)

@@ -6,27 +6,23 @@ topic_names (KIP-516).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from .api import Api
 from .schema import Struct, array, int16, int32, string, uuid_
 
 
-@dataclass(slots=True)
 class DeleteTopicState(Struct):
     name: str | None = string(nullable=0, default=None)
     topic_id: UUID = uuid_()
 
 
-@dataclass(slots=True)
 class DeleteTopicsRequest(Struct):
     topics: list[DeleteTopicState] = array(DeleteTopicState, since=6)
     topic_names: list[str] = array("string", until=5)
     timeout_ms: int = int32()
 
 
-@dataclass(slots=True)
 class DeletableTopicResult(Struct):
     name: str | None = string(nullable=6)
     topic_id: UUID = uuid_(since=6)
@@ -34,7 +30,6 @@ class DeletableTopicResult(Struct):
     error_message: str | None = string(since=5, nullable=5, default=None)
 
 
-@dataclass(slots=True)
 class DeleteTopicsResponse(Struct):
     throttle_time_ms: int = int32(since=1)
     responses: list[DeletableTopicResult] = array(DeletableTopicResult)

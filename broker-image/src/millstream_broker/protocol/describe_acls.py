@@ -5,13 +5,10 @@ v1 adds pattern types (KIP-290); v2 is flexible; v3 allows the resource type of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, int8, int16, int32, string
 
 
-@dataclass(slots=True)
 class DescribeAclsRequest(Struct):
     resource_type_filter: int = int8()
     resource_name_filter: str | None = string(nullable=0)
@@ -22,7 +19,6 @@ class DescribeAclsRequest(Struct):
     permission_type: int = int8()
 
 
-@dataclass(slots=True)
 class AclDescription(Struct):
     principal: str = string()
     host: str = string()
@@ -30,7 +26,6 @@ class AclDescription(Struct):
     permission_type: int = int8()
 
 
-@dataclass(slots=True)
 class DescribeAclsResource(Struct):
     resource_type: int = int8()
     resource_name: str = string()
@@ -38,7 +33,6 @@ class DescribeAclsResource(Struct):
     acls: list[AclDescription] = array(AclDescription)
 
 
-@dataclass(slots=True)
 class DescribeAclsResponse(Struct):
     throttle_time_ms: int = int32()
     error_code: int = int16()

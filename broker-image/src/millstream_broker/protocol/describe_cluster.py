@@ -5,19 +5,15 @@ Flexible from v0. v1 asks for brokers (endpoint_type 1) or controllers (2) (KIP-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, boolean, int8, int16, int32, string
 
 
-@dataclass(slots=True)
 class DescribeClusterRequest(Struct):
     include_cluster_authorized_operations: bool = boolean()
     endpoint_type: int = int8(since=1, default=1)
 
 
-@dataclass(slots=True)
 class DescribeClusterBroker(Struct):
     broker_id: int = int32()
     host: str = string()
@@ -25,7 +21,6 @@ class DescribeClusterBroker(Struct):
     rack: str | None = string(nullable=0, default=None)
 
 
-@dataclass(slots=True)
 class DescribeClusterResponse(Struct):
     throttle_time_ms: int = int32()
     error_code: int = int16()

@@ -6,34 +6,28 @@ flexible. config_source: 1 topic, 2 dynamic broker, 3 dynamic default broker, 4 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, boolean, int8, int16, int32, string
 
 
-@dataclass(slots=True)
 class DescribeConfigsResource(Struct):
     resource_type: int = int8()
     resource_name: str = string()
     configuration_keys: list[str] | None = array("string", nullable=0)
 
 
-@dataclass(slots=True)
 class DescribeConfigsRequest(Struct):
     resources: list[DescribeConfigsResource] = array(DescribeConfigsResource)
     include_synonyms: bool = boolean(since=1)
     include_documentation: bool = boolean(since=3)
 
 
-@dataclass(slots=True)
 class DescribeConfigsSynonym(Struct):
     name: str = string()
     value: str | None = string(nullable=0)
     source: int = int8()
 
 
-@dataclass(slots=True)
 class DescribeConfigsResourceResult(Struct):
     name: str = string()
     value: str | None = string(nullable=0)
@@ -46,7 +40,6 @@ class DescribeConfigsResourceResult(Struct):
     documentation: str | None = string(since=3, nullable=0)
 
 
-@dataclass(slots=True)
 class DescribeConfigsResult(Struct):
     error_code: int = int16()
     error_message: str | None = string(nullable=0)
@@ -55,7 +48,6 @@ class DescribeConfigsResult(Struct):
     configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult)
 
 
-@dataclass(slots=True)
 class DescribeConfigsResponse(Struct):
     throttle_time_ms: int = int32()
     results: list[DescribeConfigsResult] = array(DescribeConfigsResult)

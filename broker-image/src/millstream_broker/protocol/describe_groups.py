@@ -5,19 +5,15 @@ v1 adds throttle_time_ms; v3 authorized operations (KIP-430); v4 static members 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Bytes, Struct, array, boolean, bytes_, int16, int32, string
 
 
-@dataclass(slots=True)
 class DescribeGroupsRequest(Struct):
     groups: list[str] = array("string")
     include_authorized_operations: bool = boolean(since=3)
 
 
-@dataclass(slots=True)
 class DescribedGroupMember(Struct):
     member_id: str = string()
     group_instance_id: str | None = string(since=4, nullable=4, default=None)
@@ -27,7 +23,6 @@ class DescribedGroupMember(Struct):
     member_assignment: Bytes = bytes_()
 
 
-@dataclass(slots=True)
 class DescribedGroup(Struct):
     error_code: int = int16()
     group_id: str = string()
@@ -38,7 +33,6 @@ class DescribedGroup(Struct):
     authorized_operations: int = int32(since=3, default=-2147483648)
 
 
-@dataclass(slots=True)
 class DescribeGroupsResponse(Struct):
     throttle_time_ms: int = int32(since=1)
     groups: list[DescribedGroup] = array(DescribedGroup)

@@ -5,24 +5,19 @@ v2 is flexible; v3 adds a top-level error; v4 the folder's total and usable byte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, boolean, int16, int32, int64, string
 
 
-@dataclass(slots=True)
 class DescribableLogDirTopic(Struct):
     topic: str = string()
     partitions: list[int] = array("int32")
 
 
-@dataclass(slots=True)
 class DescribeLogDirsRequest(Struct):
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable=0)
 
 
-@dataclass(slots=True)
 class DescribeLogDirsPartition(Struct):
     partition_index: int = int32()
     partition_size: int = int64()
@@ -30,13 +25,11 @@ class DescribeLogDirsPartition(Struct):
     is_future_key: bool = boolean()
 
 
-@dataclass(slots=True)
 class DescribeLogDirsTopic(Struct):
     name: str = string()
     partitions: list[DescribeLogDirsPartition] = array(DescribeLogDirsPartition)
 
 
-@dataclass(slots=True)
 class DescribeLogDirsResult(Struct):
     error_code: int = int16()
     log_dir: str = string()
@@ -45,7 +38,6 @@ class DescribeLogDirsResult(Struct):
     usable_bytes: int = int64(since=4, default=-1)
 
 
-@dataclass(slots=True)
 class DescribeLogDirsResponse(Struct):
     throttle_time_ms: int = int32()
     error_code: int = int16(since=3)

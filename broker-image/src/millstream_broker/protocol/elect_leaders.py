@@ -5,39 +5,32 @@ v1 adds election_type and a top-level error; v2 is flexible.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, int8, int16, int32, string
 
 
-@dataclass(slots=True)
 class TopicPartitions(Struct):
     topic: str = string()
     partitions: list[int] = array("int32")
 
 
-@dataclass(slots=True)
 class ElectLeadersRequest(Struct):
     election_type: int = int8(since=1)
     topic_partitions: list[TopicPartitions] | None = array(TopicPartitions, nullable=0)
     timeout_ms: int = int32(default=60000)
 
 
-@dataclass(slots=True)
 class PartitionResult(Struct):
     partition_id: int = int32()
     error_code: int = int16()
     error_message: str | None = string(nullable=0)
 
 
-@dataclass(slots=True)
 class ReplicaElectionResult(Struct):
     topic: str = string()
     partition_result: list[PartitionResult] = array(PartitionResult)
 
 
-@dataclass(slots=True)
 class ElectLeadersResponse(Struct):
     throttle_time_ms: int = int32()
     error_code: int = int16(since=1)

@@ -5,13 +5,10 @@ v3 is flexible. Kafka's v5 raises the epoch with every transaction (KIP-890), an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, boolean, int16, int32, int64, string
 
 
-@dataclass(slots=True)
 class EndTxnRequest(Struct):
     transactional_id: str = string()
     producer_id: int = int64()
@@ -19,7 +16,6 @@ class EndTxnRequest(Struct):
     committed: bool = boolean()
 
 
-@dataclass(slots=True)
 class EndTxnResponse(Struct):
     throttle_time_ms: int = int32()
     error_code: int = int16()

@@ -7,13 +7,10 @@ leader say where logs diverge (KIP-595).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Bytes, Sized, Struct, array, int8, int16, int32, int64, records, string, struct
 
 
-@dataclass(slots=True)
 class FetchPartition(Struct):
     partition: int = int32()
     current_leader_epoch: int = int32(since=9, default=-1)
@@ -23,19 +20,16 @@ class FetchPartition(Struct):
     partition_max_bytes: int = int32()
 
 
-@dataclass(slots=True)
 class FetchTopic(Struct):
     topic: str = string()
     partitions: list[FetchPartition] = array(FetchPartition)
 
 
-@dataclass(slots=True)
 class ForgottenTopic(Struct):
     topic: str = string()
     partitions: list[int] = array("int32")
 
 
-@dataclass(slots=True)
 class FetchRequest(Struct):
     cluster_id: str | None = string(since=12, nullable=12, tag=0, default=None)
     replica_id: int = int32(default=-1)
@@ -50,31 +44,26 @@ class FetchRequest(Struct):
     rack_id: str = string(since=11)
 
 
-@dataclass(slots=True)
 class EpochEndOffset(Struct):
     epoch: int = int32(default=-1)
     end_offset: int = int64(default=-1)
 
 
-@dataclass(slots=True)
 class LeaderIdAndEpoch(Struct):
     leader_id: int = int32(default=-1)
     leader_epoch: int = int32(default=-1)
 
 
-@dataclass(slots=True)
 class SnapshotId(Struct):
     end_offset: int = int64(default=-1)
     epoch: int = int32(default=-1)
 
 
-@dataclass(slots=True)
 class AbortedTransaction(Struct):
     producer_id: int = int64()
     first_offset: int = int64()
 
 
-@dataclass(slots=True)
 class PartitionData(Struct):
     partition_index: int = int32()
     error_code: int = int16()
@@ -89,13 +78,11 @@ class PartitionData(Struct):
     records: Bytes | Sized | None = records()
 
 
-@dataclass(slots=True)
 class FetchableTopicResponse(Struct):
     topic: str = string()
     partitions: list[PartitionData] = array(PartitionData)
 
 
-@dataclass(slots=True)
 class FetchResponse(Struct):
     throttle_time_ms: int = int32()
     error_code: int = int16(since=7)

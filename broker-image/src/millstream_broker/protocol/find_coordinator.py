@@ -5,20 +5,16 @@ v1 adds key_type; v3 is flexible; v4 asks for many keys at once, in coordinator_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, int8, int16, int32, string
 
 
-@dataclass(slots=True)
 class FindCoordinatorRequest(Struct):
     key: str = string(until=3)
     key_type: int = int8(since=1)
     coordinator_keys: list[str] = array("string", since=4)
 
 
-@dataclass(slots=True)
 class Coordinator(Struct):
     key: str = string()
     node_id: int = int32()
@@ -28,7 +24,6 @@ class Coordinator(Struct):
     error_message: str | None = string(nullable=0)
 
 
-@dataclass(slots=True)
 class FindCoordinatorResponse(Struct):
     throttle_time_ms: int = int32(since=1)
     error_code: int = int16(until=3)

@@ -5,13 +5,10 @@ v1 adds throttle_time_ms; v3 static members (KIP-345); v4 is flexible.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, int16, int32, string
 
 
-@dataclass(slots=True)
 class HeartbeatRequest(Struct):
     group_id: str = string()
     generation_id: int = int32()
@@ -19,7 +16,6 @@ class HeartbeatRequest(Struct):
     group_instance_id: str | None = string(since=3, nullable=3, default=None)
 
 
-@dataclass(slots=True)
 class HeartbeatResponse(Struct):
     throttle_time_ms: int = int32(since=1)
     error_code: int = int16()

@@ -5,33 +5,27 @@ config_operation: 0 set, 1 delete, 2 append, 3 subtract (the last two on lists).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, boolean, int8, int16, int32, string
 
 
-@dataclass(slots=True)
 class AlterableConfig(Struct):
     name: str = string()
     config_operation: int = int8()
     value: str | None = string(nullable=0)
 
 
-@dataclass(slots=True)
 class AlterConfigsResource(Struct):
     resource_type: int = int8()
     resource_name: str = string()
     configs: list[AlterableConfig] = array(AlterableConfig)
 
 
-@dataclass(slots=True)
 class IncrementalAlterConfigsRequest(Struct):
     resources: list[AlterConfigsResource] = array(AlterConfigsResource)
     validate_only: bool = boolean()
 
 
-@dataclass(slots=True)
 class AlterConfigsResourceResponse(Struct):
     error_code: int = int16()
     error_message: str | None = string(nullable=0)
@@ -39,7 +33,6 @@ class AlterConfigsResourceResponse(Struct):
     resource_name: str = string()
 
 
-@dataclass(slots=True)
 class IncrementalAlterConfigsResponse(Struct):
     throttle_time_ms: int = int32()
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)

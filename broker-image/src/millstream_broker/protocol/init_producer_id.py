@@ -5,13 +5,10 @@ v2 is flexible; v3 sends the producer's current id and epoch, to raise it (KIP-3
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, int16, int32, int64, string
 
 
-@dataclass(slots=True)
 class InitProducerIdRequest(Struct):
     transactional_id: str | None = string(nullable=0)
     transaction_timeout_ms: int = int32()
@@ -19,7 +16,6 @@ class InitProducerIdRequest(Struct):
     producer_epoch: int = int16(since=3, default=-1)
 
 
-@dataclass(slots=True)
 class InitProducerIdResponse(Struct):
     throttle_time_ms: int = int32()
     error_code: int = int16()

@@ -7,19 +7,15 @@ v8 sends a reason (KIP-800); v9 lets a static leader skip the assignment.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Bytes, Struct, array, boolean, bytes_, int16, int32, string
 
 
-@dataclass(slots=True)
 class JoinGroupRequestProtocol(Struct):
     name: str = string()
     metadata: Bytes = bytes_()
 
 
-@dataclass(slots=True)
 class JoinGroupRequest(Struct):
     group_id: str = string()
     session_timeout_ms: int = int32()
@@ -31,14 +27,12 @@ class JoinGroupRequest(Struct):
     reason: str | None = string(since=8, nullable=8, default=None)
 
 
-@dataclass(slots=True)
 class JoinGroupResponseMember(Struct):
     member_id: str = string()
     group_instance_id: str | None = string(since=5, nullable=5, default=None)
     metadata: Bytes = bytes_()
 
 
-@dataclass(slots=True)
 class JoinGroupResponse(Struct):
     throttle_time_ms: int = int32(since=2)
     error_code: int = int16()

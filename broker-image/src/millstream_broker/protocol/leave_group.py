@@ -6,34 +6,28 @@ a reason (KIP-800).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, int16, int32, string
 
 
-@dataclass(slots=True)
 class MemberIdentity(Struct):
     member_id: str = string()
     group_instance_id: str | None = string(nullable=0, default=None)
     reason: str | None = string(since=5, nullable=5, default=None)
 
 
-@dataclass(slots=True)
 class LeaveGroupRequest(Struct):
     group_id: str = string()
     member_id: str = string(until=2)
     members: list[MemberIdentity] = array(MemberIdentity, since=3)
 
 
-@dataclass(slots=True)
 class MemberResponse(Struct):
     member_id: str = string()
     group_instance_id: str | None = string(nullable=0)
     error_code: int = int16()
 
 
-@dataclass(slots=True)
 class LeaveGroupResponse(Struct):
     throttle_time_ms: int = int32(since=1)
     error_code: int = int16()

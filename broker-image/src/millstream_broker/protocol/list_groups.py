@@ -5,25 +5,20 @@ v1 adds throttle_time_ms; v3 is flexible; v4 filters by state and returns it (KI
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, int16, int32, string
 
 
-@dataclass(slots=True)
 class ListGroupsRequest(Struct):
     states_filter: list[str] = array("string", since=4)
 
 
-@dataclass(slots=True)
 class ListedGroup(Struct):
     group_id: str = string()
     protocol_type: str = string()
     group_state: str = string(since=4)
 
 
-@dataclass(slots=True)
 class ListGroupsResponse(Struct):
     throttle_time_ms: int = int32(since=1)
     error_code: int = int16()

@@ -6,33 +6,27 @@ v5 allows OFFSET_NOT_AVAILABLE; v6 is flexible; v7 adds the largest timestamp (K
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, int8, int16, int32, int64, string
 
 
-@dataclass(slots=True)
 class ListOffsetsPartition(Struct):
     partition_index: int = int32()
     current_leader_epoch: int = int32(since=4, default=-1)
     timestamp: int = int64()
 
 
-@dataclass(slots=True)
 class ListOffsetsTopic(Struct):
     name: str = string()
     partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition)
 
 
-@dataclass(slots=True)
 class ListOffsetsRequest(Struct):
     replica_id: int = int32()
     isolation_level: int = int8(since=2)
     topics: list[ListOffsetsTopic] = array(ListOffsetsTopic)
 
 
-@dataclass(slots=True)
 class ListOffsetsPartitionResponse(Struct):
     partition_index: int = int32()
     error_code: int = int16()
@@ -41,13 +35,11 @@ class ListOffsetsPartitionResponse(Struct):
     leader_epoch: int = int32(since=4, default=-1)
 
 
-@dataclass(slots=True)
 class ListOffsetsTopicResponse(Struct):
     name: str = string()
     partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse)
 
 
-@dataclass(slots=True)
 class ListOffsetsResponse(Struct):
     throttle_time_ms: int = int32(since=2)
     topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse)

@@ -5,19 +5,15 @@ Flexible from v0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, int16, int32, string
 
 
-@dataclass(slots=True)
 class ListPartitionReassignmentsTopics(Struct):
     name: str = string()
     partition_indexes: list[int] = array("int32")
 
 
-@dataclass(slots=True)
 class ListPartitionReassignmentsRequest(Struct):
     timeout_ms: int = int32(default=60000)
     topics: list[ListPartitionReassignmentsTopics] | None = array(
@@ -25,7 +21,6 @@ class ListPartitionReassignmentsRequest(Struct):
     )
 
 
-@dataclass(slots=True)
 class OngoingPartitionReassignment(Struct):
     partition_index: int = int32()
     replicas: list[int] = array("int32")
@@ -33,13 +28,11 @@ class OngoingPartitionReassignment(Struct):
     removing_replicas: list[int] = array("int32")
 
 
-@dataclass(slots=True)
 class OngoingTopicReassignment(Struct):
     name: str = string()
     partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment)
 
 
-@dataclass(slots=True)
 class ListPartitionReassignmentsResponse(Struct):
     throttle_time_ms: int = int32()
     error_code: int = int16()

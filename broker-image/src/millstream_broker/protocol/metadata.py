@@ -8,20 +8,17 @@ which v12 allows to ask by, with a null name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from .api import Api
 from .schema import Struct, array, boolean, int16, int32, string, uuid_
 
 
-@dataclass(slots=True)
 class MetadataRequestTopic(Struct):
     topic_id: UUID = uuid_(since=10)
     name: str | None = string(nullable=10)
 
 
-@dataclass(slots=True)
 class MetadataRequest(Struct):
     topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, nullable=1)
     allow_auto_topic_creation: bool = boolean(since=4, default=True)
@@ -29,7 +26,6 @@ class MetadataRequest(Struct):
     include_topic_authorized_operations: bool = boolean(since=8)
 
 
-@dataclass(slots=True)
 class MetadataResponseBroker(Struct):
     node_id: int = int32()
     host: str = string()
@@ -37,7 +33,6 @@ class MetadataResponseBroker(Struct):
     rack: str | None = string(since=1, nullable=1, default=None)
 
 
-@dataclass(slots=True)
 class MetadataResponsePartition(Struct):
     error_code: int = int16()
     partition_index: int = int32()
@@ -48,7 +43,6 @@ class MetadataResponsePartition(Struct):
     offline_replicas: list[int] = array("int32", since=5)
 
 
-@dataclass(slots=True)
 class MetadataResponseTopic(Struct):
     error_code: int = int16()
     name: str | None = string(nullable=12)
@@ -58,7 +52,6 @@ class MetadataResponseTopic(Struct):
     topic_authorized_operations: int = int32(since=8, default=-2147483648)
 
 
-@dataclass(slots=True)
 class MetadataResponse(Struct):
     throttle_time_ms: int = int32(since=3)
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)

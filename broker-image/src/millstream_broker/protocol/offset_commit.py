@@ -6,13 +6,10 @@ v2 to v4 carry a retention time; v3 adds throttle_time_ms; v6 committed_leader_e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, int16, int32, int64, string
 
 
-@dataclass(slots=True)
 class OffsetCommitRequestPartition(Struct):
     partition_index: int = int32()
     committed_offset: int = int64()
@@ -20,13 +17,11 @@ class OffsetCommitRequestPartition(Struct):
     committed_metadata: str | None = string(nullable=0)
 
 
-@dataclass(slots=True)
 class OffsetCommitRequestTopic(Struct):
     name: str = string()
     partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
 
 
-@dataclass(slots=True)
 class OffsetCommitRequest(Struct):
     group_id: str = string()
     generation_id_or_member_epoch: int = int32(default=-1)
@@ -36,19 +31,16 @@ class OffsetCommitRequest(Struct):
     topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic)
 
 
-@dataclass(slots=True)
 class OffsetCommitResponsePartition(Struct):
     partition_index: int = int32()
     error_code: int = int16()
 
 
-@dataclass(slots=True)
 class OffsetCommitResponseTopic(Struct):
     name: str = string()
     partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
 
 
-@dataclass(slots=True)
 class OffsetCommitResponse(Struct):
     throttle_time_ms: int = int32(since=3)
     topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)

@@ -6,31 +6,25 @@ is flexible; v7 adds require_stable (KIP-447); v8 asks for many groups at once, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, boolean, int16, int32, int64, string
 
 
-@dataclass(slots=True)
 class OffsetFetchRequestTopic(Struct):
     name: str = string()
     partition_indexes: list[int] = array("int32")
 
 
-@dataclass(slots=True)
 class OffsetFetchRequestTopics(Struct):
     name: str = string()
     partition_indexes: list[int] = array("int32")
 
 
-@dataclass(slots=True)
 class OffsetFetchRequestGroup(Struct):
     group_id: str = string()
     topics: list[OffsetFetchRequestTopics] | None = array(OffsetFetchRequestTopics, nullable=0)
 
 
-@dataclass(slots=True)
 class OffsetFetchRequest(Struct):
     group_id: str = string(until=7)
     topics: list[OffsetFetchRequestTopic] | None = array(OffsetFetchRequestTopic, until=7, nullable=2)
@@ -38,7 +32,6 @@ class OffsetFetchRequest(Struct):
     require_stable: bool = boolean(since=7)
 
 
-@dataclass(slots=True)
 class OffsetFetchResponsePartition(Struct):
     partition_index: int = int32()
     committed_offset: int = int64()
@@ -47,13 +40,11 @@ class OffsetFetchResponsePartition(Struct):
     error_code: int = int16()
 
 
-@dataclass(slots=True)
 class OffsetFetchResponseTopic(Struct):
     name: str = string()
     partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition)
 
 
-@dataclass(slots=True)
 class OffsetFetchResponsePartitions(Struct):
     partition_index: int = int32()
     committed_offset: int = int64()
@@ -62,20 +53,17 @@ class OffsetFetchResponsePartitions(Struct):
     error_code: int = int16()
 
 
-@dataclass(slots=True)
 class OffsetFetchResponseTopics(Struct):
     name: str = string()
     partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions)
 
 
-@dataclass(slots=True)
 class OffsetFetchResponseGroup(Struct):
     group_id: str = string()
     topics: list[OffsetFetchResponseTopics] = array(OffsetFetchResponseTopics)
     error_code: int = int16()
 
 
-@dataclass(slots=True)
 class OffsetFetchResponse(Struct):
     throttle_time_ms: int = int32(since=3)
     topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, until=7)

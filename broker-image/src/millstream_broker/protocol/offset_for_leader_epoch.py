@@ -6,32 +6,26 @@ flexible. A consumer that sees leader epochs in Metadata v9 and later checks its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, int16, int32, int64, string
 
 
-@dataclass(slots=True)
 class OffsetForLeaderPartition(Struct):
     partition: int = int32()
     current_leader_epoch: int = int32(default=-1)
     leader_epoch: int = int32()
 
 
-@dataclass(slots=True)
 class OffsetForLeaderTopic(Struct):
     topic: str = string()
     partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition)
 
 
-@dataclass(slots=True)
 class OffsetForLeaderEpochRequest(Struct):
     replica_id: int = int32(since=3, default=-2)
     topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic)
 
 
-@dataclass(slots=True)
 class EpochEndOffset(Struct):
     error_code: int = int16()
     partition: int = int32()
@@ -39,13 +33,11 @@ class EpochEndOffset(Struct):
     end_offset: int = int64(default=-1)
 
 
-@dataclass(slots=True)
 class OffsetForLeaderTopicResult(Struct):
     topic: str = string()
     partitions: list[EpochEndOffset] = array(EpochEndOffset)
 
 
-@dataclass(slots=True)
 class OffsetForLeaderEpochResponse(Struct):
     throttle_time_ms: int = int32()
     topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult)

@@ -10,25 +10,20 @@ when they are not (librdkafka issue 4956); Kafka 4.0 does the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Bytes, Struct, array, int16, int32, int64, records, string, struct
 
 
-@dataclass(slots=True)
 class PartitionProduceData(Struct):
     index: int = int32()
     records: Bytes | None = records()
 
 
-@dataclass(slots=True)
 class TopicProduceData(Struct):
     name: str = string()
     partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
-@dataclass(slots=True)
 class ProduceRequest(Struct):
     transactional_id: str | None = string(nullable=0, default=None)
     acks: int = int16()
@@ -36,19 +31,16 @@ class ProduceRequest(Struct):
     topic_data: list[TopicProduceData] = array(TopicProduceData)
 
 
-@dataclass(slots=True)
 class BatchIndexAndErrorMessage(Struct):
     batch_index: int = int32()
     batch_index_error_message: str | None = string(nullable=0, default=None)
 
 
-@dataclass(slots=True)
 class LeaderIdAndEpoch(Struct):
     leader_id: int = int32(default=-1)
     leader_epoch: int = int32(default=-1)
 
 
-@dataclass(slots=True)
 class PartitionProduceResponse(Struct):
     index: int = int32()
     error_code: int = int16()
@@ -60,13 +52,11 @@ class PartitionProduceResponse(Struct):
     current_leader: LeaderIdAndEpoch | None = struct(LeaderIdAndEpoch, since=10, tag=0)
 
 
-@dataclass(slots=True)
 class TopicProduceResponse(Struct):
     name: str = string()
     partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
 
 
-@dataclass(slots=True)
 class NodeEndpoint(Struct):
     node_id: int = int32()
     host: str = string()
@@ -74,7 +64,6 @@ class NodeEndpoint(Struct):
     rack: str | None = string(nullable=0, default=None)
 
 
-@dataclass(slots=True)
 class ProduceResponse(Struct):
     responses: list[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = int32()

@@ -5,18 +5,14 @@ v1 adds the session's lifetime, after which a client has to authenticate again (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Bytes, Struct, bytes_, int16, int64, string
 
 
-@dataclass(slots=True)
 class SaslAuthenticateRequest(Struct):
     auth_bytes: Bytes = bytes_()
 
 
-@dataclass(slots=True)
 class SaslAuthenticateResponse(Struct):
     error_code: int = int16()
     error_message: str | None = string(nullable=0)

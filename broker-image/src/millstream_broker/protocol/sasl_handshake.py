@@ -1,22 +1,18 @@
-"""SaslHandshake (key 17): the client picks a SASL mechanism (KIP-43). Never flexible.
+"""SaslHandshake (key 17): the client picks a SASL mechanism (KIP-43).
 
-After v1 the exchange goes through SaslAuthenticate; after v0 it is bare frames.
+Never flexible. After v1 the exchange goes through SaslAuthenticate; after v0 it is bare frames.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from .api import Api
 from .schema import Struct, array, int16, string
 
 
-@dataclass(slots=True)
 class SaslHandshakeRequest(Struct):
     mechanism: str = string()
 
 
-@dataclass(slots=True)
 class SaslHandshakeResponse(Struct):
     error_code: int = int16()
     mechanisms: list[str] = array("string")

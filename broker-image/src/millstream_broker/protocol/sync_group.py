@@ -5,19 +5,15 @@ v1 adds throttle_time_ms; v3 static members (KIP-345); v4 is flexible; v5 adds p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Bytes, Struct, array, bytes_, int16, int32, string
 
 
-@dataclass(slots=True)
 class SyncGroupRequestAssignment(Struct):
     member_id: str = string()
     assignment: Bytes = bytes_()
 
 
-@dataclass(slots=True)
 class SyncGroupRequest(Struct):
     group_id: str = string()
     generation_id: int = int32()
@@ -28,7 +24,6 @@ class SyncGroupRequest(Struct):
     assignments: list[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment)
 
 
-@dataclass(slots=True)
 class SyncGroupResponse(Struct):
     throttle_time_ms: int = int32(since=1)
     error_code: int = int16()

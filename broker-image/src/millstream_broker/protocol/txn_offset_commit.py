@@ -5,13 +5,10 @@ v2 adds committed_leader_epoch (KIP-320); v3 is flexible and carries the member,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, int16, int32, int64, string
 
 
-@dataclass(slots=True)
 class TxnOffsetCommitRequestPartition(Struct):
     partition_index: int = int32()
     committed_offset: int = int64()
@@ -19,13 +16,11 @@ class TxnOffsetCommitRequestPartition(Struct):
     committed_metadata: str | None = string(nullable=0)
 
 
-@dataclass(slots=True)
 class TxnOffsetCommitRequestTopic(Struct):
     name: str = string()
     partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition)
 
 
-@dataclass(slots=True)
 class TxnOffsetCommitRequest(Struct):
     transactional_id: str = string()
     group_id: str = string()
@@ -37,19 +32,16 @@ class TxnOffsetCommitRequest(Struct):
     topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic)
 
 
-@dataclass(slots=True)
 class TxnOffsetCommitResponsePartition(Struct):
     partition_index: int = int32()
     error_code: int = int16()
 
 
-@dataclass(slots=True)
 class TxnOffsetCommitResponseTopic(Struct):
     name: str = string()
     partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition)
 
 
-@dataclass(slots=True)
 class TxnOffsetCommitResponse(Struct):
     throttle_time_ms: int = int32()
     topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)

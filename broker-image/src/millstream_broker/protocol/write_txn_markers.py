@@ -5,19 +5,15 @@ v1 is flexible.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .api import Api
 from .schema import Struct, array, boolean, int16, int32, int64, string
 
 
-@dataclass(slots=True)
 class WritableTxnMarkerTopic(Struct):
     name: str = string()
     partition_indexes: list[int] = array("int32")
 
 
-@dataclass(slots=True)
 class WritableTxnMarker(Struct):
     producer_id: int = int64()
     producer_epoch: int = int16()
@@ -26,30 +22,25 @@ class WritableTxnMarker(Struct):
     coordinator_epoch: int = int32()
 
 
-@dataclass(slots=True)
 class WriteTxnMarkersRequest(Struct):
     markers: list[WritableTxnMarker] = array(WritableTxnMarker)
 
 
-@dataclass(slots=True)
 class WritableTxnMarkerPartitionResult(Struct):
     partition_index: int = int32()
     error_code: int = int16()
 
 
-@dataclass(slots=True)
 class WritableTxnMarkerTopicResult(Struct):
     name: str = string()
     partitions: list[WritableTxnMarkerPartitionResult] = array(WritableTxnMarkerPartitionResult)
 
 
-@dataclass(slots=True)
 class WritableTxnMarkerResult(Struct):
     producer_id: int = int64()
     topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult)
 
 
-@dataclass(slots=True)
 class WriteTxnMarkersResponse(Struct):
     markers: list[WritableTxnMarkerResult] = array(WritableTxnMarkerResult)
 

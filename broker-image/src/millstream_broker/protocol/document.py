@@ -1,0 +1,257 @@
+"""Writes docs/protocol.md: which APIs and versions the broker answers, beside Apache Kafka 4.1.
+
+    python -m millstream_broker.protocol.document > docs/protocol.md
+
+The first table is made of what is registered in ``api``, as ApiVersions itself is. Whatever Kafka has and we have
+not must be explained here: ``page`` raises for a gap without a reason, and for a reason without a gap.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any, Final
+
+from .api import Api
+from .registry import APIS
+
+KAFKA: Final[dict[str, tuple[int, int, int]]] = {
+    "Produce": (0, 0, 13),
+    "Fetch": (1, 4, 18),
+    "ListOffsets": (2, 1, 10),
+    "Metadata": (3, 0, 13),
+    "OffsetCommit": (8, 2, 9),
+    "OffsetFetch": (9, 1, 9),
+    "FindCoordinator": (10, 0, 6),
+    "JoinGroup": (11, 0, 9),
+    "Heartbeat": (12, 0, 4),
+    "LeaveGroup": (13, 0, 5),
+    "SyncGroup": (14, 0, 5),
+    "DescribeGroups": (15, 0, 6),
+    "ListGroups": (16, 0, 5),
+    "SaslHandshake": (17, 0, 1),
+    "ApiVersions": (18, 0, 4),
+    "CreateTopics": (19, 2, 7),
+    "DeleteTopics": (20, 1, 6),
+    "DeleteRecords": (21, 0, 2),
+    "InitProducerId": (22, 0, 5),
+    "OffsetForLeaderEpoch": (23, 2, 4),
+    "AddPartitionsToTxn": (24, 0, 5),
+    "AddOffsetsToTxn": (25, 0, 4),
+    "EndTxn": (26, 0, 5),
+    "WriteTxnMarkers": (27, 1, 1),
+    "TxnOffsetCommit": (28, 0, 5),
+    "DescribeAcls": (29, 1, 3),
+    "CreateAcls": (30, 1, 3),
+    "DeleteAcls": (31, 1, 3),
+    "DescribeConfigs": (32, 1, 4),
+    "AlterConfigs": (33, 0, 2),
+    "AlterReplicaLogDirs": (34, 1, 2),
+    "DescribeLogDirs": (35, 1, 4),
+    "SaslAuthenticate": (36, 0, 2),
+    "CreatePartitions": (37, 0, 3),
+    "CreateDelegationToken": (38, 1, 3),
+    "RenewDelegationToken": (39, 1, 2),
+    "ExpireDelegationToken": (40, 1, 2),
+    "DescribeDelegationToken": (41, 1, 3),
+    "DeleteGroups": (42, 0, 2),
+    "ElectLeaders": (43, 0, 2),
+    "IncrementalAlterConfigs": (44, 0, 1),
+    "AlterPartitionReassignments": (45, 0, 1),
+    "ListPartitionReassignments": (46, 0, 0),
+    "OffsetDelete": (47, 0, 0),
+    "DescribeClientQuotas": (48, 0, 1),
+    "AlterClientQuotas": (49, 0, 1),
+    "DescribeUserScramCredentials": (50, 0, 0),
+    "AlterUserScramCredentials": (51, 0, 0),
+    "DescribeQuorum": (55, 0, 2),
+    "UpdateFeatures": (57, 0, 2),
+    "DescribeCluster": (60, 0, 2),
+    "DescribeProducers": (61, 0, 0),
+    "UnregisterBroker": (64, 0, 0),
+    "DescribeTransactions": (65, 0, 0),
+    "ListTransactions": (66, 0, 2),
+    "ConsumerGroupHeartbeat": (68, 0, 1),
+    "ConsumerGroupDescribe": (69, 0, 1),
+    "ListConfigResources": (74, 0, 1),
+    "DescribeTopicPartitions": (75, 0, 0),
+    "ShareGroupHeartbeat": (76, 1, 1),
+    "ShareGroupDescribe": (77, 1, 1),
+    "ShareFetch": (78, 1, 1),
+    "ShareAcknowledge": (79, 1, 1),
+    "AddRaftVoter": (80, 0, 0),
+    "RemoveRaftVoter": (81, 0, 0),
+    "InitializeShareGroupState": (83, 0, 0),
+    "ReadShareGroupState": (84, 0, 0),
+    "WriteShareGroupState": (85, 0, 0),
+    "DeleteShareGroupState": (86, 0, 0),
+    "ReadShareGroupStateSummary": (87, 0, 0),
+    "DescribeShareGroupOffsets": (90, 0, 0),
+    "AlterShareGroupOffsets": (91, 0, 0),
+    "DeleteShareGroupOffsets": (92, 0, 0),
+}
+"""What Apache Kafka 4.1.1 answers to ApiVersions: name to key, lowest and highest version."""
+
+NEWER: Final[dict[str, str]] = {
+    "Produce": "v12 adds partitions to a transaction by writing to them (KIP-890), v13 names topics by id (KIP-516)",
+    "Fetch": "v13 names topics by id, which clients do without at v12 (KIP-516); v14 to v18 are for tiered storage, "
+    "KRaft's replicas and hints of new leaders (KIP-405, KIP-903, KIP-951, KIP-853, KIP-1166)",
+    "ListOffsets": "v8 and v9 ask for offsets of tiered storage (KIP-405, KIP-1005), v10 adds a timeout for them",
+    "Metadata": "v13 can tell a client to begin again from its bootstrap servers (KIP-1102)",
+    "OffsetCommit": "v9 is v8 for members of the newer group protocol (KIP-848)",
+    "OffsetFetch": "v9 is v8 for members of the newer group protocol (KIP-848)",
+    "FindCoordinator": "v5 is v4 with an error of KIP-890, v6 finds coordinators of share groups (KIP-932)",
+    "DescribeGroups": "v6 adds an error text for groups that do not exist (KIP-1043)",
+    "ListGroups": "v5 filters by type of group (KIP-848), of which there is one here",
+    "InitProducerId": "v5 is v4 with an error of KIP-890",
+    "AddPartitionsToTxn": "v4 and v5 are for brokers on behalf of producers (KIP-890)",
+    "AddOffsetsToTxn": "v4 is v3 with an error of KIP-890",
+    "EndTxn": "v4 and v5 raise the producer's epoch with every transaction (KIP-890)",
+    "TxnOffsetCommit": "v4 and v5 add the group to the transaction by committing (KIP-890)",
+    "AlterPartitionReassignments": "v1 can forbid a change of the replication factor (KIP-860)",
+    "DescribeCluster": "v2 lists fenced brokers too (KIP-1073), which KRaft has",
+}
+"""Versions of Kafka's that are left out, of APIs that are here."""
+
+ABSENT: Final[list[tuple[str, list[str]]]] = [
+    (
+        "Transactions come with the transaction coordinator. Until then a producer with a transactional id is "
+        "refused by InitProducerId, and idempotent producers work.",
+        ["AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit"],
+    ),
+    (
+        "What an administrator asks of running producers and transactions comes with transactions.",
+        ["DescribeProducers", "DescribeTransactions", "ListTransactions"],
+    ),
+    ("Partitions do not move between the log folders of a broker.", ["AlterReplicaLogDirs"]),
+    (
+        "Delegation tokens: nothing here needs them.",
+        [
+            "CreateDelegationToken",
+            "RenewDelegationToken",
+            "ExpireDelegationToken",
+            "DescribeDelegationToken",
+        ],
+    ),
+    ("Quotas come with security.", ["DescribeClientQuotas", "AlterClientQuotas"]),
+    (
+        "SCRAM credentials come with security.",
+        ["DescribeUserScramCredentials", "AlterUserScramCredentials"],
+    ),
+    (
+        "KRaft's quorum and its features: clusters are coordinated by ZooKeeper.",
+        ["DescribeQuorum", "UpdateFeatures", "UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"],
+    ),
+    (
+        "The newer group protocol, in which the broker assigns (KIP-848); every client has the classic one.",
+        ["ConsumerGroupHeartbeat", "ConsumerGroupDescribe"],
+    ),
+    (
+        "Share groups (KIP-932), a queue beside the log.",
+        [
+            "ShareGroupHeartbeat",
+            "ShareGroupDescribe",
+            "ShareFetch",
+            "ShareAcknowledge",
+            "InitializeShareGroupState",
+            "ReadShareGroupState",
+            "WriteShareGroupState",
+            "DeleteShareGroupState",
+            "ReadShareGroupStateSummary",
+            "DescribeShareGroupOffsets",
+            "AlterShareGroupOffsets",
+            "DeleteShareGroupOffsets",
+        ],
+    ),
+    (
+        "Clients use Metadata and DescribeConfigs where these are not there.",
+        ["DescribeTopicPartitions", "ListConfigResources"],
+    ),
+]
+"""APIs of Kafka's that are left out, by reason."""
+
+SOURCE: Final = "../broker-image/src/millstream_broker"
+
+
+def versions(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low}–{high}"
+
+
+def summary(api: Api[Any, Any]) -> str:
+    """What the API is for, from the first line of its module."""
+    text = inspect.getdoc(sys.modules[api.request.__module__]) or ""
+    return text.split("\n")[0].split(": ", 1)[1].rstrip(".")
+
+
+def check(served: dict[int, Api[Any, Any]]) -> None:
+    """Every gap has its reason, and every reason its gap."""
+    names = {api.name for api in served.values()}
+    absent = [name for _, group in ABSENT for name in group if name not in names]
+    missing = [name for name in KAFKA if name not in names]
+    if sorted(absent) != sorted(missing):
+        raise ValueError(f"ABSENT explains {sorted(absent)}, absent are {sorted(missing)}")
+    older = [api.name for api in APIS.values() if KAFKA[api.name][2] > api.versions[1]]
+    if sorted(older) != sorted(NEWER):
+        raise ValueError(f"NEWER explains {sorted(NEWER)}, older than Kafka's are {sorted(older)}")
+
+
+def page(served: dict[int, Api[Any, Any]]) -> str:
+    """The whole of docs/protocol.md for a broker that has handlers for ``served``."""
+    check(served)
+    lines = [
+        "# Kafka's protocol in Millstream",
+        "",
+        "Written by `python -m millstream_broker.protocol.document` from the broker's registered handlers; a test",
+        "holds it to them. The versions beside ours are what Apache Kafka 4.1.1 answers to ApiVersions.",
+        "",
+        "How a message is laid out, version by version, stands in [`protocol/`]"
+        f"({SOURCE}/protocol), what the broker does with it in [`api/`]({SOURCE}/api): one module an API.",
+        "",
+        f"## What is there: {len(served)} APIs",
+        "",
+        "| Key | API | Millstream | Kafka | What it does |",
+        "|---:|---|---|---|---|",
+    ]
+    for key, api in sorted(served.items()):
+        module = api.request.__module__.rsplit(".", 1)[1]
+        ours, theirs = versions(*api.versions), versions(*KAFKA[api.name][1:])
+        link = f"[{api.name}]({SOURCE}/protocol/{module}.py)"
+        lines.append(f"| {key} | {link} | {ours} | {theirs} | {summary(api)} |")
+    names = {api.name for api in served.values()}
+    lines += [
+        "",
+        "Produce is advertised from version 0 and served from 3, as Kafka 4 does it: librdkafka before 2.11.1 stops",
+        "compressing otherwise. Older versions than Kafka 4's are there where they cost nothing.",
+        "",
+        "## What is left out",
+        "",
+        "Newer versions of what is there; clients take the highest that both sides have:",
+        "",
+        "| API | Versions | Why |",
+        "|---|---|---|",
+    ]
+    for api in sorted(served.values(), key=lambda api: api.key):
+        if api.name in NEWER:
+            gap = versions(api.versions[1] + 1, KAFKA[api.name][2])
+            lines.append(f"| {api.name} | {gap} | {NEWER[api.name]} |")
+    lines += ["", "APIs that Kafka 4.1 has and Millstream has not:", "", "| APIs | Why |", "|---|---|"]
+    for reason, group in ABSENT:
+        if absent := [name for name in group if name not in names]:
+            lines.append(f"| {', '.join(absent)} | {reason} |")
+    lines += [
+        "",
+        "Nothing is claimed as a feature in ApiVersions: without `transaction.version` clients use classic",
+        "transactions. Unknown tagged fields are ignored everywhere (KIP-482).",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    from .. import api
+
+    api.load()
+    sys.stdout.write(page({key: found.api for key, found in api.HANDLERS.items()}))
+
+
+if __name__ == "__main__":
+    main()

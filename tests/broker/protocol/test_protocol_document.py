@@ -1,0 +1,47 @@
+"""docs/protocol.md says what the broker does, and what Kafka does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from millstream_broker import api
+from millstream_broker.client import Connection
+from millstream_broker.protocol import document, metadata
+from millstream_broker.protocol.registry import APIS
+from millstream_harness.kafka import KafkaProcess
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_is_current() -> None:
+    api.load()
+    written = document.page({key: found.api for key, found in api.HANDLERS.items()})
+    committed = (ROOT / "docs/protocol.md").read_text()
+    assert committed == written, "run: python -m millstream_broker.protocol.document > docs/protocol.md"
+
+
+def test_its_links_lead_somewhere() -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", (ROOT / "docs/protocol.md").read_text()):
+        assert (ROOT / "docs" / link).exists(), link
+
+
+def test_a_gap_without_a_reason_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"ABSENT explains .*, absent are .*'Metadata'"):
+        document.page({key: found for key, found in APIS.items() if found is not metadata.API})
+
+
+def test_every_key_is_kafkas() -> None:
+    assert {found.name: key for key, found in APIS.items()}.items() <= {
+        name: key for name, (key, _, _) in document.KAFKA.items()
+    }.items()
+
+
+async def test_kafkas_versions_are_what_kafka_says(kafka_jars: Path, tmp_path: Path) -> None:
+    with KafkaProcess(tmp_path) as kafka:
+        host, port = kafka.bootstrap.split(":")
+        connection = await Connection.open(host, int(port))
+        await connection.close()
+    assert connection.versions == {key: (low, high) for key, low, high in document.KAFKA.values()}
