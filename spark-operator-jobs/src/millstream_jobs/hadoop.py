@@ -32,12 +32,16 @@ class HadoopFiles:
 
     def list(self, folder: str) -> list[str]:
         with _os_errors():
-            prefix = self._fs.makeQualified(self.path(folder)).toString() + "/"
-            found = self._fs.listFiles(self.path(folder), True)
-            names = []
-            while found.hasNext():
-                names.append(found.next().getPath().toString().removeprefix(prefix))
-            return names
+            # Not listFiles: on local disks it starts a process for each file to learn its permissions.
+            listed = [
+                (status.getPath().getName(), status.isDirectory())
+                for status in self._fs.listStatus(self.path(folder))
+            ]
+        files = [name for name, is_folder in listed if not is_folder]
+        for name, is_folder in listed:
+            if is_folder:
+                files += [f"{name}/{below}" for below in self.list(f"{folder}/{name}".lstrip("/"))]
+        return files
 
     def read(self, path: str) -> bytes:
         with _os_errors():

@@ -64,7 +64,9 @@ def open_session(name: str) -> SparkSession:
     builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
         builder = builder.master("local[*]").config("spark.ui.enabled", "false")
-        builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+        builder = builder.config("spark.driver.host", "127.0.0.1").config(
+            "spark.driver.bindAddress", "127.0.0.1"
+        )
         if folder := os.environ.get("MILLSTREAM_SPARK_JARS"):
             builder = builder.config(
                 "spark.jars", ",".join(str(jar) for jar in sorted(Path(folder).glob("*.jar")))
@@ -109,8 +111,8 @@ def stage(spark: SparkSession, run: Run, folder: str) -> tuple[int, int]:
     # One file or a few for each value of the partition columns, rather than one from every task.
     rows = records.hint("rebalance", *partition_by) if partition_by else records
     with Progress(spark, run.records):
-        rows.write.mode("append").format(run.output.format.lower()).partitionBy(*partition_by).save(folder)
-    written = spark.read.schema(records.schema).format(run.output.format.lower()).load(folder)
+        rows.write.mode("append").partitionBy(*partition_by).parquet(folder)
+    written = spark.read.schema(records.schema).parquet(folder)
     return check(spark, run, written)
 
 
@@ -146,6 +148,7 @@ def has_gaps(spark: SparkSession, run: Run, part: OffsetRange) -> bool:
     config = jvm.java.util.HashMap()
     config.put("bootstrap.servers", run.bootstrap)
     config.put("default.api.timeout.ms", "20000")
+    config.put("request.timeout.ms", "15000")
     resource = jvm.org.apache.kafka.common.config.ConfigResource(
         jvm.org.apache.kafka.common.config.ConfigResource.Type.TOPIC, part.topic
     )

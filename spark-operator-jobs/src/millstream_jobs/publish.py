@@ -128,8 +128,7 @@ def finish(files: Files, manifest: Manifest) -> bool:
     staging = staging_path(manifest.run)
     if not files.exists(staging):
         return False
-    for folder in sorted({file.final.rpartition("/")[0] for file in manifest.files}):
-        files.make_folder(folder)
+    folders = {file.final.rpartition("/")[0] for file in manifest.files}
 
     def publish(file: StagedFile) -> None:
         source = f"{staging}/{manifest.attempt}/{file.staged}"
@@ -140,8 +139,8 @@ def finish(files: Files, manifest: Manifest) -> bool:
             )
 
     with ThreadPoolExecutor(PARALLEL_RENAMES) as pool:
-        for _ in pool.map(publish, manifest.files):
-            pass
+        list(pool.map(files.make_folder, sorted(folders)))
+        list(pool.map(publish, manifest.files))
     files.delete(staging)
     return True
 

@@ -6,8 +6,8 @@ that a retry reads exactly the same records:
     {"name": "flights-daily-0001",            letters, digits, ".", "_", "-"; names the run's files
      "bootstrap": "host:9092",
      "offsets": [{"topic": "flights", "partition": 0, "from": 0, "until": 56129}],    until is exclusive
-     "value": {"format": "JSON", "schema": "carrier STRING, time_hour TIMESTAMP"},    or String, Binary: no schema
-     "output": {"format": "Parquet", "path": "/lake/flights", "partitionBy": ["date"]},   or format JSON
+     "value": {"format": "JSON", "schema": "carrier STRING, time_hour TIMESTAMP"},    or Binary, without schema
+     "output": {"format": "Parquet", "path": "/lake/flights", "partitionBy": ["date"]},
      "result": "/dev/termination-log"}        a file; left out: none is written
 
 `read_run` raises `BadRun`, whose text names the field, its value and what is allowed.
@@ -34,13 +34,11 @@ class BadRun(Exception):
 
 class ValueFormat(StrEnum):
     JSON = "JSON"
-    STRING = "String"
     BINARY = "Binary"
 
 
 class OutputFormat(StrEnum):
     PARQUET = "Parquet"
-    JSON = "JSON"
 
 
 class OffsetRange(Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,12 +92,11 @@ class Result(Struct, frozen=True, rename="camel", omit_defaults=False):
 
     def encode(self) -> bytes:
         """As JSON that fits a termination message; a longer error is cut."""
-        encoded = msgspec.json.encode(self)
-        over = len(encoded) - MAX_RESULT_BYTES
-        if over <= 0:
-            return encoded
-        kept = self.error.encode("ascii", "replace")[: -over - 3].decode() + "..."
-        return msgspec.json.encode(msgspec.structs.replace(self, error=kept))
+        encoded, kept = msgspec.json.encode(self), self.error
+        while len(encoded) > MAX_RESULT_BYTES:  # how long a character is in JSON differs
+            kept = kept[: len(kept) * 9 // 10]
+            encoded = msgspec.json.encode(msgspec.structs.replace(self, error=kept + "..."))
+        return encoded
 
 
 def read_run(path: Path) -> Run:

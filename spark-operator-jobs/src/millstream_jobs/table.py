@@ -4,10 +4,10 @@ Columns: those of the value, then those of the record under names that begin wit
 
     value    format JSON: one a field of the schema (Spark's DDL), and `_corrupt_record`: the text of a value
              that is not such a JSON object, whole or in part; null otherwise. Fields that did parse are kept.
-             format String, Binary: `value`
+             format Binary: `value`, as it is
     date     if the output is partitioned by it and the value has none: the UTC day of the value's only
              TIMESTAMP column, or, where that is null or not the only one, of the record
-    record   `_topic`, `_partition`, `_offset`, `_timestamp`, `_key` (BINARY with format Binary, else STRING)
+    record   `_topic`, `_partition`, `_offset`, `_timestamp`, `_key` (bytes)
 
 Every partition has explicit offsets: Spark resolves "latest" late and on each attempt of a task again.
 """
@@ -19,7 +19,14 @@ import json
 from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType, TimestampType, _parse_datatype_string
+from pyspark.sql.types import (
+    BinaryType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    _parse_datatype_string,
+)
 
 from millstream_jobs.run import BadRun, Run, ValueFormat
 
@@ -42,7 +49,6 @@ def read(spark: SparkSession, run: Run) -> DataFrame:
     timestamps = [field.name for field in schema if isinstance(field.dataType, TimestampType)]
     own_time = [columns[timestamps[0]]] if len(timestamps) == 1 else []
     dates = [F.to_date(F.coalesce(*own_time, F.col("timestamp"))).alias("date")] if derived else []
-    key = F.col("key") if run.value.format is ValueFormat.BINARY else F.col("key").cast("string")
     return source.select(
         *(column.alias(name) for name, column in columns.items()),
         *dates,
@@ -50,7 +56,7 @@ def read(spark: SparkSession, run: Run) -> DataFrame:
         F.col("partition").alias("_partition"),
         F.col("offset").alias("_offset"),
         F.col("timestamp").alias("_timestamp"),
-        key.alias("_key"),
+        F.col("key").alias("_key"),
     )
 
 
@@ -80,7 +86,7 @@ def _source(spark: SparkSession, run: Run) -> DataFrame:
 def _schema(run: Run) -> StructType:
     """The value's columns as the user names them."""
     if run.value.format is not ValueFormat.JSON:
-        return StructType([StructField("value", StringType())])
+        return StructType([StructField("value", BinaryType())])
     given = run.value.schema
     try:
         schema = _parse_datatype_string(given)
@@ -109,12 +115,12 @@ def _value_columns(run: Run) -> dict[str, Column]:
     """Each column of the value with what it is made of."""
     if run.value.format is ValueFormat.BINARY:
         return {"value": F.col("value")}
-    if run.value.format is ValueFormat.STRING:
-        return {"value": F.col("value").cast("string")}
     columns = {field.name: F.col("parsed").getField(field.name) for field in _schema(run)}
-    # A value such as "" or "null" parses to nothing at all; a record without a value (a tombstone) is whole.
-    nothing = F.when(F.col("parsed").isNull(), F.col("text"))
-    return {**columns, CORRUPT: F.coalesce(F.col("parsed").getField(CORRUPT), nothing)}
+    # A value such as "" or "null" parses to nothing at all, bytes that are no text to replacements, unsaid.
+    # A record without a value (a tombstone) is whole. Other readers take only valid text for a STRING.
+    unsaid = F.when(F.col("parsed").isNull() | ~F.is_valid_utf8("text"), F.col("text"))
+    corrupt = F.coalesce(F.col("parsed").getField(CORRUPT), unsaid)
+    return {**columns, CORRUPT: F.make_valid_utf8(corrupt)}
 
 
 def _parsed(schema: StructType) -> Column:

@@ -1,0 +1,100 @@
+"""Batch loads as processes of their own, and the records that they load."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millstream_harness.tools import require
+
+ROOT = Path(__file__).resolve().parents[3]
+SPARK_JARS = ROOT / ".jars" / "spark"
+LOAD_TIMEOUT_S = 110.0
+
+
+def spark_jars() -> Path:
+    """The folder of Spark's Kafka source, fetched by Maven the first time."""
+    require("java")
+    done = SPARK_JARS / ".complete"
+    if not done.exists():
+        require("mvn")
+        SPARK_JARS.parent.mkdir(exist_ok=True)
+        with (SPARK_JARS.parent / ".spark.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # test processes beside this one want them too
+            subprocess.run(["make", "-s", str(done.relative_to(ROOT))], cwd=ROOT, check=True)
+    return SPARK_JARS
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """How a load ended: ``result`` is what it wrote for whoever started it, {} when nothing."""
+
+    status: int
+    stdout: str
+    stderr: str
+    result: dict[str, Any]
+
+    @property
+    def last_line(self) -> str:
+        """What it said last on stderr: on a failure, why."""
+        return self.stderr.strip().rpartition("\n")[2]
+
+
+class LoadProcess:
+    """``millstream-load`` over RUN.json in ``folder``, in a process group of its own."""
+
+    def __init__(self, folder: Path, run: Mapping[str, Any] | str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._result = folder / "result.json"
+        self._result.unlink(missing_ok=True)
+        self._out, self._err = folder / "stdout", folder / "stderr"
+        path = folder / "run.json"
+        path.write_text(run if isinstance(run, str) else json.dumps({**run, "result": str(self._result)}))
+        executable = str(Path(sys.executable).parent / "millstream-load")
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [executable, str(path)],
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                env={**os.environ, "MILLSTREAM_SPARK_JARS": str(SPARK_JARS)},
+            )
+
+    def kill(self) -> None:
+        """SIGKILL for the job and Spark's JVM, as a machine that loses both."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def wait(self) -> Loaded:
+        try:
+            status = self.process.wait(LOAD_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        result = json.loads(self._result.read_bytes()) if self._result.exists() else {}
+        return Loaded(status, self._out.read_text(), self._err.read_text(), result)
+
+
+def publish(
+    bootstrap: str, topic: str, partitions: Iterable[Iterable[tuple[bytes | None, bytes | None]]]
+) -> None:
+    """Create a topic with these keys and values in its partitions."""
+    contents = [list(records) for records in partitions]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, len(contents), 1)])[topic].result(10)
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    for partition, records in enumerate(contents):
+        for key, value in records:
+            producer.produce(topic, value, key, partition)
+    assert producer.flush(30) == 0
