@@ -65,7 +65,7 @@ class ScriptedBroker:
                 flexible = api.has_flexible_response_header(header.api_version)
                 response = encode_response_header(header.correlation_id, flexible) + body
                 writer.write(len(response).to_bytes(4, "big") + response)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
