@@ -1,0 +1,155 @@
+"""ConsumerGroup: where a group starts, its lag in records and seconds, what the status shows; all pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream_operator.kafka_admin import GroupMember, GroupState, Partition
+from millstream_operator.models import API_VERSION, ConsumerGroup, ConsumerGroupStatus, Lag, MaxLag, decode
+from millstream_operator.reconcile.group import (
+    Observed,
+    above,
+    build_status,
+    lag_by_partition,
+    lag_seconds,
+    plan_start,
+)
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
+
+
+def group(status: dict[str, Any] | None = None, **fields: Any) -> ConsumerGroup:
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": "ConsumerGroup",
+        "metadata": {"name": "watch"},
+        "spec": {"clusterRef": {"name": "default"}, **fields},
+        "status": status or {},
+    }
+    decoded = decode(document)
+    assert isinstance(decoded, ConsumerGroup)
+    return decoded
+
+
+def as_json(status: ConsumerGroupStatus) -> dict[str, Any]:
+    """The status as the API server has it."""
+    decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(status))
+    return decoded
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "committed", "expected"),
+    [
+        ({"topics": ["a", "b"], "startAt": "Earliest"}, "Dead", {}, (A0, A1, B0)),
+        ({"topics": ["a", "b"], "startAt": "Latest"}, "Empty", {A0: 5}, (B0,)),
+        ({"topics": ["a", "missing"], "startAt": "Latest"}, "Empty", {}, (A0, A1)),
+        ({"topics": ["a"], "startAt": "Earliest"}, "Stable", {}, ()),
+        ({"topics": ["a"]}, "Empty", {}, ()),
+        ({"topics": ["a"], "startAt": "Earliest"}, "Empty", {A1: 0}, ()),
+    ],
+    ids=["all", "only topics without any", "existing topics only", "not under members", "not asked", "once"],
+)
+def test_where_it_starts(
+    fields: dict[str, Any], state: str, committed: dict[Partition, int], expected: tuple[Partition, ...]
+) -> None:
+    assert plan_start(group(**fields).spec, state, committed, {"a": 2, "b": 1}) == expected
+
+
+def test_lag_is_end_minus_committed() -> None:
+    observed = Observed(GroupState("Empty", ()), {A0: 5, A1: 9, B0: 4}, {A0: 8, A1: 8})
+    assert lag_by_partition(observed) == {A0: 3, A1: 0}
+
+
+class Log:
+    """ListOffsets by time over records of the given ages in seconds, oldest first."""
+
+    def __init__(self, now_ms: int, ages: Mapping[Partition, list[int]]) -> None:
+        self.times = {
+            p: [now_ms - age * 1000 for age in sorted(seconds, reverse=True)] for p, seconds in ages.items()
+        }
+        self.calls = 0
+
+    def find(self, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
+        self.calls += 1
+        found = {}
+        for partition, when in wanted.items():
+            late = [offset for offset, time in enumerate(self.times[partition]) if time >= when]
+            found[partition] = late[0] if late else -1
+        return found
+
+
+@given(
+    ages=st.lists(st.integers(0, 400_000_000), min_size=1, max_size=20),
+    other=st.lists(st.integers(0, 1000), min_size=1, max_size=5),
+    data=st.data(),
+)
+def test_lag_in_seconds_is_the_age_of_the_oldest_unread_record(
+    ages: list[int], other: list[int], data: st.DataObject
+) -> None:
+    now_ms = 1_800_000_000_000
+    log = Log(now_ms, {A0: ages, A1: other})
+    behind = {A0: data.draw(st.integers(0, len(ages) - 1)), A1: data.draw(st.integers(0, len(other) - 1))}
+    oldest = max((now_ms - log.times[p][offset]) // 1000 for p, offset in behind.items())
+    seconds = lag_seconds(behind, now_ms, log.find)
+    assert oldest <= seconds <= oldest + max(1, oldest // 8)
+    assert log.calls < 45
+
+
+def test_nothing_behind_asks_nothing() -> None:
+    log = Log(0, {})
+    assert lag_seconds({}, 0, log.find) == 0
+    assert log.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "lag", "words"),
+    [
+        (MaxLag(records=10), Lag(records=10, seconds=999), None),
+        (MaxLag(records=10), Lag(records=11, seconds=0), "11 records behind, maxLag is 10"),
+        (MaxLag(seconds=60), Lag(records=999, seconds=61), "61 seconds behind, maxLag is 60"),
+    ],
+)
+def test_max_lag(limit: MaxLag, lag: Lag, words: str | None) -> None:
+    assert above(limit, lag) == words
+
+
+def test_the_status_shows_it_all_and_stays_the_same_when_nothing_happens() -> None:
+    members = (GroupMember("c-1", "10.0.0.1", (A0, A1)),)
+    observed = Observed(GroupState("Stable", members), {A0: 5, A1: 8}, {A0: 8, A1: 8})
+    status = build_status(group(topics=["a"], maxLag={"records": 2}), observed, 100, NOW)
+    shown = as_json(status)
+    assert shown["members"] == [{"clientId": "c-1", "host": "10.0.0.1", "partitions": ["a-0", "a-1"]}]
+    assert (shown["state"], shown["memberCount"], shown["lag"]) == (
+        "Stable",
+        1,
+        {"records": 3, "seconds": 100},
+    )
+    assert shown["topics"] == [{"topic": "a", "partitions": 2, "lag": 3}]
+    assert [(c["type"], c["status"], c["reason"]) for c in shown["conditions"]] == [
+        ("Ready", "True", "GroupObserved"),
+        ("Lagging", "True", "AboveMaxLag"),
+    ]
+    later = datetime(2026, 11, 21, tzinfo=UTC)
+    again = build_status(group(shown, topics=["a"], maxLag={"records": 2}), observed, 105, later)
+    assert as_json(again) == shown
+    older = build_status(group(shown, topics=["a"], maxLag={"records": 2}), observed, 150, later)
+    assert older.lag == Lag(records=3, seconds=150)
+
+
+def test_a_missing_topic_and_a_dropped_max_lag() -> None:
+    before = as_json(
+        build_status(group(maxLag={"records": 1}), Observed(GroupState("Dead", ()), {}, {}), 0, NOW)
+    )
+    observed = Observed(GroupState("Dead", ()), {}, {}, missing=("a",))
+    status = build_status(group(before, topics=["a"]), observed, 0, NOW)
+    assert [(c.type, c.reason, c.message) for c in status.conditions or ()] == [
+        ("Ready", "TopicNotFound", "there is no topic a")
+    ]

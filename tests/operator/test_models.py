@@ -1,0 +1,280 @@
+"""Manifests become records, and each bad one says field, value and what is allowed."""
+
+from __future__ import annotations
+
+import itertools
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from millstream_operator.models import (
+    API_VERSION,
+    KINDS,
+    BatchLoad,
+    Cluster,
+    ManifestError,
+    MirrorMaker,
+    Resource,
+    Topic,
+    decode,
+    encode_status,
+)
+from millstream_operator.quantity import QuantityError, parse_quantity, same_quantity
+
+ROOT = Path(__file__).resolve().parents[2]
+REF = {"clusterRef": {"name": "default"}}
+LOAD = {**REF, "topics": ["t"], "value": {"format": "Binary"}, "output": {"path": "/lake/t"}}
+MIRROR = {
+    "sources": [{"name": "west", "bootstrap": "west:9092"}],
+    "target": {"clusterRef": {"name": "east"}},
+    "topics": {"include": ["orders.*"]},
+}
+
+
+def manifest(kind: str, spec: object, **more: object) -> dict[str, object]:
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": "x"}, "spec": spec, **more}
+
+
+def test_defaults() -> None:
+    topic = decode(manifest("Topic", REF))
+    assert isinstance(topic, Topic)
+    assert (topic.topic_name, topic.spec.partitions, topic.spec.replication_factor) == ("x", 1, 1)
+    assert topic.spec.deletion_policy == "Retain"
+    cluster = decode(manifest("Cluster", {}))
+    assert isinstance(cluster, Cluster)
+    assert cluster.spec.brokers.storage.deletion_policy == "Retain"
+    assert (cluster.spec.internal.name, cluster.spec.internal.port) == ("internal", 9092)
+    load = decode(manifest("BatchLoad", LOAD))
+    assert isinstance(load, BatchLoad)
+    assert (load.spec.from_.position, load.spec.until.position, load.spec.min_records) == (
+        "Earliest",
+        "Latest",
+        1,
+    )
+    mirror = decode(manifest("MirrorMaker", MIRROR))
+    assert isinstance(mirror, MirrorMaker)
+    assert (mirror.spec.mode, mirror.spec.naming, mirror.spec.replicas) == ("Aggregate", "Same", 1)
+
+
+def test_a_status_leaves_out_what_is_not_known_and_keeps_zeros() -> None:
+    topic = decode(manifest("Topic", REF, status={"partitions": 0, "somethingNew": 1}))
+    assert isinstance(topic, Topic)
+    assert encode_status(topic.status) == {"partitions": 0}
+
+
+BAD: list[tuple[str, object, str]] = [
+    (
+        "Topic",
+        {**REF, "partitons": 1},
+        "spec.partitons: unknown field; allowed: clusterRef, config, deletionPolicy",
+    ),
+    ("Topic", {}, "spec.clusterRef: required"),
+    ("Topic", {**REF, "partitions": 0}, "spec.partitions: 0 is not allowed: expected `int` >= 1"),
+    (
+        "Topic",
+        {**REF, "partitions": "six"},
+        'spec.partitions: "six" is not allowed: expected `int`, got `str`',
+    ),
+    (
+        "Topic",
+        {**REF, "partitions": True},
+        "spec.partitions: true is not allowed: expected `int`, got `bool`",
+    ),
+    (
+        "Topic",
+        {**REF, "config": {"a": "1", "b": 2}},
+        "spec.config[b]: 2 is not allowed: expected `str`, got `int`",
+    ),
+    ("Topic", {**REF, "deletionPolicy": "Drop"}, "expected one of Retain, Delete"),
+    ("Topic", {**REF, "topicName": "a b"}, 'spec.topicName: "a b" is not allowed'),
+    ("Topic", {**REF, "topicName": ".."}, 'spec.topicName: ".." is not allowed'),
+    (
+        "Topic",
+        {"clusterRef": {"name": "d", "nam": 1}},
+        "spec.clusterRef.nam: unknown field; allowed: name, namespace",
+    ),
+    (
+        "Topic",
+        {"clusterRef": "default"},
+        'spec.clusterRef: "default" is not allowed: expected `object`, got `str`',
+    ),
+    ("Cluster", {"brokers": {"replicas": 0}}, "spec.brokers.replicas: 0 is not allowed"),
+    ("Cluster", {"brokers": {"storage": {"size": "ten"}}}, "size: 'ten' is not allowed: expected a quantity"),
+    ("Cluster", {"brokers": {"storage": {"size": 0}}}, "expected a size greater than 0"),
+    ("Cluster", {"zookeeper": {}}, "spec.zookeeper: exactly one of replicas and connect is required"),
+    ("Cluster", {"zookeeper": {"replicas": 2}}, "expected one of 1, 3"),
+    ("Cluster", {"listeners": [{"name": "a", "type": "Foo", "port": 9092}]}, "spec.listeners[0].type"),
+    (
+        "Cluster",
+        {"listeners": [{"name": "a", "type": "NodePort", "port": 9094}]},
+        "exactly one of type Internal",
+    ),
+    ("Cluster", {"listeners": [{"name": "a", "type": "Internal", "port": 9404}]}, "9404 is taken"),
+    ("ConsumerGroup", {**REF, "startAt": "Earliest"}, "startAt: the topics it holds for are required"),
+    ("ConsumerGroup", {**REF, "maxLag": {"records": -1}}, "spec.maxLag.records: -1 is not allowed"),
+    ("MirrorMaker", {**MIRROR, "sources": []}, "spec.sources: [] is not allowed"),
+    (
+        "MirrorMaker",
+        {**MIRROR, "sources": [{"name": "w"}]},
+        "spec.sources[0]: exactly one of clusterRef and bootstrap",
+    ),
+    ("MirrorMaker", {**MIRROR, "topics": {"include": ["["]}}, "include: '[' is not a regular expression"),
+    ("MirrorMaker", {**MIRROR, "mode": "Identity"}, "expected one of Aggregate"),
+    ("BatchLoad", {**LOAD, "value": {"format": "JSON"}}, "schema is required with format JSON"),
+    (
+        "BatchLoad",
+        {**LOAD, "from": {"position": "Timestamp"}},
+        "timestamp is required with position Timestamp",
+    ),
+    ("BatchLoad", {**LOAD, "output": {"path": "lake"}}, 'spec.output.path: "lake" is not allowed'),
+    ("BatchLoad", {**LOAD, "topics": []}, "spec.topics: [] is not allowed"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "message"), BAD, ids=[f"{kind}-{text[:40]}" for kind, _, text in BAD]
+)
+def test_bad_spec(kind: str, spec: object, message: str) -> None:
+    with pytest.raises(ManifestError) as error:
+        decode(manifest(kind, spec))
+    assert str(error.value).startswith(f"{kind} x: spec")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (None, "a manifest must be a mapping"),
+        ([1], "a manifest must be a mapping"),
+        ({"kind": "Topic"}, "apiVersion: nothing is not allowed: expected millstream.dev/v1alpha1"),
+        (
+            {"apiVersion": API_VERSION, "kind": "Queue"},
+            'kind: "Queue" is not allowed: expected one of Cluster, Topic',
+        ),
+        ({"apiVersion": API_VERSION, "kind": "Topic", "spec": REF}, "Topic ?: metadata: required"),
+        ({**manifest("Topic", REF), "speck": 1}, "speck: unknown field"),
+    ],
+)
+def test_bad_document(document: object, message: str) -> None:
+    with pytest.raises(ManifestError, match=r".*") as error:
+        decode(document)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("10Gi", 10 * 2**30),
+        ("1k", 1000),
+        (3, 3),
+        ("250m", 0.25),
+        ("1e3", 1000),
+        ("1.5", 1.5),
+        (".5", 0.5),
+        ("2E", 2 * 10**18),
+    ],
+)
+def test_quantities(text: str | int, value: float) -> None:
+    assert parse_quantity(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "1GiB", "ten", "1 2"])
+def test_what_is_not_a_quantity(text: str) -> None:
+    with pytest.raises(QuantityError):
+        parse_quantity(text)
+    assert not same_quantity(text, 1)
+
+
+# The records and the CRDs say the same ---------------------------------------------------------------------------
+
+
+def _crd_schemas() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in sorted((ROOT / "crds").glob("*.yaml")):
+        crd = yaml.safe_load(path.read_text())
+        yield crd["spec"]["names"]["kind"], crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+CRDS = list(_crd_schemas())
+
+
+def differences(path: str, schema: dict[str, Any], kind: Any, *, defaults: bool) -> Iterator[str]:
+    """Where a schema and a record type name other fields, requirements, choices or defaults."""
+    kind = bare(kind)
+    if schema.get("type") == "array":
+        yield from differences(f"{path}[]", schema["items"], typing.get_args(kind)[0], defaults=defaults)
+        return
+    if typing.get_origin(kind) is typing.Literal and sorted(map(str, typing.get_args(kind))) != sorted(
+        map(str, schema.get("enum", ()))
+    ):
+        yield f"{path}: choices {typing.get_args(kind)} and {schema.get('enum')}"
+    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        return
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    if set(fields) != set(schema["properties"]):
+        yield f"{path}: fields {sorted(set(fields) ^ set(schema['properties']))} only on one side"
+        return
+    required = set(schema.get("required", ()))
+    for name, field in fields.items():
+        inner = schema["properties"][name]
+        if (name in required) != field.required:
+            yield f"{path}.{name}: required only on one side"
+        value = field.default if field.default is not msgspec.NODEFAULT else None
+        if field.default_factory is not msgspec.NODEFAULT:
+            value = msgspec.to_builtins(field.default_factory())
+        if (
+            defaults
+            and not isinstance(value, dict)
+            and value not in (None, ())
+            and inner.get("default") != value
+        ):
+            yield f"{path}.{name}: defaults {inner.get('default')} and {value}"
+        if defaults and "default" in inner and inner["default"] not in ({}, []) and value in (None, ()):
+            yield f"{path}.{name}: default {inner['default']} only in the CRD"
+        yield from differences(f"{path}.{name}", inner, field.type, defaults=defaults)
+
+
+def bare(kind: Any) -> Any:
+    if typing.get_origin(kind) is typing.Annotated:
+        return bare(typing.get_args(kind)[0])
+    options = [option for option in typing.get_args(kind) if option is not type(None)]
+    return bare(options[0]) if type(None) in typing.get_args(kind) and len(options) == 1 else kind
+
+
+@pytest.mark.parametrize(("kind", "schema"), CRDS, ids=[kind for kind, _ in CRDS])
+def test_the_crd_and_the_record_agree(kind: str, schema: dict[str, Any]) -> None:
+    record: type[Resource] = KINDS[kind]
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(record)}
+    assert (
+        list(
+            itertools.chain(
+                differences("spec", schema["properties"]["spec"], fields["spec"], defaults=True),
+                differences("status", schema["properties"]["status"], fields["status"], defaults=False),
+            )
+        )
+        == []
+    )
+
+
+def test_the_chart_has_the_same_crds() -> None:
+    ours = {path.name: path.read_text() for path in (ROOT / "crds").glob("*.yaml")}
+    charts = {path.name: path.read_text() for path in (ROOT / "charts/millstream/crds").glob("*.yaml")}
+    assert charts == ours, "copy them: cp crds/*.yaml charts/millstream/crds/"
+
+
+@pytest.mark.parametrize(("kind", "schema"), CRDS, ids=[kind for kind, _ in CRDS])
+def test_every_field_is_described(kind: str, schema: dict[str, Any]) -> None:
+    def undescribed(path: str, node: dict[str, Any]) -> Iterator[str]:
+        for name, inner in node.get("properties", {}).items():
+            if not inner.get("description"):
+                yield f"{path}.{name}"
+            yield from undescribed(f"{path}.{name}", inner)
+        if "items" in node:
+            yield from undescribed(f"{path}[]", node["items"])
+
+    assert [p for part in ("spec", "status") for p in undescribed(part, schema["properties"][part])] == []

@@ -1,0 +1,85 @@
+"""What brings a topic to its spec: pure plans, and the converged one is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from millstream_operator.conditions import Reason
+from millstream_operator.kafka_admin import ConfigChange, NewTopic, TopicState
+from millstream_operator.models import API_VERSION, Topic, TopicSpec, decode
+from millstream_operator.reconcile.topic import TopicPlan, plan_topic
+
+
+def spec(**fields: Any) -> TopicSpec:
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": "Topic",
+        "metadata": {"name": "flights"},
+        "spec": {"clusterRef": {"name": "default"}, **fields},
+    }
+    topic = decode(document)
+    assert isinstance(topic, Topic)
+    return topic.spec
+
+
+def state(partitions: int = 3, replication: int = 1, config: Mapping[str, str] | None = None) -> TopicState:
+    return TopicState("id", partitions, replication, 0, config or {})
+
+
+def test_one_that_does_not_exist_is_created() -> None:
+    wanted = spec(partitions=6, config={"retention.ms": "1000"})
+    plan = plan_topic("flights", wanted, None)
+    assert plan == TopicPlan(create=NewTopic("flights", 6, 1, {"retention.ms": "1000"}))
+
+
+def test_one_that_is_as_it_should_be_needs_nothing() -> None:
+    wanted = spec(partitions=3, config={"retention.ms": "1000"})
+    plan = plan_topic("flights", wanted, state(config={"retention.ms": "1000"}), ["retention.ms"])
+    assert plan == TopicPlan()
+    assert plan.empty
+
+
+def test_an_adopted_topic_keeps_configuration_that_the_resource_does_not_name() -> None:
+    plan = plan_topic("flights", spec(partitions=3), state(config={"retention.ms": "-1"}))
+    assert plan.empty
+
+
+def test_changed_keys_are_set_and_dropped_ones_are_reset() -> None:
+    plan = plan_topic(
+        "flights",
+        spec(partitions=3, config={"retention.ms": "2", "segment.ms": "9"}),
+        state(
+            config={
+                "retention.ms": "1",
+                "segment.ms": "9",
+                "max.message.bytes": "5",
+                "cleanup.policy": "compact",
+            }
+        ),
+        ["retention.ms", "max.message.bytes", "gone.already"],
+    )
+    assert plan == TopicPlan(change=ConfigChange({"retention.ms": "2"}, ("max.message.bytes",)))
+
+
+def test_partitions_are_added() -> None:
+    assert plan_topic("flights", spec(partitions=6), state(3)) == TopicPlan(partitions=6)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "observed", "reason"),
+    [
+        ({"partitions": 2}, state(3), Reason.PARTITION_DECREASE_REFUSED),
+        ({"partitions": 3, "replicationFactor": 3}, state(3), Reason.REPLICATION_CHANGE_REFUSED),
+    ],
+)
+def test_what_cannot_be_is_said_and_the_rest_is_done(
+    wanted: dict[str, int], observed: TopicState, reason: Reason
+) -> None:
+    plan = plan_topic("flights", spec(**wanted, config={"retention.ms": "1"}), observed)
+    assert plan.problem is not None
+    assert plan.problem.reason is reason
+    assert plan.change == ConfigChange({"retention.ms": "1"})
+    assert plan.partitions is None

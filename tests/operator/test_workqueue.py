@@ -1,0 +1,183 @@
+"""The queue: one worker a group, earliest time wins, nothing is lost; and the store that feeds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream_operator.store import ClusterKey, Key, Store
+from millstream_operator.workqueue import WorkQueue
+
+A, B, C = (Key("Topic", "ns", name) for name in "abc")
+
+
+def test_a_group_is_taken_together_and_by_one_worker() -> None:
+    queue = WorkQueue()
+    queue.add(A, "g", 1.0)
+    queue.add(B, "g", 2.0)
+    queue.add(C, "other", 2.0)
+    assert queue.take(0.9, 10) is None
+    batch = queue.take(2.0, 10)
+    assert batch is not None
+    assert batch.keys == (A, B)
+    queue.add(A, "g", 2.0)  # changed while it is worked on
+    second = queue.take(2.0, 10)
+    assert second is not None
+    assert second.keys == (C,)
+    assert queue.take(9.0, 10) is None
+    queue.done(batch)
+    again = queue.take(9.0, 10)
+    assert again is not None
+    assert again.keys == (A,)
+
+
+def test_the_earliest_time_wins() -> None:
+    queue = WorkQueue()
+    queue.add(A, "g", 60.0)
+    queue.add(A, "g", 1.0)
+    queue.add(A, "g", 30.0)
+    assert queue.next_at() == 1.0
+    batch = queue.take(1.0, 10)
+    assert batch is not None
+    queue.done(batch)
+    assert queue.take(100.0, 10) is None
+    assert len(queue) == 0
+
+
+def test_one_that_failed_goes_alone() -> None:
+    queue = WorkQueue()
+    queue.add(A, "g", 1.0, alone=True)
+    queue.add(B, "g", 1.0)
+    queue.add(C, "g", 1.0)
+    taken = []
+    for _ in range(2):
+        batch = queue.take(2.0, 10)
+        assert batch is not None
+        taken.append(batch.keys)
+        queue.done(batch)
+    assert sorted(taken) == [(A,), (B, C)]
+
+
+def test_forgotten_and_moved_keys() -> None:
+    queue = WorkQueue()
+    queue.add(A, "g", 1.0)
+    queue.add(B, "g", 5.0)
+    queue.forget(A)
+    assert queue.take(2.0, 10) is None
+    queue.add(B, "h", 6.0)
+    assert queue.take(5.5, 10) is None
+    batch = queue.take(6.0, 10)
+    assert batch is not None
+    assert (batch.group, batch.keys) == ("h", (B,))
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([A, B, C]),
+            st.sampled_from("gh"),
+            st.floats(0, 20),
+            st.sampled_from(["add", "take", "forget"]),
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_is_added_is_taken(steps: list[tuple[Key, str, float, str]]) -> None:
+    """Against a model: at the end every key that was added and neither taken nor forgotten comes out."""
+    queue, waiting, busy = WorkQueue(), set[Key](), []
+    for key, group, at, step in steps:
+        if step == "add":
+            queue.add(key, group, at)
+            waiting.add(key)
+        elif step == "forget":
+            queue.forget(key)
+            waiting.discard(key)
+        elif batch := queue.take(at, 2):
+            assert batch.group not in [other.group for other in busy]
+            waiting.difference_update(batch.keys)
+            busy.append(batch)
+    assert len(queue) == len(waiting)
+    for batch in busy:
+        queue.done(batch)
+    taken = set[Key]()
+    while batch := queue.take(1000.0, 2):
+        taken.update(batch.keys)
+        queue.done(batch)
+    assert taken == waiting
+
+
+# The store -------------------------------------------------------------------------------------------------------
+
+
+def topic(name: str, version: int = 1, generation: int = 1, **spec: Any) -> dict[str, Any]:
+    metadata = {
+        "name": name,
+        "namespace": "ns",
+        "uid": f"uid-{name}",
+        "generation": generation,
+        "resourceVersion": str(version),
+        "creationTimestamp": f"2026-01-01T00:00:0{len(name)}Z",
+    }
+    return {
+        "apiVersion": "millstream.dev/v1alpha1",
+        "kind": "Topic",
+        "metadata": metadata,
+        "spec": {"clusterRef": {"name": "default"}, **spec},
+    }
+
+
+def cluster(ready: str | None = None, version: int = 1) -> dict[str, Any]:
+    status = {"conditions": [{"type": "Ready", "status": ready}]} if ready else {}
+    metadata = {"name": "default", "namespace": "ns", "uid": "c", "resourceVersion": str(version)}
+    return {
+        "apiVersion": "millstream.dev/v1alpha1",
+        "kind": "Cluster",
+        "metadata": metadata,
+        "status": status,
+    }
+
+
+def test_a_status_write_wakes_nobody_and_a_new_spec_does() -> None:
+    store = Store()
+    assert store.put(topic("a")).needs_reconcile
+    assert not store.put({**topic("a", 2), "status": {"partitions": 3}}).needs_reconcile
+    assert store.put(topic("a", 3, generation=2)).needs_reconcile
+
+
+def test_an_older_version_changes_nothing() -> None:
+    store = Store()
+    store.put(topic("a", 5, partitions=5))
+    store.put(topic("a", 4, partitions=4))
+    raw = store.raw(Key("Topic", "ns", "a"))
+    assert raw is not None
+    assert raw["spec"]["partitions"] == 5
+
+
+def test_a_cluster_wakes_those_that_refer_to_it() -> None:
+    store = Store()
+    store.put(topic("a"))
+    elsewhere = topic("b")
+    elsewhere["metadata"]["namespace"] = "other"
+    elsewhere["spec"]["clusterRef"]["namespace"] = "ns"
+    store.put(elsewhere)
+    both = {Key("Topic", "ns", "a"), Key("Topic", "other", "b")}
+    assert store.put(cluster()).others == both
+    assert store.put(cluster(version=2)).others == frozenset()
+    assert store.put(cluster("True", 3)).others == both
+    store.put_written(cluster("False", 4))
+    assert store.take_woken() == both
+    assert store.take_woken() == set()
+    assert store.remove(Key("Cluster", "ns", "default")).others == both
+
+
+def test_claims_are_oldest_first_and_a_free_name_wakes_the_rival() -> None:
+    store = Store()
+    store.put(topic("bb", topicName="same"))
+    store.put(topic("a", topicName="same"))
+    where = ClusterKey("ns", "default")
+    assert [claim.key.name for claim in store.claims("Topic", where, "same")] == ["a", "bb"]
+    assert store.remove(Key("Topic", "ns", "a")).others == {Key("Topic", "ns", "bb")}
+    assert [claim.key.name for claim in store.claims("Topic", where, "same")] == ["bb"]
