@@ -167,6 +167,11 @@ class Log:
                 self.log_start_offset,
                 duplicate=True,
             )
+        if len(view) > config.segment_bytes:
+            raise ApiError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"{len(view)} bytes exceed segment.bytes={config.segment_bytes}",
+            )
         first = offset = self.log_end_offset
         position = 0
         placed = []

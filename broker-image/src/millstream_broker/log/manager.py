@@ -137,6 +137,11 @@ class LogManager:
             os.close(home.lock_fd)
             home.lock_fd = -1
 
+    def unlock(self) -> None:
+        """Let go of the directories without closing any log: after a start that failed."""
+        for home in self.dirs:
+            self._unlock(home)
+
     @staticmethod
     def _read_identity(home: LogDir) -> None:
         path = home.path / META_PROPERTIES

@@ -1,0 +1,271 @@
+"""The log directories: whose they are, what survives stops of every kind, and what a user is told."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from millstream_broker.log.batch import Record, build_batch
+from millstream_broker.log.checkpoints import CheckpointError, read_offsets, write_offsets
+from millstream_broker.log.config import LogConfig
+from millstream_broker.log.log import Log
+from millstream_broker.log.manager import LogDirError, LogManager
+
+NOW = 1_700_000_000_000
+TOPIC_ID = uuid.UUID("c5db41bf-48d3-41db-be1b-a6a230589398")
+
+
+def start(
+    *dirs: Path, broker_id: int = 1, cluster: str = "c1", config: LogConfig | None = None
+) -> LogManager:
+    manager = LogManager(dirs, config)
+    try:
+        manager.lock()
+        manager.identify(broker_id, cluster)
+        manager.start()
+    except LogDirError:
+        manager.unlock()
+        raise
+    return manager
+
+
+def send(log: Log, count: int = 1) -> None:
+    for _ in range(count):
+        log.append(build_batch([Record(b"k", b"v", NOW)]), leader_epoch=0, now_ms=NOW)
+
+
+def kill(manager: LogManager) -> None:
+    """Leave everything as a process does that is killed: nothing written, the locks gone."""
+    for log in manager:
+        log.close(clean=False)
+    manager.unlock()
+
+
+def test_clean_stop_and_start(tmp_path: Path) -> None:
+    manager = start(tmp_path)
+    send(manager.get_or_create("flights", 0, TOPIC_ID), 3)
+    send(manager.get_or_create("with-dash.and_dot", 12), 2)
+    manager.close()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    assert (tmp_path / "meta.properties").read_text() == "version=0\nbroker.id=1\ncluster.id=c1\n"
+    assert (tmp_path / "flights-0" / "partition.metadata").read_text().startswith("version: 0\ntopic_id: ")
+    assert (
+        tmp_path / "recovery-point-offset-checkpoint"
+    ).read_text() == "0\n2\nflights 0 3\nwith-dash.and_dot 12 2\n"
+    manager = LogManager([tmp_path])
+    manager.lock()
+    assert manager.cluster_id == "c1"
+    manager.identify(1, "c1")
+    found = {(each.topic, each.partition): each.topic_id for each in manager.start()}
+    assert found == {("flights", 0): TOPIC_ID, ("with-dash.and_dot", 12): None}
+    assert manager.topic_ids == {("flights", 0): TOPIC_ID}
+    assert manager.dirs[0].clean
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    log = manager.get("flights", 0)
+    assert log is not None
+    assert log.log_end_offset == 3
+    assert manager.get("flights", 1) is None
+    manager.close()
+
+
+def test_kill_in_the_same_boot_and_loss_of_power(tmp_path: Path) -> None:
+    manager = start(tmp_path)
+    log = manager.get_or_create("t", 0)
+    send(log, 5)
+    manager.checkpoint()
+    kill(manager)
+    torn = tmp_path / "t-0" / f"{0:020d}.log"
+    with torn.open("ab") as file:
+        file.write(b"torn")
+    manager = start(tmp_path)
+    assert not manager.dirs[0].clean
+    assert manager.dirs[0].same_boot
+    assert [log.log_end_offset for log in manager] == [5]
+    kill(manager)
+    (tmp_path / ".boot-id").write_text("another boot")
+    data = bytearray(torn.read_bytes())
+    data[-1] ^= 1
+    torn.write_bytes(data)
+    manager = start(tmp_path)
+    assert not manager.dirs[0].same_boot
+    assert [log.log_end_offset for log in manager] == [4]
+    manager.close()
+
+
+@pytest.mark.parametrize(("sync_limit", "clean"), [(0, False), (1 << 30, True)])
+def test_a_clean_stop_outlives_a_reboot_only_if_it_was_synced(
+    tmp_path: Path, sync_limit: int, clean: bool
+) -> None:
+    manager = start(tmp_path)
+    send(manager.get_or_create("t", 0), 5)
+    manager.close(sync_limit=sync_limit)
+    (tmp_path / ".boot-id").write_text("another boot")
+    manager = start(tmp_path)
+    assert manager.dirs[0].clean == clean
+    assert [log.log_end_offset for log in manager] == [5]
+    manager.close()
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
+@pytest.mark.parametrize(
+    "content", [None, b"", b"1\n0\n", b"0\n2\nt 0 1\n", b"0\n1\nt 0\n", b"0\n1\nt x y\n", b"\xff\xfe"]
+)
+def test_damaged_checkpoints(tmp_path: Path, name: str, content: bytes | None) -> None:
+    manager = start(tmp_path)
+    send(manager.get_or_create("t", 0), 5)
+    manager.close()
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(CheckpointError, match=name):
+            read_offsets(str(tmp_path / name))
+    (tmp_path / ".boot-id").unlink()
+    manager = start(tmp_path)
+    assert [log.log_end_offset for log in manager] == [5]
+    manager.close()
+
+
+def test_log_start_offsets_are_kept(tmp_path: Path) -> None:
+    manager = start(tmp_path)
+    log = manager.get_or_create("t", 0)
+    send(log, 5)
+    log.delete_records_before(3)
+    manager.checkpoint()
+    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\nt 0 3\n"
+    kill(manager)
+    manager = start(tmp_path)
+    assert [log.log_start_offset for log in manager] == [3]
+    manager.close()
+
+
+def test_checkpoint_file_format(tmp_path: Path) -> None:
+    path = str(tmp_path / "checkpoint")
+    assert read_offsets(path) == {}
+    write_offsets(path, {("b", 1): 5, ("a", 10): 7, ("a", 2): 0})
+    assert Path(path).read_text() == "0\n3\na 2 0\na 10 7\nb 1 5\n"
+    assert read_offsets(path) == {("a", 2): 0, ("a", 10): 7, ("b", 1): 5}
+
+
+def test_new_partitions_go_where_there_are_fewest(tmp_path: Path) -> None:
+    manager = start(tmp_path / "a", tmp_path / "b")
+    for partition in range(6):
+        manager.get_or_create("t", partition)
+    assert sorted(len(home.logs) for home in manager.dirs) == [3, 3]
+    assert manager.get_or_create("t", 3) is manager.get("t", 3)
+    manager.close()
+    manager = start(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    assert len(manager) == 6
+    assert manager.get_or_create("t", 6).directory == tmp_path / "c" / "t-6"
+    manager.close()
+
+
+def test_deletion(tmp_path: Path) -> None:
+    manager = start(tmp_path)
+    log = manager.get_or_create("t", 0, TOPIC_ID)
+    send(log, 5)
+    part = log.read(0, 100, upper=5, min_one=True)
+    manager.delete("t", 0)
+    manager.delete("t", 0)
+    assert manager.get("t", 0) is None
+    assert len(list(tmp_path.glob("t-0.*-delete"))) == 1
+    assert manager.get_or_create("t", 0).log_end_offset == 0  # at once, under the same name
+    manager.remove_deleted()
+    assert list(tmp_path.glob("*-delete")) == []
+    assert part is not None
+    assert len(part.read()) == len(part)
+    send(manager.get_or_create("t", 0))
+    long = "x" * 249
+    manager.get_or_create(long, 7)
+    manager.delete(long, 7)
+    kill(manager)
+    manager = start(tmp_path)  # killed before it was removed
+    assert len(manager) == 1
+    assert len(list(tmp_path.glob("*-delete"))) == 1
+    manager.remove_deleted()
+    assert list(tmp_path.glob("*-delete")) == []
+    manager.close()
+
+
+def test_background_work(tmp_path: Path) -> None:
+    manager = start(tmp_path, config=LogConfig(retention_ms=1000, flush_ms=500))
+    log = manager.get_or_create("t", 0)
+    send(log, 5)
+    assert manager.enforce_retention(NOW + 5000, lambda key: 4) == 0
+    last: dict[Log, int] = {}
+    manager.flush_due(NOW, last)
+    assert log.flushed_offset == 0
+    manager.flush_due(NOW + 500, last)
+    assert log.flushed_offset == 5
+    assert manager.enforce_retention(NOW + 5000, lambda key: 5) == 1
+    assert len(list((tmp_path / "t-0").glob("*.deleted"))) > 0
+    manager.remove_deleted()
+    assert list((tmp_path / "t-0").glob("*.deleted")) == []
+    manager.close()
+
+
+# -- what a user is told ----------------------------------------------------------------------------------------
+
+
+def refusal(*dirs: Path, broker_id: int = 1, cluster: str = "c1") -> str:
+    with pytest.raises(LogDirError) as caught:
+        start(*dirs, broker_id=broker_id, cluster=cluster)
+    return str(caught.value)
+
+
+def test_a_directory_in_use(tmp_path: Path) -> None:
+    code = (
+        "import sys; from millstream_broker.log.manager import LogManager;"
+        "LogManager([sys.argv[1]]).lock(); print('locked', flush=True); sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "locked\n"
+    message = refusal(tmp_path / "free", tmp_path)
+    assert f"{tmp_path} is in use by another broker" in message
+    assert "log.dirs" in message
+    other.kill()
+    other.communicate()
+    manager = start(tmp_path / "free", tmp_path)  # the failed attempt left no lock behind
+    manager.close()
+
+
+def test_somebody_elses_data(tmp_path: Path) -> None:
+    start(tmp_path).close()
+    assert "belongs to broker.id=1, this is broker.id=2" in refusal(tmp_path, broker_id=2)
+    assert "belongs to cluster c1, this is cluster c2" in refusal(tmp_path, cluster="c2")
+    (tmp_path / "meta.properties").write_text("broker.id=one\n")
+    assert "broker.id=one is not a number" in refusal(tmp_path)
+
+
+def test_unusable_directories(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert f"{tmp_path / 'file'} cannot be used" in refusal(tmp_path / "file")
+    assert "cannot be used" in refusal(tmp_path / "file" / "below")
+    assert "/proc/millstream cannot be used" in refusal(Path("/proc/millstream"))
+    with pytest.raises(LogDirError):
+        LogManager([])
+
+
+def test_one_partition_in_two_directories(tmp_path: Path) -> None:
+    manager = start(tmp_path / "a")
+    manager.get_or_create("t", 0)
+    manager.close()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert "hold the same partition" in refusal(tmp_path / "a", tmp_path / "b")
+
+
+def test_strange_folders_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "my notes").mkdir()
+    manager = start(tmp_path)
+    assert len(manager) == 0
+    manager.close()
+    assert (tmp_path / "my notes").exists()
