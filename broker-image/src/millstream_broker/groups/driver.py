@@ -72,6 +72,7 @@ class GroupDriver:
 
     async def _create(self) -> None:
         self._lead_all(await self._topic.create())
+        await asyncio.gather(*self._loads)  # so that the first member is not told to wait and ask again
 
     def _lead_all(self, count: int) -> None:
         self._coordinator.config = replace(self._coordinator.config, offsets_topic_num_partitions=count)
