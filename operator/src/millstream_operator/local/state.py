@@ -59,7 +59,9 @@ class State(msgspec.Struct):
             }
         else:
             known = before["metadata"]
-            metadata |= {name: known[name] for name in ("uid", "creationTimestamp")}
+            metadata |= {
+                name: known[name] for name in ("uid", "creationTimestamp", "finalizers") if name in known
+            }
             metadata["generation"] = known["generation"] + (before.get("spec") != after.get("spec"))
             after |= {name: before[name] for name in ("status",) if name in before}
         self.resources[key] = after

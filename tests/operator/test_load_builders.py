@@ -1,0 +1,228 @@
+"""BatchLoad: the objects a run is made of."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from millstream_harness.tools import require
+from millstream_jobs.run import read_run
+from millstream_operator.local.schema import validate
+from millstream_operator.models import BatchLoad, BatchLoadStatus, OffsetRange, Run, decode_as
+from millstream_operator.resources import load as resources
+from millstream_operator.resources.load_job import job
+from millstream_operator.resources.load_spark_application import spark_application
+from millstream_operator.services import Images
+
+SPARK_OPERATOR = "github.com/kubeflow/spark-operator/v2@v2.3.0"
+IMAGES = Images(spark="registry.example/millstream/spark:1", pull_policy="Always")
+
+
+def a_load(**spec: Any) -> BatchLoad:
+    load = decode_as(
+        BatchLoad,
+        {
+            "apiVersion": "millstream.dev/v1alpha1",
+            "kind": "BatchLoad",
+            "metadata": {"name": "daily", "namespace": "flights", "uid": "u-1"},
+            "spec": {
+                "clusterRef": {"name": "default"},
+                "topics": ["flights"],
+                "value": {"format": "JSON", "schema": "carrier STRING, date DATE"},
+                "output": {"path": "/lake/flights", "volumeClaimName": "lake", "partitionBy": ["date"]},
+                **spec,
+            },
+        },
+    )
+    status = BatchLoadStatus(
+        last_run=Run(name="daily-0001", state="Pending"),
+        offsets=(OffsetRange(topic="flights", partition=0, from_=0, until=56129),),
+    )
+    return msgspec.structs.replace(load, status=status)
+
+
+def driver_container(load: BatchLoad) -> dict[str, Any]:
+    container: dict[str, Any] = job(load, IMAGES)["spec"]["template"]["spec"]["containers"][0]
+    return container
+
+
+def conf_of(load: BatchLoad) -> dict[str, str]:
+    arguments = driver_container(load)["args"]
+    return dict(after.split("=", 1) for flag, after in itertools.pairwise(arguments) if flag == "--conf")
+
+
+def restricted(pod: dict[str, Any]) -> bool:
+    """Would the "restricted" Pod Security Standard take it?"""
+    whole = pod["securityContext"]
+    return (
+        whole["runAsNonRoot"]
+        and whole["runAsUser"] == 185
+        and whole["seccompProfile"] == {"type": "RuntimeDefault"}
+        and all(
+            container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            and not container["securityContext"]["allowPrivilegeEscalation"]
+            and container["securityContext"]["readOnlyRootFilesystem"]
+            for container in pod["containers"]
+        )
+    )
+
+
+def test_the_runs_file_is_what_the_job_reads(tmp_path: Path) -> None:
+    load = a_load()
+    data = resources.config_map(load, "default-bootstrap.flights.svc:9092")["data"]
+    file = tmp_path / "run.json"
+    file.write_text(data["run.json"])
+    run = read_run(file)
+    assert run.name == "daily-0001"
+    assert run.bootstrap == "default-bootstrap.flights.svc:9092"
+    assert [(part.topic, part.partition, part.first, part.until) for part in run.offsets] == [
+        ("flights", 0, 0, 56129)
+    ]
+    assert run.value.schema == "carrier STRING, date DATE"
+    assert (run.output.path, run.output.partition_by) == ("/lake/flights", ("date",))
+    assert run.result == "/dev/termination-log"
+
+
+def test_binary_values_have_no_schema() -> None:
+    assert resources.run_file(a_load(value={"format": "Binary"}), "b:1", result="")["value"] == {
+        "format": "Binary"
+    }
+
+
+def test_what_belongs_to_a_run_belongs_to_its_load() -> None:
+    load = a_load()
+    for manifest in (
+        resources.config_map(load, "b:9092"),
+        job(load, IMAGES),
+        spark_application(load, IMAGES),
+    ):
+        metadata = manifest["metadata"]
+        assert (metadata["namespace"], metadata["name"]) == ("flights", "daily-0001")
+        assert metadata["ownerReferences"][0]["uid"] == "u-1"
+        assert metadata["labels"]["app.kubernetes.io/managed-by"] == "millstream-operator"
+    assert resources.config_map(load, "b:9092")["immutable"] is True
+
+
+def test_the_job_runs_the_driver_in_its_pod() -> None:
+    load = a_load(
+        spark={"driver": {"memory": "1g"}, "executor": {"instances": 2, "cores": 3, "memory": "2g"}}
+    )
+    spec = job(load, IMAGES)["spec"]
+    assert spec["backoffLimit"] > 0
+    assert spec["activeDeadlineSeconds"] > 0
+    pod = spec["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"
+    assert pod["serviceAccountName"] == "millstream-spark"
+    assert restricted(pod)
+    container = driver_container(load)
+    assert (container["image"], container["imagePullPolicy"]) == (
+        "registry.example/millstream/spark:1",
+        "Always",
+    )
+    assert container["command"] == ["/opt/spark/bin/spark-submit"]
+    assert container["args"][-2:] == [resources.APPLICATION, "/etc/millstream/run.json"]
+    assert container["resources"] == {
+        "requests": {"cpu": "250m", "memory": "1434Mi"},
+        "limits": {"memory": "1434Mi"},
+    }
+    conf = conf_of(load)
+    assert conf["spark.submit.deployMode"] == "client"
+    assert conf["spark.driver.host"] == "$(POD_IP)"
+    assert conf["spark.kubernetes.driver.pod.name"] == "$(POD_NAME)"
+    assert (
+        conf["spark.executor.instances"],
+        conf["spark.executor.cores"],
+        conf["spark.executor.memory"],
+    ) == (
+        "2",
+        "3",
+        "2g",
+    )
+    assert {entry["name"] for entry in container["env"]} == {"POD_IP", "POD_NAME"}
+
+
+def test_the_output_volume_is_where_rows_are_written() -> None:
+    load = a_load()
+    executor = yaml.safe_load(resources.config_map(load, "b:9092")["data"]["executor.yaml"])["spec"]
+    for pod in (job(load, IMAGES)["spec"]["template"]["spec"], executor):
+        assert {"name": "output", "persistentVolumeClaim": {"claimName": "lake"}} in pod["volumes"]
+        assert {"name": "output", "mountPath": "/lake"} in pod["containers"][0]["volumeMounts"]
+        assert restricted(pod)
+        names = {volume["name"] for volume in pod["volumes"]}
+        assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == names
+    assert "output" not in json.dumps(resources.volumes(a_load(output={"path": "s3a://b/x"}), driver=True))
+
+
+def test_the_users_configuration_counts_except_where_it_would_break_the_run() -> None:
+    conf = conf_of(
+        a_load(
+            spark={
+                "conf": {
+                    "spark.sql.shuffle.partitions": "4",
+                    "spark.driver.host": "elsewhere",
+                    "spark.kubernetes.executor.request.cores": "100m",
+                    "spark.ui.enabled": "true",
+                }
+            }
+        )
+    )
+    assert conf["spark.sql.shuffle.partitions"] == "4"
+    assert conf["spark.driver.host"] == "$(POD_IP)"
+    assert conf["spark.kubernetes.executor.request.cores"] == "100m"
+    assert conf["spark.ui.enabled"] == "true"
+
+
+@pytest.mark.parametrize(("heap", "mib"), [("512m", 896), ("1g", 1434), ("4g", 5735), ("1048576k", 1434)])
+def test_a_pods_memory_has_room_for_python(heap: str, mib: int) -> None:
+    assert resources.memory_mib(heap) == mib
+
+
+def test_the_spark_application_leaves_nothing_to_a_webhook() -> None:
+    spec = spark_application(a_load(), IMAGES)["spec"]
+    assert spec["mode"] == "cluster"
+    assert spec["restartPolicy"].keys() == {
+        "type",
+        "onFailureRetries",
+        "onFailureRetryInterval",
+        "onSubmissionFailureRetries",
+        "onSubmissionFailureRetryInterval",
+    }
+    assert spec["restartPolicy"]["type"] == "OnFailure"  # Always would run a batch again after success
+    assert {"cores", "memory"} <= spec["driver"].keys()
+    assert {"cores", "memory", "instances"} <= spec["executor"].keys()
+    assert spec["mainApplicationFile"].startswith("local:///")
+    # Spark finds the container of a template by its own name for it.
+    for role, name in (("driver", "spark-kubernetes-driver"), ("executor", "spark-kubernetes-executor")):
+        pod = spec[role]["template"]["spec"]
+        assert [container["name"] for container in pod["containers"]] == [name]
+        assert restricted(pod)
+        assert {"name": "output", "mountPath": "/lake"} in pod["containers"][0]["volumeMounts"]
+
+
+def test_the_spark_application_is_one_to_its_own_schema() -> None:
+    go = require("go")
+    told = subprocess.run(
+        [go, "mod", "download", "-json", SPARK_OPERATOR], capture_output=True, check=True
+    ).stdout
+    folder = Path(json.loads(told)["Dir"]) / "config/crd/bases"
+    crd = yaml.load(
+        (folder / "sparkoperator.k8s.io_sparkapplications.yaml").read_text(),
+        Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),
+    )
+    version = next(entry for entry in crd["spec"]["versions"] if entry["name"] == "v1beta2")
+    problems = list(validate(spark_application(a_load(), IMAGES), version["schema"]["openAPIV3Schema"]))
+    assert problems == []
+
+
+def test_the_driver_may_make_executors_in_its_namespace() -> None:
+    binding = resources.role_binding("flights")
+    assert binding["roleRef"]["name"] == "millstream-spark"
+    account = resources.service_account("flights")["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "flights"}]

@@ -1,0 +1,285 @@
+"""Manifests of the local runtime: every mistake is named, nothing is taken half."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream_operator.local.manifests import ManifestError, Manifests, read
+from millstream_operator.local.schema import crd_schemas, validate, with_defaults
+from millstream_operator.local.state import key_of
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = "apiVersion: millstream.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n"
+CLUSTER = HEAD.format(kind="Cluster", name="west", spec="{}")
+
+
+def document(kind: str, name: str, spec: str) -> str:
+    return HEAD.format(kind=kind, name=name, spec=spec)
+
+
+def take(folder: Path, *documents: str) -> Manifests:
+    (folder / "all.yaml").write_text("---\n".join(documents))
+    return read(folder, {})
+
+
+def refused(folder: Path, *documents: str) -> str:
+    with pytest.raises(ManifestError) as raised:
+        take(folder, *documents)
+    return str(raised.value).replace(f"{folder}/", "")
+
+
+def test_resources_come_with_defaults_in_the_order_they_are_made(tmp_path: Path) -> None:
+    found = take(tmp_path, document("Topic", "orders", "{clusterRef: {name: west}}"), "", CLUSTER)
+    assert [key_of(resource) for resource in found.resources] == [
+        "Cluster/default/west",
+        "Topic/default/orders",
+    ]
+    topic = found.resources[1]["spec"]
+    assert (topic["partitions"], topic["config"], topic["deletionPolicy"]) == (1, {}, "Retain")
+    assert found.resources[0]["spec"]["brokers"]["storage"]["size"] == "10Gi"
+
+
+def test_a_file_and_a_list_are_taken_too(tmp_path: Path) -> None:
+    file = tmp_path / "one.yml"
+    indented = CLUSTER.replace("\n", "\n  ")
+    file.write_text(f"kind: List\napiVersion: v1\nitems:\n- {indented}\n")
+    assert len(read(file, {}).resources) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "expected"),
+    [
+        (
+            "Topic",
+            "{clusterRef: {name: west}, partitons: 3}",
+            "spec.partitons: unknown field; allowed here: clusterRef, config, deletionPolicy, partitions, "
+            "replicationFactor, topicName",
+        ),
+        (
+            "Topic",
+            "{clusterRef: {name: west}, partitions: many}",
+            'spec.partitions: "many" is not an integer',
+        ),
+        (
+            "Topic",
+            "{clusterRef: {name: west}, partitions: 0}",
+            "spec.partitions: 0 is too small; allowed: 1 or more",
+        ),
+        ("Topic", "{partitions: 1}", "spec.clusterRef: is required"),
+        (
+            "Topic",
+            "{clusterRef: {name: west}, topicName: a b}",
+            'spec.topicName: "a b" is not allowed; allowed: what matches ^[a-zA-Z0-9._-]+$',
+        ),
+        (
+            "Topic",
+            '{clusterRef: {name: west}, topicName: ".."}',
+            'spec.topicName: ".." is not allowed; topicName: . and',
+        ),
+        (
+            "Topic",
+            "{clusterRef: {name: west}, config: {retention.ms: 5}}",
+            "spec.config['retention.ms']: 5 is not a string; write \"5\" in quotes",
+        ),
+        (
+            "Topic",
+            "{clusterRef: {name: west}, deletionPolicy: Keep}",
+            'spec.deletionPolicy: "Keep" is not allowed; allowed: Retain, Delete',
+        ),
+        ("Topic", "{clusterRef: {name: wst}}", 'spec.clusterRef: there is no Cluster "wst"; there is: west'),
+        (
+            "Topic",
+            "{clusterRef: {name: west, namespace: other}}",
+            'spec.clusterRef: there is no Cluster "other/west"; there is: west',
+        ),
+        (
+            "ConsumerGroup",
+            "{clusterRef: {name: west}, startAt: Latest}",
+            "spec: startAt: the topics it holds for",
+        ),
+        (
+            "MirrorMaker",
+            '{sources: [{name: w, bootstrap: "h:1"}], target: {clusterRef: {name: west}}, topics: {include: ["("]}}',
+            "spec.topics: include: '(' is not a regular expression",
+        ),
+        (
+            "MirrorMaker",
+            '{sources: [{name: w}], target: {clusterRef: {name: west}}, topics: {include: ["a"]}}',
+            "spec.sources[0]: sources: exactly one of clusterRef and bootstrap is required",
+        ),
+        (
+            "BatchLoad",
+            "{clusterRef: {name: west}, topics: [a], value: {format: JSON}, output: {path: /x}}",
+            "spec.value: value: schema is required with format JSON",
+        ),
+        ("Cluster", "{brokers: {storage: {size: big}}}", 'spec.brokers.storage.size: "big" is not allowed'),
+        ("Cluster", "[1]", "spec: [1] is not an object"),
+    ],
+)
+def test_mistakes_in_a_spec(tmp_path: Path, kind: str, spec: str, expected: str) -> None:
+    assert f"all.yaml: {kind}/it: {expected}" in refused(tmp_path, CLUSTER, document(kind, "it", spec))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "apiVersion: millstream.dev/v1alpha1\nkind: Topik\nmetadata: {name: a}\n",
+            'all.yaml: Topik/a: kind: "Topik" is unknown; allowed in millstream.dev/v1alpha1: Cluster, Topic,',
+        ),
+        (
+            "kind: Topic\nmetadata: {name: a}\n",
+            "all.yaml: Topic/a: apiVersion: (left out) is unknown; allowed:",
+        ),
+        (
+            "apiVersion: millstream.dev/v2\nkind: Topic\nmetadata: {name: a}\n",
+            'apiVersion: "millstream.dev/v2" is unknown',
+        ),
+        (
+            "apiVersion: v1\nkind: Poddy\nmetadata: {name: a}\n",
+            'kind: "Poddy" is unknown; allowed in v1: ConfigMap,',
+        ),
+        (
+            document("Topic", "Orders", "{}"),
+            'Topic/Orders: metadata.name: "Orders" is not allowed; allowed: lower-case',
+        ),
+        ("apiVersion: millstream.dev/v1alpha1\nkind: Topic\n", "Topic/no name: metadata: is required"),
+        (
+            f"{CLUSTER}sepc: {{}}\n",
+            "Cluster/west: sepc: unknown field; allowed here: apiVersion, kind, metadata, spec",
+        ),
+        (f"{CLUSTER}---\n{CLUSTER}", "Cluster/west: metadata.name: is in all.yaml already"),
+        ("- 1\n", "all.yaml: document 1 is no object with apiVersion and kind"),
+        ("a: 1\na: 2\n", "all.yaml: line 2: not YAML: 'a' is there twice"),
+        ("a: [1\n", "all.yaml: line 2: not YAML: "),
+        ("a: !!python/object:os.system 1\n", "all.yaml: line 1: not YAML: could not determine a constructor"),
+        ("", "has no resource of millstream.dev/v1alpha1"),
+    ],
+)
+def test_mistakes_in_a_document(tmp_path: Path, text: str, expected: str) -> None:
+    assert expected in refused(tmp_path, text)
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("a: [")
+    (tmp_path / "b.yaml").write_text(
+        document("Topic", "t", "{clusterRef: {name: x}, partitions: 0, more: 1}")
+    )
+    with pytest.raises(ManifestError) as raised:
+        read(tmp_path, {})
+    assert [problem.file.name for problem in raised.value.problems] == ["a.yaml", "b.yaml", "b.yaml"]
+
+
+@pytest.mark.parametrize("name", ["nothing-here", "empty"])
+def test_folders_without_manifests(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ManifestError, match=r"there is no such folder|has no file"):
+        read(tmp_path / name, {})
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ManifestError, match="cannot be read"):
+        read(tmp_path, {})
+
+
+def test_what_may_not_change_is_refused(tmp_path: Path) -> None:
+    topic = "{clusterRef: {name: west}, topicName: a, partitions: 3}"
+    known = {key_of(r): r for r in take(tmp_path, CLUSTER, document("Topic", "t", topic)).resources}
+    known["Topic/default/t"]["status"] = {"partitions": 3}
+    (tmp_path / "all.yaml").write_text(
+        document("Topic", "t", "{clusterRef: {name: west}, topicName: b, partitions: 3}")
+    )
+    with pytest.raises(ManifestError, match=r"spec\.topicName: cannot change"):
+        read(tmp_path, known)
+    (tmp_path / "all.yaml").write_text(
+        document("Topic", "t", "{clusterRef: {name: west}, topicName: a, partitions: 2}")
+    )
+    with pytest.raises(
+        ManifestError, match=r"spec\.partitions: 2 is fewer than the topic has; allowed: 3 or more"
+    ):
+        read(tmp_path, known)
+
+
+def test_a_cluster_of_another_folder_may_be_referred_to(tmp_path: Path) -> None:
+    known = {key_of(r): r for r in take(tmp_path, CLUSTER).resources}
+    (tmp_path / "all.yaml").write_text(document("Topic", "t", "{clusterRef: {name: west}}"))
+    assert len(read(tmp_path, known).resources) == 1
+
+
+def test_what_has_no_effect_here_is_known(tmp_path: Path) -> None:
+    cluster = document(
+        "Cluster",
+        "west",
+        "{image: x, listeners: [{name: i, type: Internal, port: 9092}], brokers: {storage: {}}}",
+    )
+    claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: lake}\nspec: {anything: goes}\n"
+    assert take(tmp_path, cluster, claim).without_effect == [
+        "Cluster/west: spec.brokers.storage",
+        "Cluster/west: spec.image",
+        "Cluster/west: spec.listeners[].type",
+        "PersistentVolumeClaim/lake: belongs to Kubernetes",
+    ]
+
+
+def test_times_stay_text_and_keys_become_text(tmp_path: Path) -> None:
+    load = document(
+        "BatchLoad",
+        "daily",
+        "{clusterRef: {name: west}, topics: [a], value: {format: Binary}, output: {path: /x},"
+        " from: {position: Timestamp, timestamp: 2026-11-20T00:00:00Z}, spark: {conf: {2: a, true: b}}}",
+    )
+    spec = take(tmp_path, CLUSTER, load).resources[1]["spec"]
+    assert spec["from"]["timestamp"] == "2026-11-20T00:00:00Z"
+    assert spec["spark"]["conf"] == {"2": "a", "true": "b"}
+
+
+@pytest.mark.parametrize(
+    "example", sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_dir())
+)
+def test_every_example_is_valid(example: str) -> None:
+    assert read(ROOT / "examples" / example, {}).resources
+
+
+def test_a_schema_knows_lists_by_key() -> None:
+    schema = crd_schemas()["Cluster"]["properties"]["spec"]
+    listener = {"name": "a", "type": "Internal", "port": 9092}
+    value = with_defaults({"listeners": [listener, {**listener, "port": 9093}]}, schema)
+    assert "spec.listeners[1]" in {problem.path for problem in validate(value, schema, path="spec")}
+    grown = {"brokers": {"storage": {"size": "2Gi"}}}
+    assert list(validate(with_defaults(grown, schema), schema, old=with_defaults({}, schema))) != []
+    assert list(validate(with_defaults({}, schema), schema, old=with_defaults(grown, schema))) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "path"),
+    [
+        ({"type": "integer", "format": "int32"}, 2**31, ""),
+        ({"type": "boolean"}, "yes", ""),
+        ({"type": "integer"}, True, ""),
+        ({"type": "string", "format": "date-time"}, "yesterday", ""),
+        ({"type": "array", "maxItems": 1, "items": {"type": "string"}}, ["a", "b"], ""),
+        ({"type": "array", "items": {"type": "string"}}, [1], "[0]"),
+        ({"type": "array", "x-kubernetes-list-type": "set", "items": {}}, ["a", "a"], "[1]"),
+        ({"type": "object", "maxProperties": 0, "additionalProperties": True}, {"a": 1}, ""),
+        ({"x-kubernetes-int-or-string": True}, 1.5, ""),
+        ({"type": "string", "maxLength": 2}, "abc", ""),
+        ({"anyOf": [{"type": "string"}, {"type": "boolean"}]}, 1, ""),
+        ({"type": "string"}, None, ""),
+    ],
+)
+def test_values_a_schema_refuses(schema: dict[str, object], value: object, path: str) -> None:
+    (problem,) = validate(value, schema)
+    assert problem.path == path
+
+
+def test_values_a_schema_takes() -> None:
+    assert list(validate(None, {"type": "string", "nullable": True})) == []
+    assert (
+        list(validate({"a": {"b": 1}}, {"type": "object", "x-kubernetes-preserve-unknown-fields": True}))
+        == []
+    )
+    assert list(validate("10Gi", {"x-kubernetes-int-or-string": True})) == []
+    assert with_defaults({"a": None}, {"properties": {"a": {"default": 3}}}) == {"a": 3}

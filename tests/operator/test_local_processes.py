@@ -1,0 +1,169 @@
+"""Daemons of the local runtime, the state they are kept in, and the ports they listen on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from millstream_operator.local import ports, processes
+from millstream_operator.local.processes import Daemon, StartFailed
+from millstream_operator.local.state import State, StateError, Store
+
+SERVE = "import time; print('hello'); print('ready: a=1 http=h:2', flush=True); time.sleep(600)"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SERVE
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[list[Daemon]]:
+    found: list[Daemon] = []
+    yield found
+    for daemon in found:
+        processes.stop(daemon, timeout=0.1)
+
+
+def start(script: str, log: Path, timeout: float = 30.0) -> Daemon:
+    return processes.start([sys.executable, "-c", script], log, timeout=timeout)
+
+
+def test_a_daemon_says_when_it_is_ready_and_stops(tmp_path: Path, started: list[Daemon]) -> None:
+    log = tmp_path / "logs" / "one.log"
+    daemon = start(SERVE, log)
+    started.append(daemon)
+    assert daemon.ready == {"a": "1", "http": "h:2"}
+    assert log.read_text().startswith("hello\n")
+    assert daemon.alive
+    assert os.getsid(daemon.pid) == daemon.pid  # a session of its own: a closed terminal does not end it
+    assert processes.stop(daemon) is True
+    assert not daemon.alive
+    assert processes.stop(daemon) is False
+
+
+def test_a_daemon_that_does_not_obey_is_killed(tmp_path: Path, started: list[Daemon]) -> None:
+    daemon = start(STUBBORN, tmp_path / "log")
+    started.append(daemon)
+    assert processes.stop(daemon, timeout=0.2)
+    assert not daemon.alive
+
+
+def test_a_process_that_has_our_pid_by_chance_is_not_ours(tmp_path: Path, started: list[Daemon]) -> None:
+    daemon = start(SERVE, tmp_path / "log")
+    started.append(daemon)
+    stale = msgspec.structs.replace(daemon, started="another boot:1")
+    assert not stale.alive
+    assert processes.stop(stale) is False
+    assert daemon.alive
+
+
+def test_a_killed_daemon_is_not_alive(tmp_path: Path, started: list[Daemon]) -> None:
+    daemon = start(SERVE, tmp_path / "log")
+    started.append(daemon)
+    os.kill(daemon.pid, signal.SIGKILL)
+    assert processes.wait_for(lambda: not daemon.alive, 10.0)
+
+
+def test_where_there_is_no_proc_ps_tells_when_a_process_began(tmp_path: Path, started: list[Daemon]) -> None:
+    daemon = start(SERVE, tmp_path / "log")
+    started.append(daemon)
+    token = processes._started_at_by_ps(daemon.pid)
+    assert token == processes._started_at_by_ps(daemon.pid) is not None
+    processes.stop(daemon)
+    assert processes._started_at_by_ps(daemon.pid) is None
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        (
+            "print('one\\n\\ntwo'); raise SystemExit('port 1 is in use')",
+            "ended before it was ready: one | two | port",
+        ),
+        ("pass", "ended before it was ready: it said nothing"),
+        ("import time; print('ready: half', end='', flush=True); time.sleep(600)", "was not ready in 1 s"),
+    ],
+)
+def test_a_daemon_that_does_not_get_ready_is_gone_and_says_why(
+    tmp_path: Path, script: str, message: str
+) -> None:
+    with pytest.raises(StartFailed) as raised:
+        start(script, tmp_path / "log", timeout=1.0 if "half" in script else 30.0)
+    assert message in str(raised.value)
+
+
+def test_what_was_said_before_does_not_count(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("ready: old=1\n")
+    with pytest.raises(StartFailed):
+        start("pass", log)
+
+
+def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StartFailed, match="/no/such/command cannot be started: No such file"):
+        processes.start(["/no/such/command"], tmp_path / "log")
+
+
+def test_state_is_kept_and_resources_have_generations(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert store.load().resources == {}
+    state = State()
+    topic = {"apiVersion": "v", "kind": "Topic", "metadata": {"name": "t"}, "spec": {"partitions": 1}}
+    first = state.apply(topic)
+    first["status"] = {"partitions": 1}
+    first["metadata"]["finalizers"] = ["f"]
+    state.daemons["broker/default/west/0"] = Daemon(1, "token", ["x"], "log", {"http": "h:1"})
+    with store.locked():
+        store.save(state)
+    again = store.load()
+    same = again.apply(topic)
+    assert same["metadata"] == first["metadata"]
+    assert same["status"] == {"partitions": 1}
+    grown = again.apply({**topic, "spec": {"partitions": 2}})
+    assert grown["metadata"]["generation"] == 2
+    assert grown["metadata"]["uid"] == first["metadata"]["uid"]
+    assert again.daemons == state.daemons
+
+
+def test_a_data_folder_is_used_by_one_at_a_time(tmp_path: Path) -> None:
+    words = f"is in use by another `millstream local` .process {os.getpid()}."
+    with Store(tmp_path).locked(), pytest.raises(StateError, match=words), Store(tmp_path).locked():
+        pass
+    with Store(tmp_path).locked():
+        pass
+
+
+def test_a_data_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateError, match="cannot be written"), Store(tmp_path / "file").locked():
+        pass
+    (tmp_path / "state.json").write_text("{")
+    with pytest.raises(StateError, match=r"state\.json cannot be read"):
+        Store(tmp_path).load()
+
+
+def test_ports_are_those_asked_for_or_the_next_free_ones() -> None:
+    used = {9092, 9094}
+    free = lambda port: port not in used  # noqa: E731
+    asked = [("internal", 9092), ("external", 9094), ("http", 9404)]
+    chosen = ports.choose(asked, {}, [9404], free)
+    assert chosen == {"internal:9092": 9093, "external:9094": 9095, "http:9404": 9405}
+    used.clear()
+    assert ports.choose(asked, chosen, [], free) == chosen  # clients find it where it was
+    used.add(9093)
+    assert ports.choose(asked, chosen, [], free)["internal:9092"] == 9092
+    # Nobody gets what another listener of the same cluster has just got.
+    assert ports.choose([("a", 9092), ("b", 9092)], {}, [], free) == {"a:9092": 9092, "b:9092": 9094}
+
+
+def test_a_port_that_somebody_listens_on_is_not_free() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert not ports.is_free(port)
+    assert ports.is_free(port)

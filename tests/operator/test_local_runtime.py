@@ -1,0 +1,379 @@
+"""The local runtime end to end: real brokers, real mirror workers, the commands as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+from millstream_operator.local.processes import wait_for
+from millstream_operator.local.runtime import LocalRuntime, Reporter
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCAL = [
+    sys.executable,
+    "-c",
+    "from millstream_operator.local.command import local; local(prog_name='local')",
+]
+DEADLINE_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Sandbox:
+    """Manifests and a data folder of one test, and the commands on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.manifests = folder / "manifests"
+        self.manifests.mkdir()
+        self.data = folder / "data"
+        self.said: list[str] = []
+        self.port = free_port()
+
+    def runtime(self) -> LocalRuntime:
+        self.said = []
+        return LocalRuntime(self.data, Reporter(say=self.said.append))
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*LOCAL, *arguments, "--data", str(self.data)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **environment},
+            timeout=100,
+            check=False,
+        )
+
+    def write(self, kind: str, name: str, spec: str) -> None:
+        head = f"apiVersion: millstream.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\n"
+        (self.manifests / f"{kind}-{name}.yaml").write_text(f"{head}spec: {spec}\n")
+
+    def cluster(self, name: str = "west", config: str = "{}") -> None:
+        listeners = f"[{{name: internal, type: Internal, port: {self.port}}}]"
+        self.write("Cluster", name, f"{{listeners: {listeners}, config: {config}}}")
+
+    def pid(self, daemon: str = "broker/default/west/0") -> int:
+        state = json.loads((self.data / "state.json").read_text())
+        pid: int = state["daemons"][daemon]["pid"]
+        return pid
+
+    def found(self, kind: str, name: str) -> dict[str, Any]:
+        for resource in LocalRuntime(self.data).status().resources:
+            if (resource["kind"], resource["metadata"]["name"]) == (kind, name):
+                return resource
+        raise AssertionError(f"there is no {kind} {name}")
+
+    def ready(self, kind: str, name: str) -> tuple[str, str, str]:
+        conditions = self.found(kind, name)["status"]["conditions"]
+        (ready,) = (entry for entry in conditions if entry["type"] == "Ready")
+        return ready["status"], ready["reason"], ready["message"]
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    found = Sandbox(tmp_path)
+    yield found
+    LocalRuntime(found.data).down()
+
+
+def partitions(bootstrap: str, topic: str) -> int:
+    topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+    return len(topics[topic].partitions) if topic in topics else 0
+
+
+def produce(bootstrap: str, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce(topic, key=str(number % 7), value=json.dumps({"n": number}))
+    assert producer.flush(20) == 0
+
+
+def consume(bootstrap: str, topic: str, count: int) -> list[int]:
+    """The numbers that `produce` wrote, sorted."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": f"test-{topic}", "auto.offset.reset": "earliest"}
+    )
+    numbers: list[int] = []
+
+    def enough() -> bool:
+        numbers.extend(json.loads(message.value() or b"")["n"] for message in consumer.consume(500, 0.5))
+        return len(numbers) >= count
+
+    try:
+        consumer.subscribe([topic])
+        wait_for(enough, DEADLINE_S)
+    finally:
+        consumer.close()
+    return sorted(numbers)
+
+
+def test_up_again_and_again(sandbox: Sandbox) -> None:
+    sandbox.cluster()
+    sandbox.write(
+        "Topic", "orders", "{clusterRef: {name: west}, partitions: 2, config: {retention.ms: '60000'}}"
+    )
+    sandbox.write("ConsumerGroup", "watch", "{clusterRef: {name: west}, topics: [orders], startAt: Earliest}")
+    outcome = sandbox.runtime().up(sandbox.manifests)
+    assert outcome.failures == {}
+    assert sandbox.said[0].startswith("without effect here: Cluster/west: spec.listeners[].type")
+    assert f"Cluster west: started at {sandbox.bootstrap}" in sandbox.said
+    assert partitions(sandbox.bootstrap, "orders") == 2
+    pid = sandbox.pid()
+
+    # Nothing to do: the same process, the same resources.
+    before = sandbox.found("Topic", "orders")
+    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    assert sandbox.said[0] == f"Cluster west: runs at {sandbox.bootstrap}"
+    assert sandbox.pid() == pid
+    assert sandbox.found("Topic", "orders") == before
+
+    # The topic grows, and records are seen.
+    produce(sandbox.bootstrap, "orders", 100)
+    sandbox.write("Topic", "orders", "{clusterRef: {name: west}, partitions: 4}")
+    sandbox.runtime().up(sandbox.manifests)
+    assert partitions(sandbox.bootstrap, "orders") == 4
+    assert sandbox.ready("Topic", "orders") == ("True", "TopicReady", "4 partitions")
+    assert sandbox.found("ConsumerGroup", "watch")["status"]["lag"]["records"] == 100
+
+    # The broker is killed: status says so, up brings it back with all its records, where it was.
+    os.kill(sandbox.pid(), signal.SIGKILL)
+    assert wait_for(lambda: sandbox.ready("Cluster", "west")[0] == "False", DEADLINE_S)
+    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    assert sandbox.pid() != pid
+    assert consume(sandbox.bootstrap, "orders", 100) == list(range(100))
+
+    # A resource that is in no manifest any more is left alone.
+    (sandbox.manifests / "Topic-orders.yaml").unlink()
+    sandbox.write("ConsumerGroup", "watch", "{clusterRef: {name: west}}")
+    sandbox.runtime().up(sandbox.manifests)
+    assert "Topic orders: is in no manifest now: left as it is" in sandbox.said
+    assert partitions(sandbox.bootstrap, "orders") == 4
+
+    pid = sandbox.pid()
+    assert sandbox.runtime().down() == ["broker/default/west/0"]
+    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
+    assert sandbox.runtime().down() == []
+    assert (sandbox.data / "clusters/west/0").is_dir()
+    sandbox.runtime().down(delete_data=True)
+    assert not sandbox.data.exists()
+
+
+def test_a_port_in_use_gives_the_next_one_and_changed_configuration_restarts(sandbox: Sandbox) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", sandbox.port))
+        taken.listen()
+        sandbox.cluster()
+        sandbox.runtime().up(sandbox.manifests)
+        got = sandbox.found("Cluster", "west")["status"]["bootstrap"]
+        assert got != sandbox.bootstrap
+        assert f"port {sandbox.port} is in use" in "\n".join(sandbox.said)
+    pid = sandbox.pid()
+    sandbox.cluster(config="{num.partitions: '5'}")
+    sandbox.runtime().up(sandbox.manifests)
+    assert "Cluster west: its configuration changed: the broker is restarted" in sandbox.said
+    assert sandbox.pid() != pid
+    assert sandbox.found("Cluster", "west")["status"]["bootstrap"] == got  # clients find it where it was
+
+
+def test_what_goes_wrong_is_said_and_the_rest_goes_on(sandbox: Sandbox) -> None:
+    sandbox.cluster()
+    sandbox.write("Cluster", "odd", "{config: {log.retention.hours: soon}}")
+    sandbox.write("Cluster", "many", "{brokers: {replicas: 3}}")
+    sandbox.write("Topic", "good", "{clusterRef: {name: west}}")
+    sandbox.write("Topic", "bad", "{clusterRef: {name: west}, config: {retention.ms: soon}}")
+    sandbox.write("Topic", "lost", "{clusterRef: {name: odd}}")
+    target = "{clusterRef: {name: west}}"
+    sandbox.write(
+        "MirrorMaker", "round", f"{{sources: [{{name: w, clusterRef: {{name: west}}}}], target: {target}, "
+        "topics: {include: ['.*']}}",
+    )  # fmt: skip
+    ended = sandbox.run("up", "-f", str(sandbox.manifests))
+    assert ended.returncode == 1
+    assert ended.stderr == ""
+    lines = ended.stdout.splitlines()
+
+    def line(start: str) -> str:
+        (found,) = (entry for entry in lines if entry.startswith(start))
+        return found
+
+    assert "log.retention.hours" in line("Cluster odd: BrokerFailed: ")
+    assert "spec.brokers.replicas: 3" in line("Cluster many: ReplicationNotAvailable: ")
+    assert "retention.ms" in line("Topic bad: InvalidConfig: ")
+    assert line("Topic lost: ClusterNotReady: ")
+    assert "is the source w" in line("MirrorMaker round: SameCluster: ")
+    assert line("Topic good: 1 partition")
+    assert partitions(sandbox.bootstrap, "good") == 1
+
+
+def test_mistakes_change_nothing(sandbox: Sandbox) -> None:
+    sandbox.cluster()
+    sandbox.write("Topic", "orders", "{clusterRef: {name: wst}, partitons: 3}")
+    ended = sandbox.run("up", "-f", str(sandbox.manifests))
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert "Topic/orders: spec.partitons: unknown field; allowed here: " in ended.stderr
+    assert ended.stderr.endswith("nothing was changed\n")
+    assert not sandbox.data.exists()
+    ended = sandbox.run("up", "-f", str(sandbox.manifests / "nowhere"))
+    assert (ended.returncode, "there is no such folder or file" in ended.stderr) == (2, True)
+    (sandbox.manifests / "Topic-orders.yaml").unlink()
+    (sandbox.data).write_text("a file")
+    ended = sandbox.run("up", "-f", str(sandbox.manifests))
+    assert ended.returncode == 2
+
+
+def test_the_commands_speak_to_their_user(sandbox: Sandbox) -> None:
+    assert "nothing is in" in sandbox.run("status").stdout
+    assert sandbox.run("down").stdout.startswith("nothing was running\n")
+    sandbox.cluster()
+    sandbox.write("Topic", "orders", "{clusterRef: {name: west}}")
+    ended = sandbox.run("up", "-f", str(sandbox.manifests))
+    assert ended.returncode == 0
+    assert f"bootstrap of west: {sandbox.bootstrap}\n" in ended.stdout
+    assert f"  millstream consume orders --bootstrap {sandbox.bootstrap}\n" in ended.stdout
+    assert f"  millstream local down --data {sandbox.data}\n" in ended.stdout
+    table = sandbox.run("status").stdout.splitlines()
+    assert table[0].split() == ["KIND", "NAME", "READY", "IS", "MESSAGE"]
+    assert [line.split()[:3] for line in table[1:3]] == [
+        ["Cluster", "west", "True"],
+        ["Topic", "orders", "True"],
+    ]
+    told = json.loads(sandbox.run("status", "--output", "json").stdout)
+    assert [resource["kind"] for resource in told["resources"]] == ["Cluster", "Topic"]
+    assert told["resources"][1]["status"]["topicId"]
+    (process,) = told["processes"]
+    assert (process["name"], process["running"], process["address"]) == (
+        "broker/default/west/0",
+        True,
+        sandbox.bootstrap,
+    )
+    assert sandbox.run("down").stdout == f"broker west: stopped\ndata stays in {sandbox.data}\n"
+    assert sandbox.run("status", "-o", "json").returncode == 0
+
+
+def test_without_java_a_load_waits_and_says_what_to_install(sandbox: Sandbox) -> None:
+    sandbox.cluster()
+    sandbox.write("Topic", "orders", "{clusterRef: {name: west}}")
+    load = (
+        "{{clusterRef: {{name: west}}, topics: [orders], value: {{format: Binary}}, output: {{path: /x}},"
+        " minRecords: {}}}"
+    )
+    sandbox.write("BatchLoad", "daily", load.format(10))
+    ended = sandbox.run("up", "-f", str(sandbox.manifests))
+    assert ended.returncode == 0
+    assert "BatchLoad daily: waits for records: 0 of 10\n" in ended.stdout
+    produce(sandbox.bootstrap, "orders", 10)
+    ended = sandbox.run("up", "-f", str(sandbox.manifests), JAVA_HOME="/nowhere")
+    assert ended.returncode == 0
+    assert "BatchLoad daily: not loaded (no Java 17: install a JDK 17" in ended.stdout
+    assert sandbox.ready("BatchLoad", "daily")[:2] == ("False", "RunnerNotAvailable")
+    assert "lastRun" not in sandbox.found("BatchLoad", "daily")["status"]
+
+
+def test_a_load_runs_once_its_records_are_there(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    from millstream_harness.spark import spark_jars
+
+    monkeypatch.setenv("MILLSTREAM_SPARK_JARS", str(spark_jars()))
+    sandbox.cluster()
+    sandbox.write("Topic", "orders", "{clusterRef: {name: west}, partitions: 3}")
+    load = (
+        "{{clusterRef: {{name: west}}, topics: [{}], minRecords: 1000, value: {{format: JSON, schema: n INT}},"
+        " output: {{path: /lake/orders, volumeClaimName: lake}}, spark: {{driver: {{memory: 512m}}}}}}"
+    )
+    sandbox.write("BatchLoad", "daily", load.format("orders"))
+    outcome = sandbox.runtime().up(sandbox.manifests)
+    assert outcome.waiting == {"BatchLoad default/daily": "waits for records: 0 of 1,000"}
+    produce(sandbox.bootstrap, "orders", 1200)
+    progress: list[tuple[str, int, int]] = []
+    runtime = LocalRuntime(sandbox.data, Reporter(progress=lambda *told: progress.append(told)))
+    outcome = runtime.up(sandbox.manifests)
+    assert (outcome.failures, outcome.waiting) == ({}, {})
+    status = sandbox.found("BatchLoad", "daily")["status"]
+    assert (status["lastRun"]["state"], status["lastRun"]["rows"]) == ("Succeeded", 1200)
+    assert sum(part["until"] - part["from"] for part in status["offsets"]) == 1200
+    assert progress[-1] == ("daily-0001", 1200, 1200)
+    assert list((sandbox.data / "volumes/lake/orders").glob("*.parquet"))
+    # It is done: up again does not run it again.
+    sandbox.runtime().up(sandbox.manifests)
+    assert sandbox.said[-1] == "BatchLoad daily: daily-0001 has written 1,200 rows"
+
+    # An output that cannot be written to is said in the job's words; `up` tries again as the next run.
+    sandbox.write("BatchLoad", "daily", load.format("orders"))
+    (sandbox.data / "volumes/lake/file").write_text("not a folder")
+    sandbox.write("BatchLoad", "bad", load.format("orders").replace("/lake/orders", "/lake/file"))
+    outcome = sandbox.runtime().up(sandbox.manifests)
+    assert "output.path" in outcome.failures["BatchLoad default/bad"]
+    assert sandbox.ready("BatchLoad", "bad")[:2] == ("False", "OutputNotWritable")
+    (sandbox.data / "volumes/lake/file").unlink()
+    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    assert sandbox.found("BatchLoad", "bad")["status"]["lastRun"]["name"] == "bad-0002"
+
+
+def test_two_regions(sandbox: Sandbox) -> None:
+    for example in (ROOT / "examples/two-regions").glob("*.yaml"):
+        (sandbox.manifests / example.name).write_text(example.read_text())
+    outcome = sandbox.runtime().up(sandbox.manifests)
+    assert outcome.failures == {}
+    west, east = (sandbox.found("Cluster", name)["status"]["bootstrap"] for name in ("west", "east"))
+    assert west != east
+    produce(west, "orders", 500)
+    assert consume(east, "orders", 500) == list(range(500))
+    assert partitions(east, "orders") == 3
+
+    def caught_up(count: int) -> bool:
+        status = sandbox.found("MirrorMaker", "west-to-east")["status"]
+        conditions = {entry["type"]: entry["status"] for entry in status["conditions"]}
+        return (
+            status.get("topics") == 1 and status["lag"]["records"] == 0 and conditions["CaughtUp"] == "True"
+        )
+
+    assert wait_for(lambda: caught_up(500), DEADLINE_S)
+    assert sandbox.ready("MirrorMaker", "west-to-east")[0] == "True"
+
+    # A worker that dies goes on where it was: nothing twice, nothing lost.
+    os.kill(sandbox.pid("mirror/default/west-to-east/0"), signal.SIGKILL)
+    produce(west, "orders", 300)
+    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    expected = sorted([*range(500), *range(300)])
+    numbers: list[int] = []
+    consumer = Consumer({"bootstrap.servers": east, "group.id": "all", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["orders"])
+
+    def all_there() -> bool:
+        numbers.extend(json.loads(message.value() or b"")["n"] for message in consumer.consume(500, 0.5))
+        return len(numbers) >= len(expected)
+
+    try:
+        assert wait_for(all_there, DEADLINE_S)
+    finally:
+        consumer.close()
+    assert sorted(numbers) == expected
+    assert len(sandbox.runtime().down()) == 3
+
+
+def test_two_at_once_are_refused(sandbox: Sandbox) -> None:
+    sandbox.cluster()
+    runtime = sandbox.runtime()
+    with runtime.store.locked():
+        ended = sandbox.run("up", "-f", str(sandbox.manifests))
+    assert ended.returncode == 2
+    assert "is in use by another `millstream local`" in ended.stderr

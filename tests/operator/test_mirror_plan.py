@@ -1,0 +1,256 @@
+"""MirrorMaker: what is refused, what the status says, what the workers are."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import msgspec
+import pytest
+
+from millstream_operator.conditions import Reason
+from millstream_operator.models import Lag, MirrorMaker, MirrorMakerStatus, decode_as
+from millstream_operator.reconcile import mirror as plan
+from millstream_operator.reconcile.mirror import SourceReport, WorkerReport, Workers
+from millstream_operator.reconcile.mirror_workers import ask, ask_all
+from millstream_operator.resources import mirror as resources
+from millstream_operator.resources.mirror import Endpoint
+from millstream_operator.services import Images
+
+NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+BOOTSTRAPS = {"prod/west": "west-bootstrap.prod.svc:9092", "prod/east": "east-bootstrap.prod.svc:9092"}
+
+
+def a_mirror(name: str = "west-to-east", created: str = "2026-01-01T00:00:00Z", **spec: Any) -> MirrorMaker:
+    return decode_as(
+        MirrorMaker,
+        {
+            "apiVersion": "millstream.dev/v1alpha1",
+            "kind": "MirrorMaker",
+            "metadata": {"name": name, "namespace": "prod", "uid": f"u-{name}", "creationTimestamp": created},
+            "spec": {
+                "sources": [{"name": "west", "clusterRef": {"name": "west"}}],
+                "target": {"clusterRef": {"name": "east"}},
+                "topics": {"include": ["orders.*"], "exclude": ["orders-test"]},
+                **spec,
+            },
+        },
+    )
+
+
+def check(mirror: MirrorMaker) -> str:
+    problem = plan.check(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS))
+    assert problem is None or problem.reason is Reason.SAME_CLUSTER
+    return problem.message if problem else ""
+
+
+def test_two_clusters_may_be_mirrored() -> None:
+    assert check(a_mirror()) == ""
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"clusterRef": {"name": "west"}},
+        {"clusterRef": {"name": "west", "namespace": "prod"}},
+        {"bootstrap": "west-bootstrap.prod.svc:9092"},
+        {"bootstrap": "other:9092,WEST-bootstrap.prod.svc.cluster.local.:9092"},
+    ],
+)
+def test_a_source_that_is_the_target_is_refused(target: dict[str, Any]) -> None:
+    assert check(a_mirror(target=target)).startswith("spec.target: is the source west (")
+
+
+def test_addresses_of_one_machine_are_told_apart_by_port() -> None:
+    here, same, other = (Endpoint("x", b) for b in ("localhost:9092", "127.0.0.1:9092", "127.0.0.1:9093"))
+    assert plan.same_cluster(here, same)
+    assert not plan.same_cluster(here, other)
+
+
+def test_sources_that_are_one_cluster_are_refused() -> None:
+    sources = [
+        {"name": "west", "clusterRef": {"name": "west"}},
+        {"name": "again", "bootstrap": BOOTSTRAPS["prod/west"]},
+    ]
+    assert check(a_mirror(sources=sources)).startswith("spec.sources: west and again are one cluster")
+
+
+def test_prefixed_copies_in_the_same_cluster_must_not_be_mirrored_again() -> None:
+    west = {"clusterRef": {"name": "west"}}
+    assert check(a_mirror(target=west, naming="Prefixed")) == ""
+    everything = a_mirror(target=west, naming="Prefixed", topics={"include": [".*"]})
+    assert "add west[.].* to spec.topics.exclude" in check(everything)
+    excluded = a_mirror(target=west, naming="Prefixed", topics={"include": [".*"], "exclude": ["west[.].*"]})
+    assert check(excluded) == ""
+
+
+@pytest.mark.parametrize(
+    ("include", "naming", "refused"),
+    [
+        ("orders.*", "Same", True),
+        ("orders", "Same", True),
+        (r"orders\.eu", "Same", True),
+        ("invoices.*", "Same", False),
+        ("orders-test", "Same", False),
+        ("orders.*", "Prefixed", False),
+    ],
+)
+def test_the_younger_of_two_mirrors_in_a_circle_is_refused(include: str, naming: str, refused: bool) -> None:
+    older = a_mirror()
+    younger = a_mirror(
+        "east-to-west",
+        created="2026-02-01T00:00:00Z",
+        sources=[{"name": "east", "clusterRef": {"name": "east"}}],
+        target={"clusterRef": {"name": "west"}},
+        topics={"include": [include]},
+        naming=naming,
+    )
+
+    def found(mirror: MirrorMaker, other: MirrorMaker) -> bool:
+        others = [(other, *plan.endpoints_of(other, BOOTSTRAPS))]
+        problem = plan.check_loop(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS), others)
+        assert problem is None or problem.reason is Reason.MIRROR_LOOP
+        return problem is not None
+
+    assert found(younger, older) is refused
+    assert not found(older, younger)
+    assert not found(older, older)
+
+
+def test_the_workers_file() -> None:
+    mirror = a_mirror(naming="Prefixed")
+    assert resources.mirror_file(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS)) == {
+        "name": "west-to-east",
+        "namespace": "prod",
+        "sources": [{"name": "west", "bootstrap": "west-bootstrap.prod.svc:9092"}],
+        "target": {"bootstrap": "east-bootstrap.prod.svc:9092"},
+        "topics": {"include": ["orders.*"], "exclude": ["orders-test"]},
+        "mode": "Aggregate",
+        "naming": "Prefixed",
+        "http": "0.0.0.0:9404",
+    }
+
+
+def test_the_workers_are_a_deployment_of_restricted_pods_that_rolls_with_the_file() -> None:
+    mirror = a_mirror(replicas=3)
+    file = resources.mirror_file(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS))
+    images = Images(broker="registry.example/broker:1", pull_policy="Always")
+    deployment = resources.deployment(mirror, file, images)
+    assert deployment["metadata"]["name"] == "west-to-east-mirror"
+    assert deployment["metadata"]["ownerReferences"][0]["uid"] == "u-west-to-east"
+    assert deployment["spec"]["replicas"] == 3
+    template = deployment["spec"]["template"]
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    pod = template["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["automountServiceAccountToken"] is False
+    (container,) = pod["containers"]
+    assert container["image"] == "registry.example/broker:1"
+    assert container["command"] == ["millstream-mirror", "/etc/millstream/mirror.json"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    assert json.loads(resources.config_map(mirror, file)["data"]["mirror.json"]) == file
+    other = resources.deployment(mirror, {**file, "naming": "Prefixed"}, images)["spec"]["template"]
+    assert other["metadata"]["annotations"] != template["metadata"]["annotations"]
+
+
+def a_report(records: int = 0, seconds: int = 0, reachable: bool = True, error: str = "") -> WorkerReport:
+    lag = Lag(records=records, seconds=seconds)
+    return WorkerReport(3, lag, (SourceReport("west", reachable, 3, lag, error),))
+
+
+def status_of(mirror: MirrorMaker, *reports: WorkerReport, ready: int | None = None) -> MirrorMakerStatus:
+    workers = Workers(len(reports), len(reports) if ready is None else ready, reports)
+    return plan.status_of(mirror, workers, NOW)
+
+
+def conditions(status: MirrorMakerStatus) -> dict[str, tuple[str, str]]:
+    return {entry.type: (entry.status, entry.reason) for entry in status.conditions or ()}
+
+
+def test_workers_shares_add_up() -> None:
+    status = status_of(a_mirror(replicas=2), a_report(5, 2), a_report(7, 90))
+    assert status.topics == 3  # each worker has partitions of each
+    assert status.lag == Lag(records=12, seconds=90)
+    (source,) = status.sources or ()
+    assert (source.reachable, source.topics, source.lag) == (True, 3, Lag(records=12, seconds=90))
+    assert (
+        status.selector == "app.kubernetes.io/name=millstream-mirror,app.kubernetes.io/instance=west-to-east"
+    )
+    assert conditions(status) == {
+        "Ready": ("True", "Mirroring"),
+        "CaughtUp": ("False", "Behind"),
+        "SourceReachable": ("True", "SourcesReachable"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("records", "seconds", "caught_up"), [(0, 0, "True"), (9, 1, "True"), (9, 60, "False")]
+)
+def test_caught_up(records: int, seconds: int, caught_up: str) -> None:
+    assert conditions(status_of(a_mirror(), a_report(records, seconds)))["CaughtUp"][0] == caught_up
+
+
+def test_an_unreachable_source_is_said_and_heals() -> None:
+    mirror = a_mirror()
+    status = status_of(mirror, a_report(reachable=False, error="connection refused"), ready=0)
+    assert conditions(status)["SourceReachable"] == ("False", "SourceUnreachable")
+    assert conditions(status)["Ready"] == ("False", "SourceUnreachable")
+    assert "west: connection refused" in {entry.message for entry in status.conditions or ()}
+    healed = status_of(msgspec.structs.replace(mirror, status=status), a_report())
+    assert conditions(healed)["Ready"] == ("True", "Mirroring")
+
+
+def test_workers_that_say_nothing_yet() -> None:
+    status = plan.status_of(a_mirror(), Workers(1, 0, ()), NOW)
+    assert status.topics is None
+    assert status.lag is None
+    assert conditions(status) == {
+        "Ready": ("False", "WorkersStarting"),
+        "CaughtUp": ("Unknown", "WorkersStarting"),
+        "SourceReachable": ("Unknown", "WorkersStarting"),
+    }
+
+
+def test_no_workers_wanted() -> None:
+    assert conditions(plan.status_of(a_mirror(replicas=0), Workers(), NOW))["Ready"] == ("False", "NoWorkers")
+
+
+@contextmanager
+def a_worker(body: bytes, status: int = 200) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/status"
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_workers_are_asked_and_those_that_do_not_answer_are_left_out() -> None:
+    said = {"topics": 2, "lag": {"records": 4, "seconds": 1}, "member": "m", "sources": [{"name": "west"}]}
+    with (
+        a_worker(json.dumps(said).encode()) as good,
+        a_worker(b"nonsense") as bad,
+        a_worker(b"{}", 503) as starting,
+    ):
+        (report,) = ask_all([good, bad, starting])
+        closed = good
+    assert (report.topics, report.lag.records) == (2, 4)
+    assert report.sources[0].reachable is False
+    assert ask(closed) is None
