@@ -61,6 +61,8 @@ def crd_schemas() -> dict[str, Schema]:
         crd = yaml.safe_load(file.read_text())
         stored = next(version for version in crd["spec"]["versions"] if version["storage"])
         schemas[crd["spec"]["names"]["kind"]] = stored["schema"]["openAPIV3Schema"]
+    if not schemas:
+        raise FileNotFoundError(f"the CRDs are missing from this installation of millstream-operator: {crd_folder()}")
     return schemas
 
 

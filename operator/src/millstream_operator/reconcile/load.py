@@ -200,7 +200,7 @@ def begin(load: BatchLoad, offsets: tuple[OffsetRange, ...], now: datetime) -> B
 
 
 def follow(load: BatchLoad, seen: Seen, now: datetime, *, path: str | None = None) -> BatchLoadStatus:
-    """The status after a look at the runner of the last run; ``path``: where the rows are, if not where the spec says."""
+    """The status after a look at the runner of the last run. ``path``: where the rows are, if not as the spec says."""
     run = load.status.last_run or Run()
     if run.state in (RunState.SUCCEEDED, RunState.FAILED):
         return load.status
