@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
@@ -141,7 +142,7 @@ class Broker:
         try:
             return await self.http.start(host, port)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+            reason = os.strerror(error.errno) if error.errno else str(error)
             raise StartError(f"http.listener={host}:{port}: cannot listen there: {reason}") from None
 
     def _advertised(self, bound: list[Listener]) -> list[Listener]:

@@ -38,7 +38,7 @@ from .produce_shortcut import ProduceShortcut
 from .protocol import MalformedRequest
 from .protocol.errors import ApiError
 from .protocol.header import decode_request_header
-from .protocol.schema import Struct
+from .protocol.schema import Struct, fields_of
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -281,7 +281,7 @@ class Connection:
                 self._send()
         except (BlockingIOError, InterruptedError):
             return
-        except (CloseConnection, MalformedRequest, OSError) as error:
+        except Exception as error:
             self._fail(error)
 
     def _consume(self, view: memoryview, start: int, end: int) -> None:
@@ -347,7 +347,7 @@ class Connection:
             if self._backlog is None and not self._reading:
                 self._reading = True
                 self._server.loop.add_reader(self._sock, self._readable)
-        except (CloseConnection, MalformedRequest, OSError) as error:
+        except Exception as error:
             self._fail(error)
 
     # Handling
@@ -506,7 +506,7 @@ class Connection:
         was_writing = self._writing
         try:
             self._send()
-        except (CloseConnection, OSError) as error:
+        except Exception as error:
             self._fail(error)
         else:
             self.active_at = self._server.loop.time()
@@ -519,8 +519,11 @@ class Connection:
             self.close(f"a request that cannot be read: {error}")
         elif isinstance(error, OSError):
             self.close("" if error.errno in _GONE else error.strerror or repr(error), logging.INFO)
-        else:
+        elif isinstance(error, CloseConnection):
             self.close(str(error))
+        else:
+            log.error("a connection failed", exc_info=error)
+            self.close("the broker failed")
 
     def close(self, reason: str = "", level: int = logging.WARNING) -> None:
         """Close the socket. Handlers that are still at work finish; their responses go nowhere."""
@@ -548,7 +551,7 @@ _GONE = {errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT, errno.ENOTCONN}
 def _error_response(route: Route, error: ApiError) -> Struct:
     """The response of an API whose whole request failed; where it has no field for that, the connection ends."""
     response = route.registration.api.response
-    fields = response.__dataclass_fields__
+    fields = {name for name, _ in fields_of(response)}
     if "error_code" not in fields:
         raise CloseConnection(f"{route.registration.api.name}: {error}")
     message = {"error_message": error.message} if "error_message" in fields else {}

@@ -1,0 +1,180 @@
+"""Configuration: keys, values, where they come from, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream_broker.config import (
+    BrokerConfig,
+    ConfigError,
+    Source,
+    TopicConfig,
+    parse_listeners,
+    parse_properties,
+)
+from millstream_broker.config_keys import BROKER_KEYS, TOPIC_KEYS
+
+COMMAND = str(Path(sys.executable).parent / "millstream-broker")
+
+
+def test_properties_are_read_as_java_reads_them() -> None:
+    text = "# a comment\n! another\n a=1\nb : two words \nc 3\nd=x,\\\n   y\n\ne=\n"
+    assert parse_properties(text) == {"a": "1", "b": "two words", "c": "3", "d": "x,y", "e": ""}
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z.]{1,20}", fullmatch=True), st.from_regex(r"[\w/:.]{0,20}", fullmatch=True)
+    )
+)
+def test_properties_round_trip(values: dict[str, str]) -> None:
+    assert parse_properties("\n".join(f"{key} = {value}" for key, value in values.items())) == values
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"num.partition": "1"}, "num.partition: no such configuration key; did you mean num.partitions?"),
+        ({"zzz": "1"}, "zzz: no such configuration key"),
+        ({"num.partitions": "many"}, "num.partitions=many: expected a whole number of at least 1"),
+        ({"num.partitions": "0"}, "num.partitions=0: expected a whole number of at least 1"),
+        (
+            {"num.partitions": "99999999999"},
+            "num.partitions=99999999999: expected a whole number of at least 1",
+        ),
+        ({"auto.create.topics.enable": "yes"}, "auto.create.topics.enable=yes: expected true or false"),
+        ({"log.cleaner.min.cleanable.ratio": "2"}, "expected a number from 0 to 1"),
+        (
+            {"log.cleanup.policy": "shred"},
+            "log.cleanup.policy=shred: expected a comma-separated list of delete, compact",
+        ),
+        ({"compression.type": "rar"}, "compression.type=rar: expected text one of uncompressed, gzip,"),
+    ],
+)
+def test_wrong_values_are_named(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        BrokerConfig(given)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("listeners", "said"),
+    [
+        ("nonsense", "expected NAME://HOST:PORT"),
+        ("PLAINTEXT://host:99999", "expected NAME://HOST:PORT"),
+        ("FOO://host:1", "FOO is not in listener.security.protocol.map"),
+        ("PLAINTEXT://h:1,PLAINTEXT://h:2", "each listener needs its own name"),
+        ("PLAINTEXT://h:1,INTERNAL://h:1", "each listener needs its own port"),
+    ],
+)
+def test_wrong_listeners_are_named(listeners: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_listeners(BrokerConfig({"listeners": listeners}), "listeners")
+
+
+def test_listeners_may_be_ipv6_and_without_host() -> None:
+    config = BrokerConfig({"listeners": "PLAINTEXT://[::1]:9092,EXTERNAL://:9093"})
+    assert [(one.host, one.port) for one in parse_listeners(config, "listeners")] == [
+        ("::1", 9092),
+        ("", 9093),
+    ]
+
+
+def test_every_default_is_allowed_and_documented() -> None:
+    for key in [*BROKER_KEYS.values(), *TOPIC_KEYS.values()]:
+        assert key.doc
+        assert key.default is None or key.rule is None or key.rule.allows(key.default), key.name
+        for synonym in key.synonyms:
+            assert synonym.name in BROKER_KEYS
+
+
+def test_topic_defaults_are_those_of_kafka() -> None:
+    topic = TopicConfig(BrokerConfig(), {})
+    assert topic["retention.ms"] == 604_800_000
+    assert topic["segment.ms"] == 604_800_000
+    assert topic["segment.bytes"] == 1_073_741_824
+    assert topic["max.message.bytes"] == 1_048_588
+    assert topic["cleanup.policy"] == ["delete"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"log.retention.hours": "1"}, 3_600_000),
+        ({"log.retention.hours": "1", "log.retention.minutes": "2"}, 120_000),
+        ({"log.retention.hours": "1", "log.retention.minutes": "2", "log.retention.ms": "3"}, 3),
+        ({"log.retention.hours": "-1"}, -1),
+    ],
+)
+def test_the_finest_unit_wins(given: dict[str, str], expected: int) -> None:
+    assert TopicConfig(BrokerConfig(given), {})["retention.ms"] == expected
+
+
+def test_values_say_where_they_come_from() -> None:
+    broker = BrokerConfig({"log.retention.minutes": "5"})
+    broker.set_dynamic(Source.DYNAMIC_CLUSTER, {"log.retention.ms": "7"})
+    topic = TopicConfig(broker, {"retention.ms": "9"})
+    entry = next(entry for entry in topic.describe() if entry.key.name == "retention.ms")
+    assert (entry.value, entry.source) == ("9", Source.TOPIC)
+    assert entry.synonyms == (
+        ("retention.ms", "9", Source.TOPIC),
+        ("log.retention.ms", "7", Source.DYNAMIC_CLUSTER),
+        ("log.retention.minutes", "5", Source.STATIC_BROKER),
+        ("log.retention.hours", "168", Source.DEFAULT),
+    )
+
+
+def test_only_dynamic_keys_change_while_running() -> None:
+    with pytest.raises(ConfigError, match=r"log\.dirs cannot be changed while the broker runs"):
+        BrokerConfig().set_dynamic(Source.DYNAMIC_BROKER, {"log.dirs": "/elsewhere"})
+
+
+def test_lags_of_compaction_must_fit_together() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"min\.compaction\.lag\.ms=10: expected at most max\.compaction\.lag\.ms, which is 5",
+    ):
+        TopicConfig(BrokerConfig(), {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--override", "num.partition=1"],
+            "num.partition: no such configuration key; did you mean num.partitions?",
+        ),
+        (["--override", "num.partitions"], "--override num.partitions: expected KEY=VALUE"),
+        (["no-such-file.properties"], "no-such-file.properties: cannot be read: No such file or directory"),
+        (
+            ["--override", "zookeeper.connect=zk:2181"],
+            "zookeeper.connect=zk:2181: clusters on ZooKeeper are not",
+        ),
+        (["--override", "listeners=SSL://:1"], "the name SSL is not in listener.security.protocol.map"),
+        (["--override", "advertised.listeners=EXTERNAL://h:1"], "EXTERNAL is not among `listeners`"),
+        (["--override", "http.listener=9404"], "http.listener=9404: expected HOST:PORT"),
+    ],
+)
+def test_a_wrong_configuration_starts_nothing(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = subprocess.run([COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_default_file_of_the_image_is_valid() -> None:
+    path = Path(__file__).parents[2] / "broker-image" / "server.properties"
+    text = path.read_text()
+    given = parse_properties(text)
+    commented = parse_properties(
+        "\n".join(line[1:] for line in text.splitlines() if re.match(r"#[a-z.]+=", line))
+    )
+    BrokerConfig({**commented, **given, "zookeeper.connect": ""})

@@ -1,0 +1,155 @@
+"""A blocking Kafka client of a few lines, on our own codec: for tests that say exactly what goes over the wire."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from millstream_broker.log.batch import Record, build_batch
+from millstream_broker.protocol import fetch, list_offsets, metadata, produce
+from millstream_broker.protocol.api import Api
+from millstream_broker.protocol.header import RequestHeader, encode_request_header
+from millstream_broker.protocol.schema import Struct
+
+Req = TypeVar("Req", bound=Struct)
+Res = TypeVar("Res", bound=Struct)
+
+TIMEOUT_S = 15.0
+
+
+class Wire:
+    """One connection. ``call`` sends a request and waits; ``send`` and ``receive`` do each half, for pipelines."""
+
+    def __init__(self, bootstrap: str, client_id: str = "wire") -> None:
+        host, port = bootstrap.split(",")[0].split("://")[-1].rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+        self.client_id = client_id
+        self._number = 0
+        self._sent: list[tuple[Api[Any, Any], int, int]] = []
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def frame(self, api: Api[Req, Any], version: int, request: Req) -> bytes:
+        self._number += 1
+        self._sent.append((api, version, self._number))
+        head = encode_request_header(RequestHeader(api.key, version, self._number, self.client_id))
+        body = head + api.encode_request(version, request)
+        return struct.pack(">i", len(body)) + body
+
+    def send(self, api: Api[Req, Any], version: int, request: Req) -> None:
+        self.socket.sendall(self.frame(api, version, request))
+
+    def receive(self) -> Any:
+        """The response to the oldest request that has none yet; EOFError when the broker closes the connection."""
+        api, version, number = self._sent.pop(0)
+        body = self.receive_frame()
+        (correlation_id,) = struct.unpack_from(">i", body)
+        assert correlation_id == number
+        return api.decode_response(version, body, 5 if api.has_flexible_response_header(version) else 4)
+
+    def receive_frame(self) -> bytes:
+        (size,) = struct.unpack(">i", self._read(4))
+        return self._read(size)
+
+    def _read(self, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            part = self.socket.recv(min(size - len(parts), 1 << 20))
+            if not part:
+                raise EOFError("the broker closed the connection")
+            parts += part
+        return bytes(parts)
+
+    def is_closed(self) -> bool:
+        """Whether the broker closes the connection, without another byte."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def call(self, api: Api[Req, Res], version: int, request: Req) -> Res:
+        self.send(api, version, request)
+        response: Res = self.receive()
+        return response
+
+    # The calls that most tests need
+
+    def create(self, *topics: str) -> None:
+        """Create topics by asking for their metadata."""
+        asked = [metadata.MetadataRequestTopic(name=name) for name in topics]
+        answer = self.call(metadata.API, 12, metadata.MetadataRequest(asked))
+        assert [topic.error_code for topic in answer.topics] == [0] * len(topics)
+
+    def produce(
+        self,
+        topic: str,
+        records: Iterable[Record] | bytes,
+        *,
+        partition: int = 0,
+        acks: int = 1,
+        version: int = 9,
+    ) -> produce.PartitionProduceResponse:
+        batch = records if isinstance(records, bytes) else build_batch(records)
+        self.send(produce.API, version, produce_request(topic, batch, partition=partition, acks=acks))
+        answer: produce.ProduceResponse = self.receive()
+        return answer.responses[0].partition_responses[0]
+
+    def fetch(
+        self,
+        topic: str,
+        offset: int,
+        *,
+        partition: int = 0,
+        wait_ms: int = 0,
+        version: int = 12,
+        **limits: int,
+    ) -> fetch.PartitionData:
+        answer = self.call(fetch.API, version, fetch_request(topic, offset, partition, wait_ms, **limits))
+        assert answer.error_code == 0
+        return answer.responses[0].partitions[0]
+
+    def end_offset(self, topic: str, partition: int = 0) -> int:
+        asked = list_offsets.ListOffsetsPartition(partition, -1, -1)
+        request = list_offsets.ListOffsetsRequest(-1, 0, [list_offsets.ListOffsetsTopic(topic, [asked])])
+        answer = self.call(list_offsets.API, 7, request)
+        assert answer.topics[0].partitions[0].error_code == 0
+        return answer.topics[0].partitions[0].offset
+
+
+def produce_request(
+    topic: str, batch: bytes | None, *, partition: int = 0, acks: int = 1, transactional_id: str | None = None
+) -> produce.ProduceRequest:
+    data = produce.PartitionProduceData(partition, batch)
+    return produce.ProduceRequest(transactional_id, acks, 10_000, [produce.TopicProduceData(topic, [data])])
+
+
+def fetch_request(
+    topic: str,
+    offset: int,
+    partition: int = 0,
+    wait_ms: int = 0,
+    *,
+    min_bytes: int = 1,
+    max_bytes: int = 50_000_000,
+    partition_max_bytes: int = 50_000_000,
+    epoch: int = -1,
+) -> fetch.FetchRequest:
+    asked = fetch.FetchPartition(partition, epoch, offset, partition_max_bytes=partition_max_bytes)
+    return fetch.FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        topics=[fetch.FetchTopic(topic, [asked])],
+    )
+
+
+def record(value: bytes | str, key: bytes | None = None, timestamp: int | None = None) -> Record:
+    value = value.encode() if isinstance(value, str) else value
+    return Record(key, value, int(time.time() * 1000) if timestamp is None else timestamp)
