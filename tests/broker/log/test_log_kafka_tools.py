@@ -61,7 +61,7 @@ def test_dump_log_segments(tmp_path: Path) -> None:
     assert "ismatch" not in dump
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         assert f"compresscodec: {codec}" in dump
-    assert f"producerId: 5 producerEpoch: 1 " in dump
+    assert "producerId: 5 producerEpoch: 1 " in dump
     assert f"lastSequence: {end - 1} lastOffset: {end - 1}" in dump
     checked = run_kafka_tool("dump-log", "--index-sanity-check", "--files", ",".join(files)).stdout
     assert checked.count("passed sanity check") == sum("index" in file for file in files)

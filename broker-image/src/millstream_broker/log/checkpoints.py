@@ -5,8 +5,9 @@
     flights 3 1200         topic, partition, offset
 
 ``recovery-point-offset-checkpoint``: what is on disk for sure. ``log-start-offset-checkpoint``: first offsets moved by
-DeleteRecords (only where the first segment starts before). Written whole and atomically; a file that cannot be read
-is an error that names it, and the caller decides what to do without it.
+DeleteRecords (only where the first segment starts before). ``cleaner-offset-checkpoint``: how far a log is compacted.
+Written whole and atomically; a file that cannot be read is an error that names it, and the caller decides what to do
+without it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from .files import write_atomically
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 
 TopicPartition = tuple[str, int]

@@ -54,6 +54,7 @@ class Log:
         "_segments",
         "config",
         "epochs",
+        "first_dirty_offset",
         "flushed_offset",
         "log_end_offset",
         "log_start_offset",
@@ -79,6 +80,7 @@ class Log:
         self.log_start_offset = start
         self.log_end_offset = end
         self.flushed_offset = start
+        self.first_dirty_offset = start  # compaction has not been behind this
         self.offline: OSError | None = None
 
     @classmethod
@@ -395,6 +397,7 @@ class Log:
             self.log_end_offset = end
             self.log_start_offset = min(self.log_start_offset, end)
             self.flushed_offset = min(self.flushed_offset, end)
+            self.first_dirty_offset = min(self.first_dirty_offset, end)
             snapshots = recovery.tidy(segments.path).snapshots
             self.producers = recovery.restore_producers(segments, snapshots, end, now_ms)
             self.epochs.truncate_from_end(end)

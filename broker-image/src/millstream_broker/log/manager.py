@@ -6,6 +6,7 @@
     .boot-id                             ours: the boot of the machine in which the logs here were last written
     recovery-point-offset-checkpoint     how far each log is fsynced
     log-start-offset-checkpoint          starts moved by DeleteRecords
+    cleaner-offset-checkpoint            how far each log is compacted
     TOPIC-N/                             one partition; partition.metadata in it has the topic's id
     TOPIC-N.UUID-delete/                 a deleted one, on its way out
 
@@ -15,7 +16,8 @@ A clean stop does not have to fsync gigabytes: the page cache outlives the proce
 
 Threads. The loop's thread calls everything but what is named here. In another thread: :meth:`LogManager.start`
 (before the loop serves), :meth:`flush_due`, :meth:`checkpoint`, :meth:`remove_deleted`, :meth:`close` (when the loop
-no longer appends). :meth:`enforce_retention` is for the loop: it only renames files.
+no longer appends), :meth:`get_or_create` (one caller at a time). :meth:`enforce_retention` is for the loop: it only
+renames files.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from pathlib import Path
 from ..protocol.errors import ApiError
 from . import checkpoints
 from .checkpoints import CheckpointError, TopicPartition
+from .compaction import Compaction, due
 from .config import LogConfig
 from .files import FileCache, fsync_directory, write_atomically
 from .log import Log
@@ -63,7 +66,6 @@ class LogDir:
     clean: bool = False
     same_boot: bool = False
     logs: dict[TopicPartition, Log] = field(default_factory=dict)
-    offline: OSError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +198,10 @@ class LogManager:
         points = {id(home): self._read_checkpoint(home, checkpoints.RECOVERY_POINTS) for home in self.dirs}
         starts = {id(home): self._read_checkpoint(home, checkpoints.LOG_START_OFFSETS) for home in self.dirs}
 
+        cleaned = {id(home): self._read_checkpoint(home, checkpoints.CLEANER_OFFSETS) for home in self.dirs}
+
         def load(home: LogDir, path: Path, key: TopicPartition) -> Log:
-            return Log.open(
+            log = Log.open(
                 path,
                 self.config_of(key[0]),
                 clean=home.clean,
@@ -206,6 +210,8 @@ class LogManager:
                 page_cache_kept=home.same_boot,
                 files=self.files,
             )
+            log.first_dirty_offset = min(cleaned[id(home)].get(key, 0), log.log_end_offset)
+            return log
 
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="open-log") as pool:
             opened = list(pool.map(lambda folder: load(*folder), folders))
@@ -295,10 +301,7 @@ class LogManager:
         home = self._homes.get(key)
         if home is not None:
             return home.logs[key]
-        usable = [each for each in self.dirs if each.offline is None]
-        if not usable:
-            raise LogDirError("every directory of log.dirs is offline")
-        home = min(usable, key=lambda each: len(each.logs))
+        home = min(self.dirs, key=lambda each: len(each.logs))
         path = home.path / f"{topic}-{partition}"
         try:
             log = Log.open(path, self.config_of(topic), clean=True, files=self.files)
@@ -343,6 +346,27 @@ class LogManager:
             log.expire_producers(now_ms)
         return count
 
+    def next_compaction(
+        self,
+        now_ms: int,
+        high_watermark_of: Callable[[TopicPartition], int] | None = None,
+        *,
+        share: float = 0.5,
+    ) -> Compaction | None:
+        """The dirtiest log that is due, to be compacted as :class:`Compaction` says. The loop's thread."""
+        best: tuple[float, int, Log] | None = None
+        for key, home in self._homes.items():
+            log = home.logs[key]
+            if not log.config.compacts or log.offline is not None:
+                continue
+            limit = high_watermark_of(key) if high_watermark_of else log.log_end_offset
+            found = due(log, now_ms, limit)
+            if found is not None and (best is None or found[0] > best[0]):
+                best = *found, log
+        if best is None:
+            return None
+        return Compaction(best[2], best[1], now_ms=now_ms, share=share)
+
     def remove_deleted(self) -> None:
         """Unlink the files of deleted segments and partitions. Blocking, in any thread."""
         for log in self:
@@ -356,7 +380,10 @@ class LogManager:
             if not log.unflushed_messages:
                 last_flush_ms[log] = now_ms
             elif now_ms - last_flush_ms.setdefault(log, now_ms) >= log.config.flush_ms:
-                log.flush()
+                try:
+                    log.flush()
+                except ApiError as error:
+                    logger.error("%s", error.message)
                 last_flush_ms[log] = now_ms
 
     def checkpoint(self) -> None:
@@ -373,6 +400,8 @@ class LogManager:
             for key, log in logs
             if log.log_start_offset > log.segments[0].base_offset
         }
+        cleaned = {key: log.first_dirty_offset for key, log in logs if log.config.compacts}
+        checkpoints.write_offsets(str(home.path / checkpoints.CLEANER_OFFSETS), cleaned)
         checkpoints.write_offsets(str(home.path / checkpoints.RECOVERY_POINTS), points)
         checkpoints.write_offsets(str(home.path / checkpoints.LOG_START_OFFSETS), starts)
 

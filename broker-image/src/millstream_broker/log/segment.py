@@ -12,6 +12,7 @@ A segment that is not in use is a few numbers: no open file, no index in memory.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 
@@ -52,6 +53,7 @@ class Segment:
         "_max_timestamp_offset",
         "_offsets",
         "_since_index",
+        "_suffix",
         "_times",
         "base_offset",
         "created_ms",
@@ -71,8 +73,11 @@ class Segment:
         size: int = 0,
         created_ms: int = 0,
         index_interval_bytes: int = 4096,
+        suffix: str = "",
     ) -> None:
+        """``suffix``: of all its files, while it does not belong to the log yet."""
         self._files = files
+        self._suffix = suffix
         self._directory = directory
         self.base_offset = base_offset
         self.size = size
@@ -91,12 +96,16 @@ class Segment:
         return f"Segment({self.path()}, {self.size} bytes)"
 
     def path(self, suffix: str = ".log") -> str:
-        return f"{self._directory}/{self.base_offset:020d}{suffix}"
+        return f"{self._directory}/{self.base_offset:020d}{suffix}{self._suffix}"
 
     def move(self, directory: str) -> None:
         """The log's folder was renamed."""
-        self.release()
         self._directory = directory
+
+    def settle(self) -> None:
+        """Its files have their final names now."""
+        self.unload()
+        self._suffix = ""
 
     def release(self) -> None:
         """Let go of open files and of what can be read again."""
@@ -387,7 +396,8 @@ class Segment:
         """Keep nothing in memory that can be read again."""
         for index in (self._offsets, self._times):
             if index is not None:
-                index.spill()
+                with contextlib.suppress(OSError):  # what is lost is found again by reading
+                    index.spill()
         self._offsets = self._times = None
         self.release()
 

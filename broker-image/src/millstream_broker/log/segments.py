@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from .batch import BatchHeader
-from .files import FileCache, FileSlice
+from .files import FileCache, FileSlice, fsync_directory
 from .segment import SUFFIXES, IndexMismatchError, Segment
 
 _HINTS = 64  # readers whose next position is remembered, a log
@@ -74,7 +74,15 @@ class Segments:
 
     # -- adding and removing ----------------------------------------------------------------------------------
 
-    def segment(self, base_offset: int, *, size: int, created_ms: int, index_interval_bytes: int) -> Segment:
+    def segment(
+        self,
+        base_offset: int,
+        *,
+        size: int,
+        created_ms: int,
+        index_interval_bytes: int,
+        suffix: str = "",
+    ) -> Segment:
         """A segment of this folder, not in the list yet."""
         return Segment(
             self._files,
@@ -83,6 +91,7 @@ class Segments:
             size=size,
             created_ms=created_ms,
             index_interval_bytes=index_interval_bytes,
+            suffix=suffix,
         )
 
     def create(self, base_offset: int, now_ms: int, index_interval_bytes: int) -> Segment:
@@ -100,12 +109,12 @@ class Segments:
         self._list.append(segment)
         self._bases.append(segment.base_offset)
 
-    def set_aside(self, start: int, end: int) -> None:
+    def set_aside(self, start: int, end: int, *, suffixes: Sequence[str] = (*SUFFIXES, ".snapshot")) -> None:
         """Take segments out; their files are renamed, and unlinked by :meth:`remove_deleted_files`."""
         for segment in self._list[start:end]:
             segment.deleted = True
             segment.release()
-            for suffix in (*SUFFIXES, ".snapshot"):
+            for suffix in suffixes:
                 path = segment.path(suffix)
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(path, path + ".deleted")
@@ -113,12 +122,10 @@ class Segments:
         del self._list[start:end], self._bases[start:end]
         self.changed()
 
-    def replace(self, start: int, end: int, segments: Sequence[Segment]) -> None:
-        """Put segments into the place of others, whose files are gone already."""
-        for segment in self._list[start:end]:
-            segment.deleted = True
-        self._list[start:end] = segments
-        self._bases[start:end] = [segment.base_offset for segment in segments]
+    def insert(self, index: int, segment: Segment) -> None:
+        """Put a segment into the place of those that were set aside there."""
+        self._list.insert(index, segment)
+        self._bases.insert(index, segment.base_offset)
         self.changed()
 
     def changed(self) -> None:
@@ -128,6 +135,8 @@ class Segments:
 
     def remove_deleted_files(self) -> None:
         """Blocking, in any thread."""
+        if self._deleted:  # what replaces them is there for good first
+            fsync_directory(self.path)
         while self._deleted:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._deleted.pop())
@@ -138,7 +147,8 @@ class Segments:
 
     def move(self, path: str) -> None:
         """Rename the folder; reads that are going on keep their files."""
-        self.release()
+        for segment in self._list:
+            segment.unload()
         os.rename(self.path, path)
         self.path = path
         for segment in self._list:

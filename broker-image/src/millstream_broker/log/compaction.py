@@ -1,0 +1,279 @@
+"""cleanup.policy=compact: of each key only the latest record stays; offsets never change.
+
+A pass looks at the *dirty* part of a log (what was appended since the last pass, without the active segment), notes
+the latest offset of each key in it, and writes all segments up to its end anew without the records that a later one
+of the same key replaces. A record without value (a tombstone) deletes its key, and itself later: the first pass that
+meets it stamps its batch with a delete horizon, now + delete.retention.ms, and the first pass after that drops it
+(KIP-534). Batches keep their range of offsets; a batch that loses all its records goes, but for a producer's last one,
+which stays empty so that its sequence is not forgotten. Control batches stay.
+
+Segments are replaced in groups that fit one segment, with Kafka's names and steps:
+
+    BASE.log.cleaned, BASE.index.cleaned, …   being written; removed at start
+    BASE.log.swap                             written and fsynced: this rename is the moment that counts
+    the old files -> .deleted                 removed at start
+    BASE.log.swap -> BASE.log                 completed at start
+
+So a kill at any moment leaves the old segments or the new one. Readers keep the files they have.
+
+Memory: at most ``max_keys`` keys (by digest, about 180 bytes each); a dirty part with more takes several passes.
+
+Threads: :meth:`Compaction.work` in any thread, :meth:`Compaction.commit` in the loop's, in turns::
+
+    while await to_thread(compaction.work):
+        compaction.commit()
+    compaction.finish()
+
+OSError from either, or a log that is deleted meanwhile, ends the pass; the next one starts it anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from hashlib import blake2b
+
+from .batch import (
+    DELETE_HORIZON,
+    INT32_MAX,
+    BatchHeader,
+    Record,
+    build_batch,
+    read_header,
+    read_records,
+)
+from .log import Log
+from .segment import SUFFIXES, Segment
+
+MAX_KEYS = 200_000
+
+
+def due(log: Log, now_ms: int, high_watermark: int) -> tuple[float, int] | None:
+    """The share of dirty bytes in what can be compacted, and where that ends; None while it is too early.
+
+    It is time when the share reaches min.cleanable.dirty.ratio, or a dirty record is older than max.compaction.lag.ms.
+    """
+    end = _cleanable_end(log, now_ms, high_watermark)
+    clean = dirty = 0
+    late = False
+    for segment in log.segments:
+        if segment.base_offset >= end:
+            break
+        if log.segments.end_of(segment, log.log_end_offset) <= log.first_dirty_offset:
+            clean += segment.size
+        else:
+            dirty += segment.size
+            late = late or now_ms - segment.rolling_timestamp() > log.config.max_compaction_lag_ms
+    if not dirty:
+        return None
+    share = dirty / (clean + dirty)
+    return (share, end) if late or share >= log.config.min_cleanable_dirty_ratio else None
+
+
+def _cleanable_end(log: Log, now_ms: int, high_watermark: int) -> int:
+    """Closed segments below the high watermark, as long as they are older than min.compaction.lag.ms."""
+    lag = log.config.min_compaction_lag_ms
+    for segment in log.segments:
+        end = log.segments.end_of(segment, log.log_end_offset)
+        too_new = lag > 0 and segment.size and segment.max_timestamp > now_ms - lag
+        if segment is log.segments.active or end > high_watermark or too_new:
+            return segment.base_offset
+    return log.log_end_offset
+
+
+class Compaction:
+    """One pass over one log, up to ``end``."""
+
+    def __init__(
+        self,
+        log: Log,
+        end: int,
+        *,
+        now_ms: int,
+        max_keys: int = MAX_KEYS,
+        share: float = 1.0,
+    ) -> None:
+        """``share`` of one core is what it may take (it sleeps between batches)."""
+        self.log = log
+        self.clean_until = max(log.first_dirty_offset, log.segments.first_offset)
+        self._end = end
+        self._now_ms = now_ms
+        self._max_keys = max_keys
+        self._share = share
+        self._worked_from = 0.0
+        self._latest: dict[bytes, int] | None = None
+        self._last_of_producers = {
+            producer.batches[-1].last_offset for producer in log.producers.by_id.values() if producer.batches
+        }
+        self._groups: list[list[Segment]] = []
+        self._done: tuple[list[Segment], Segment] | None = None
+
+    # -- in a thread ------------------------------------------------------------------------------------------
+
+    def work(self) -> bool:
+        """Prepare one replacement; False when there is nothing more to do. Blocking. OSError when the disk fails."""
+        self._worked_from = time.monotonic()
+        if self._latest is None:
+            self._latest = self._note_latest()
+            self._groups = self._grouped()
+        while self._groups:
+            group = self._groups.pop(0)
+            if any(segment.deleted for segment in group):
+                continue
+            cleaned, changed = self._clean(group)
+            if changed or len(group) > 1:
+                self._done = group, cleaned
+                return True
+            _discard(cleaned)
+        return False
+
+    def _note_latest(self) -> dict[bytes, int]:
+        """The latest offset of each key from the first dirty offset on, as far as memory allows."""
+        latest: dict[bytes, int] = {}
+        start = self.clean_until
+        for segment in self.log.segments.from_offset(start):
+            for position, header in segment.headers_from(start):
+                if header.base_offset >= self._end or len(latest) >= self._max_keys:
+                    return latest
+                if not header.is_control:
+                    for record in read_records(segment.read(position, header.size)):
+                        if record.key is not None:
+                            latest[_digest(record.key)] = record.offset
+                self.clean_until = header.next_offset
+                self._rest()
+        self.clean_until = self._end
+        return latest
+
+    def _grouped(self) -> list[list[Segment]]:
+        """Neighbours that fit one segment together."""
+        groups: list[list[Segment]] = []
+        size = 0
+        segments = self.log.segments
+        for segment in segments:
+            if segment.base_offset >= self.clean_until or segment is segments.active:
+                break
+            end = segments.end_of(segment, self.log.log_end_offset)
+            if (
+                groups
+                and size + segment.size <= self.log.config.segment_bytes
+                and end - groups[-1][0].base_offset <= INT32_MAX
+            ):
+                groups[-1].append(segment)
+                size += segment.size
+            else:
+                groups.append([segment])
+                size = segment.size
+        return groups
+
+    def _clean(self, group: list[Segment]) -> tuple[Segment, bool]:
+        first = group[0]
+        cleaned = self.log.segments.segment(
+            first.base_offset,
+            size=0,
+            created_ms=first.created_ms,
+            index_interval_bytes=first.index_interval_bytes,
+            suffix=".cleaned",
+        )
+        _discard(cleaned)  # of an earlier attempt
+        changed = False
+        try:
+            cleaned.create()
+            for batch in self._batches(group):
+                retained = self._retained(read_header(batch), batch)
+                if retained is not None:
+                    cleaned.append(retained, [read_header(retained)])
+                changed = changed or retained is not batch
+                self._rest()
+            cleaned.finish()
+            cleaned.sync()
+        except OSError:
+            _discard(cleaned)
+            raise
+        cleaned.synced = True
+        return cleaned, changed
+
+    @staticmethod
+    def _batches(group: list[Segment]) -> Iterator[bytes]:
+        for segment in group:
+            for position, header in segment.headers(0):
+                yield segment.read(position, header.size)
+
+    def _retained(self, header: BatchHeader, batch: bytes) -> bytes | None:
+        """The batch with the records that stay, None if nothing does."""
+        if header.is_control:
+            return batch
+        horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
+        kept = [record for record in read_records(batch) if self._stays(record, horizon)]
+        tombstones = any(record.value is None for record in kept)
+        if not kept and header.last_offset not in self._last_of_producers:
+            return None
+        if len(kept) == header.record_count and (horizon is not None or not tombstones):
+            return batch
+        if tombstones and horizon is None:
+            horizon = self._now_ms + self.log.config.delete_retention_ms
+        return build_batch(
+            kept,
+            base_offset=header.base_offset,
+            last_offset=header.last_offset,
+            leader_epoch=header.partition_leader_epoch,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            compression=header.compression,
+            transactional=header.is_transactional,
+            append_time=header.max_timestamp if header.is_log_append_time else None,
+            delete_horizon=horizon if tombstones else None,
+        )
+
+    def _stays(self, record: Record, horizon: int | None) -> bool:
+        assert self._latest is not None
+        if record.key is None or record.offset < self._latest.get(_digest(record.key), -1):
+            return False
+        return record.value is not None or horizon is None or self._now_ms < horizon
+
+    def _rest(self) -> None:
+        """Leave the processor to the loop for the rest of each period."""
+        worked = time.monotonic() - self._worked_from
+        if self._share < 1 and worked > 0.002:
+            time.sleep(worked * (1 - self._share) / self._share)
+            self._worked_from = time.monotonic()
+
+    # -- in the loop ------------------------------------------------------------------------------------------
+
+    def commit(self) -> bool:
+        """Put the prepared segment into the log; False if the log changed meanwhile (then nothing happens)."""
+        if self._done is None:
+            return False
+        (group, cleaned), self._done = self._done, None
+        segments = self.log.segments
+        start = segments.index_of(group[0].base_offset)
+        if self.log.offline or segments[start : start + len(group)] != group:
+            _discard(cleaned)
+            return False
+        cleaned.release()
+        swap = cleaned.path(".log").removesuffix(".cleaned") + ".swap"
+        os.rename(cleaned.path(".log"), swap)
+        segments.set_aside(start, start + len(group), suffixes=SUFFIXES)
+        os.rename(swap, swap.removesuffix(".swap"))
+        for suffix in SUFFIXES[1:]:
+            os.rename(cleaned.path(suffix), cleaned.path(suffix).removesuffix(".cleaned"))
+        cleaned.settle()
+        segments.insert(start, cleaned)
+        return True
+
+    def finish(self) -> None:
+        """The pass is over: the next one goes on from here."""
+        self.log.first_dirty_offset = max(self.log.first_dirty_offset, self.clean_until)
+
+
+def _digest(key: bytes) -> bytes:
+    return blake2b(key, digest_size=16).digest()
+
+
+def _discard(cleaned: Segment) -> None:
+    cleaned.release()
+    for suffix in SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(cleaned.path(suffix))
