@@ -309,9 +309,7 @@ def _records(source: Iterable[bytes], separator: bytes | None) -> Iterator[tuple
         if not found:
             raise BadInput(
                 f"line {number}: there is no key separator {separator.decode()!r} in it",
-                f"the {number - 1:,} records before it are in the topic"
-                if number > 1
-                else "nothing was produced",
+                f"lines before it that are in the topic: {number - 1:,}",
             )
         yield key, value
 
