@@ -196,7 +196,11 @@ class GroupDriver:
             return
         at = (deadline + 1) / 1000
         if self._timer is not None:
-            if self._timer.when() <= at and not self._timer.cancelled() and self._timer.when() > loop.time():
+            if self._timer.when() <= at:
                 return  # it fires soon enough, and looks again then
             self._timer.cancel()
-        self._timer = loop.call_at(at, self._event, lambda: None)
+        self._timer = loop.call_at(at, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        self._timer = None  # first of all: what happens now may set the next one
+        self._event(lambda: None)
