@@ -15,6 +15,10 @@ from millstream_operator.reconcile.load_runner import (
 )
 
 RESULT = '{"state": "Succeeded", "rows": 336776, "corruptRecords": 0, "error": ""}'
+LOG = (
+    "26/11/21 04:30:00 WARN NativeCodeLoader: no\nTraceback\nImportError: No module named x\n"
+    "26/11/21 04:30:00 INFO ShutdownHookManager: called\n"
+)
 BAD = '{"state": "Failed", "rows": 0, "error": "output.path: /lake cannot be written to: denied"}'
 
 
@@ -74,6 +78,7 @@ def test_rows_come_from_the_last_pod() -> None:
     ("pods", "error"),
     [
         ([a_pod("Failed", BAD, exitCode=1)], "output.path: /lake cannot be written to: denied"),
+        ([a_pod("Failed", LOG, exitCode=1)], "ImportError: No module named x"),
         ([a_pod("Failed", "Killed by nobody", exitCode=1)], "Killed by nobody"),
         ([a_pod("Failed", reason="OOMKilled", exitCode=137)], "OOMKilled (exit status 137)"),
         ([a_pod("Failed", reason="Error", exitCode=3)], "the driver ended with exit status 3"),

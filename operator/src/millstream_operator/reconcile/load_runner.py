@@ -7,6 +7,7 @@ words have to do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -35,6 +36,8 @@ APPLICATION_STATES = {
     "RESUMING": RunState.PENDING,
     "UNKNOWN": RunState.RUNNING,
 }
+# A line of Spark's log that is no error: "26/11/21 04:30:00 INFO ShutdownHookManager: …".
+_CHATTER = re.compile(r"\S+ [\d:.]+ (TRACE|DEBUG|INFO|WARN) ")
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -116,7 +119,13 @@ def _report(pod: Object | None, container: str) -> Report:
     try:
         return msgspec.json.decode(message, type=Report)
     except msgspec.MsgspecError:
-        return Report(error=message.strip())  # a driver that never came to its own words
+        return Report(error=_last_words(message))
+
+
+def _last_words(log: str) -> str:
+    """What a driver that never came to report said last, Spark's chatter aside."""
+    lines = [line.strip() for line in log.splitlines() if line.strip() and not _CHATTER.match(line)]
+    return lines[-1] if lines else ""
 
 
 def _killed(pod: Object | None, container: str) -> str:

@@ -76,6 +76,8 @@ def _pod(load: BatchLoad, images: Images, name: str) -> Manifest:
                 },
                 "securityContext": common.container_security(),
                 "terminationMessagePath": common.TERMINATION_LOG,
+                # A driver that dies before it can report: the end of its log.
+                "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": common.volume_mounts(load, driver=True),
             }
         ],
