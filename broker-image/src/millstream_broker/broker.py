@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import socket
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
@@ -40,6 +41,7 @@ from .protocol.errors import ApiError, ErrorCode
 from .server import Server
 
 OPEN_FILES = 1024
+"""The most segment and index files that are kept open; a quarter of what the system allows, where that is less."""
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ class Broker:
         self.max_fetch_bytes = config.integer("fetch.max.bytes")
         self.stats = Stats()
         self.partitions: dict[tuple[str, int], Partition] = {}
-        self.logs = LogManager(self.log_dirs, config_of=self._log_config_of, files=FileCache(OPEN_FILES))
+        self.logs = LogManager(self.log_dirs, config_of=self._log_config_of, files=FileCache(_open_files()))
         self.http = HttpServer(
             {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
         )
@@ -342,6 +344,11 @@ class Broker:
         from .metrics import exposition
 
         return Response(exposition(self), content_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _open_files() -> int:
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return OPEN_FILES if allowed == resource.RLIM_INFINITY else max(16, min(OPEN_FILES, allowed // 4))
 
 
 def _id_of(state: ClusterState, topic: str) -> uuid.UUID | None:

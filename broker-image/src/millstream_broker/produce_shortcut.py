@@ -28,6 +28,7 @@ AFTER_CORRELATION_ID = 8
 NO_TAGS = b"\0\0\0"
 """Behind the records: the tagged fields of the partition, of the topic and of the request."""
 MOST_KNOWN = 1024
+MOST_KEY_BYTES = 512
 MOST_LAYOUTS = 4
 
 _HEAD = struct.Struct(">ii")
@@ -68,6 +69,8 @@ class ProduceShortcut:
         topic, data = request.topic_data[0], request.topic_data[0].partition_data[0]
         if data.records is None or len(self._known) >= MOST_KNOWN:
             return
+        if (topic.name, data.index) not in self._broker.partitions:
+            return
         flexible = produce.API.is_flexible(version)
         size = len(data.records)
         at = len(frame) - size - (len(NO_TAGS) + _varint_size(size + 1) if flexible else 4)
@@ -78,6 +81,8 @@ class ProduceShortcut:
                 return
             self._layouts.append(at)
         key = bytes(frame[AFTER_CORRELATION_ID:at])
+        if len(key) > MOST_KEY_BYTES:
+            return
         self._known[key] = _response_of(version, flexible, topic.name, data.index, request.acks)
 
     def answer(self, frame: memoryview, version: int) -> bytes | None:

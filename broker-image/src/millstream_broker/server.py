@@ -12,7 +12,9 @@ Sockets are non-blocking and watched by the loop directly, without a transport b
   a Produce: so acknowledgements that wait for the disk wait together.
 - Responses are sent as they are ready: bytes with `send`, ranges of segment files with `sendfile`. While the client
   does not take them, nothing more is read from it, so nothing piles up.
-- Buffers of cut-off frames may hold `queued.max.request.bytes` in all; connections beyond that wait unread.
+- Buffers of cut-off frames may hold `queued.max.request.bytes` in all; connections beyond that wait unread. While one
+  waits, a frame that has not come whole within STALLED_S loses its place: its connection is closed.
+- Only Produce may be larger than MAX_CONTROL_BYTES: other requests become objects, ten times as large as their bytes.
 
 What is not the protocol (a frame too long, an unknown API, bytes that do not parse) closes its connection with one
 line in the log.
@@ -23,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import mmap
 import os
 import socket
 import struct
@@ -46,12 +49,19 @@ if TYPE_CHECKING:
 
 RECEIVE_BYTES = 256 * 1024
 PIPELINE_DEPTH = 256
+MAX_CONTROL_BYTES = 8 * 1024 * 1024
+"""The largest request but Produce."""
+LARGE_FRAME_BYTES = 2 * 1024 * 1024
+"""Frames from this size on are received into pages of their own, which take no memory before bytes arrive."""
+STALLED_S = 30.0
+"""How long a frame may be cut off while other connections wait for its room; producers give up then too."""
 SEND_AT_BYTES = 256 * 1024
 """Responses are handed to the socket when so many bytes are ready, or when nothing is left to handle."""
 PRODUCE = 0
 API_VERSIONS = 18
 
 _SIZE = struct.Struct(">i")
+_SIZE_AND_KEY = struct.Struct(">ih")
 _KEY_AND_VERSION = struct.Struct(">hh")
 _HEAD = struct.Struct(">ii")
 _FLEXIBLE_HEAD = struct.Struct(">iix")
@@ -158,10 +168,25 @@ class Server:
     def frame_buffer(self, connection: Connection, size: int) -> memoryview | None:
         """Room for a frame that is cut off, or None: the connection is called when there is."""
         if self.frame_bytes and self.frame_bytes + size > self.max_frame_bytes:
+            if not self.starved:
+                self.loop.call_later(1, self._relieve)
             self.starved.append(connection)
             return None
         self.frame_bytes += size
-        return memoryview(bytearray(size))
+        return memoryview(mmap.mmap(-1, size) if size >= LARGE_FRAME_BYTES else bytearray(size))
+
+    def _relieve(self) -> None:
+        """Connections wait for room: close those that hold it and do not get on."""
+        if not self.starved:
+            return
+        now = self.loop.time()
+        for connection in list(self.connections):
+            if connection.is_mid_frame and now - connection.active_at > STALLED_S:
+                connection.close(
+                    f"a request that is cut off for {STALLED_S:g} s while others wait for its room"
+                )
+        if self.starved:
+            self.loop.call_later(1, self._relieve)
 
     def free_frame(self, size: int) -> None:
         self.frame_bytes -= size
@@ -232,7 +257,7 @@ class Connection:
         self._filled = 0
         self._shortcut: ProduceShortcut | None = None
         self._prefix = b""
-        """Less than the four bytes of a frame's size."""
+        """Less than a frame's size and API."""
         self._backlog: memoryview | None = None
         """What was received and waits for the requests before it."""
         self._unsent: deque[Any] = deque()
@@ -240,6 +265,10 @@ class Connection:
         self._writing = False
         self._reading = True
         server.loop.add_reader(sock, self._readable)
+
+    @property
+    def is_mid_frame(self) -> bool:
+        return self._frame is not None
 
     # Receiving
 
@@ -261,7 +290,6 @@ class Connection:
             if not count:
                 raise CloseConnection
             server.stats.bytes_in += count
-            self.active_at = server.loop.time()
             if frame is not None:
                 missing = len(frame) - self._filled
                 if count < missing:
@@ -276,6 +304,7 @@ class Connection:
             elif prefix:
                 count += len(prefix)
                 self._prefix = b""
+            self.active_at = server.loop.time()
             self._consume(view, 0, count)
             if self._unsent and not self._writing:
                 self._send()
@@ -293,6 +322,13 @@ class Connection:
                     f"a request of {size} bytes: expected 8 to {self._server.max_request_bytes}"
                     " (socket.request.max.bytes); is it Kafka's protocol?"
                 )
+            if size > MAX_CONTROL_BYTES:
+                if end - start < _SIZE_AND_KEY.size:
+                    break
+                if (key := _SIZE_AND_KEY.unpack_from(view, start)[1]) != PRODUCE:
+                    raise CloseConnection(
+                        f"a request of {size} bytes (API {key}): only Produce may exceed {MAX_CONTROL_BYTES}"
+                    )
             begin, start_of_next = start + _SIZE.size, start + _SIZE.size + size
             if self._writing or (self.pending and not self._may_follow(view, begin, end)):
                 return self._keep(view[start:end])

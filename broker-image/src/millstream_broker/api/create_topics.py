@@ -20,7 +20,7 @@ from ..protocol.create_topics import (
     CreateTopicsResponse,
 )
 from ..protocol.errors import ApiError, ErrorCode
-from ..topics import NewTopic, create_topic, plan_topic
+from ..topics import MAX_PARTITIONS, NewTopic, create_topic, plan_topic
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -32,19 +32,35 @@ async def handle(
     broker: Broker, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
+    told: set[str] = set()
     results: list[CreatableTopicResult] = []
+    too_many = _check_total(request)
     for topic in request.topics:
         if named[topic.name] > 1:
-            if all(result.name != topic.name for result in results):
+            if topic.name not in told:
+                told.add(topic.name)
                 results.append(
                     _refused(topic.name, ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
                 )
+            continue
+        if too_many is not None:
+            results.append(_refused(topic.name, too_many))
             continue
         try:
             results.append(await _create(broker, topic, request.validate_only))
         except ApiError as error:
             results.append(_refused(topic.name, error))
     return CreateTopicsResponse(topics=results)
+
+
+def _check_total(request: CreateTopicsRequest) -> ApiError | None:
+    total = sum(max(topic.num_partitions, len(topic.assignments), 1) for topic in request.topics)
+    if len(request.topics) == 1 or total <= MAX_PARTITIONS:
+        return None
+    return ApiError(
+        ErrorCode.POLICY_VIOLATION,
+        f"The request asks for {total} partitions in all: one request may create at most {MAX_PARTITIONS}.",
+    )
 
 
 async def _create(broker: Broker, topic: CreatableTopic, validate_only: bool) -> CreatableTopicResult:

@@ -9,6 +9,9 @@ from .schema import Codec, MalformedRequest, Struct
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
 
+MAX_ELEMENTS = 200_000
+"""How many elements the arrays of a request may have together: two bytes may become an object of a hundred."""
+
 
 class Api(Generic[Req, Res]):
     """Key, name, versions and messages of an API. Bodies only: ``header`` has what stands before them."""
@@ -47,7 +50,7 @@ class Api(Generic[Req, Res]):
         self.flexible = flexible
         self.request = request
         self.response = response
-        self._request = Codec(request, flexible)
+        self._request = Codec(request, flexible, max_elements=MAX_ELEMENTS)
         self._response = Codec(response, flexible)
 
     def __repr__(self) -> str:

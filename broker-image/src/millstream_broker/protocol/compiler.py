@@ -10,7 +10,8 @@ looks like, much shortened::
         v4 = str(b[o:o + n4], "utf-8"); o += n4
 
 Invariants of every decoder: nothing is read beyond the buffer; nothing is allocated before the bytes it stands for
-are known to be there (a count is checked against the least size of an element); what is not understood raises
+are known to be there (a count is checked against the least size of an element, and all counts of a request together
+against a maximum, for an element of two bytes becomes an object of a hundred); what is not understood raises
 MalformedRequest. Which field it was is found out afterwards, from the line of the generated source that failed, so
 that it costs nothing while all is well.
 
@@ -110,6 +111,10 @@ def bad_count(count: int, left: int) -> Malformed:
     return Malformed(f"has {count} elements, with {left} bytes left")
 
 
+def too_many(count: int) -> Malformed:
+    return Malformed(f"has {count} elements, which makes too many in the message")
+
+
 _RUNTIME: Final[dict[str, Any]] = {
     "SMALL": SMALL_VARINTS,
     "UUID": uuid.UUID,
@@ -119,6 +124,7 @@ _RUNTIME: Final[dict[str, Any]] = {
     "pack": struct.pack,
     "read_varint": read_varint,
     "skip_tags": skip_tags,
+    "too_many": too_many,
     "unpack_from": struct.unpack_from,
     "varint": write_varint,
 }
@@ -218,6 +224,8 @@ class _Source:
 
 
 class _DecoderSource(_Source):
+    bounded = False
+
     def flush(self) -> None:
         """Read the run of fixed-size values."""
         if not self.run:
@@ -324,6 +332,8 @@ class _DecoderSource(_Source):
         def read() -> None:
             limit = f"{taken} > end - o" if nullable else f"not 0 <= {taken} <= end - o"
             self.add(f"if {limit}: raise bad_count({count}, end - o)")
+            if self.bounded:
+                self.add(f"if (room := room - {count}) < 0: raise too_many({count})")
             if wire.kind in FIXED and wire.kind != "uuid":
                 self.add(f"{variable} = list(unpack_from(f'>{{{count}}}{FIXED[wire.kind]}', b, o))")
                 self.add(f"o += {taken}")
@@ -372,9 +382,14 @@ class _DecoderSource(_Source):
                     self.add(f"o = {stop}")
 
 
-def compile_decoder(target: type[Struct], version: int, flexible: bool) -> Decoder:
+def compile_decoder(
+    target: type[Struct], version: int, flexible: bool, max_elements: int | None = None
+) -> Decoder:
     source = _DecoderSource(version, flexible, "def decode(b, o):")
     source.add("end = len(b)")
+    if max_elements is not None:
+        source.bounded = True
+        source.add(f"room = {max_elements}")
     value = source.struct(target)
     source.flush()
     # What stands behind the last field is ignored, as Kafka does: librdkafka's Metadata request for all topics

@@ -238,12 +238,18 @@ _JOIN_BELOW = 4096
 
 
 class Codec(Generic[S]):
-    """Reads and writes one struct in any of its versions; ``flexible`` is the first version with KIP-482's forms."""
+    """Reads and writes one struct in any of its versions; ``flexible`` is the first version with KIP-482's forms.
 
-    __slots__ = ("_decoders", "_encoders", "flexible", "struct")
+    With ``max_elements``, a message that has more elements in all its arrays together is malformed.
+    """
 
-    def __init__(self, struct: type[S], flexible: int | None = None) -> None:
+    __slots__ = ("_decoders", "_encoders", "flexible", "max_elements", "struct")
+
+    def __init__(
+        self, struct: type[S], flexible: int | None = None, *, max_elements: int | None = None
+    ) -> None:
         self.struct = struct
+        self.max_elements = max_elements
         self.flexible = NEWEST + 1 if flexible is None else flexible
         self._decoders: dict[int, Decoder] = {}
         self._encoders: dict[int, Encoder] = {}
@@ -254,7 +260,7 @@ class Codec(Generic[S]):
         if decoder is None:
             from .compiler import compile_decoder
 
-            decoder = compile_decoder(self.struct, version, version >= self.flexible)
+            decoder = compile_decoder(self.struct, version, version >= self.flexible, self.max_elements)
             self._decoders[version] = decoder
         value: S = decoder(memoryview(buf), offset)
         return value
