@@ -18,7 +18,7 @@ from millstream_broker.log.index import OFFSET_ENTRY, TIME_ENTRY, read_all
 from millstream_broker.log.log import Log
 
 NOW = 1_700_000_000_000
-CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=150, segment_ms=2**60, retention_ms=-1)
+CONFIG = LogConfig(segment_bytes=1300, index_interval_bytes=150, segment_ms=2**60, retention_ms=-1)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..protocol.errors import ApiError, ErrorCode
 from . import admission, epochs, recovery
@@ -37,8 +37,7 @@ from .segments import Segments
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class AppendInfo:
+class AppendInfo(NamedTuple):
     first_offset: int
     last_offset: int
     log_append_time: int  # -1 unless message.timestamp.type=LogAppendTime
@@ -237,7 +236,7 @@ class Log:
         start = segment.rolling_timestamp()
         age = now_ms - segment.created_ms
         if start >= 0:  # as Kafka: counted in the time of the records
-            age = max(header.max_timestamp for header in headers) - start
+            age = max([header.max_timestamp for header in headers]) - start
         return age > config.segment_ms or segment.is_index_full(config.index_size_max_bytes)
 
     def roll(self, base_offset: int | None = None, *, now_ms: int = 0) -> None:
@@ -391,7 +390,8 @@ class Log:
                     position, header = found
                     end = min(offset, header.base_offset)
                     segments.active.truncate(position)
-                    recovery.check_tail(segments.active, from_offset=end - 1, checksums=False)
+                # It may have been closed long ago; now it grows again, and its indexes with it.
+                recovery.check_tail(segments.active, from_offset=end - 1, checksums=False)
             segments.remove_deleted_files()
             segments.changed()
             self.log_end_offset = end

@@ -48,7 +48,9 @@ class TornWriteError(OSError):
 class Segment:
     __slots__ = (
         "_directory",
+        "_entries",
         "_files",
+        "_indexed_timestamp",
         "_max_timestamp",
         "_max_timestamp_offset",
         "_offsets",
@@ -89,6 +91,8 @@ class Segment:
         self._offsets: SparseIndex | None = None
         self._times: SparseIndex | None = None
         self._since_index = 0
+        self._entries = 0  # of the offset index; known of the active segment
+        self._indexed_timestamp = -1  # the last one in the time index; likewise
         self._max_timestamp = -1 if not size else _UNKNOWN
         self._max_timestamp_offset = base_offset
 
@@ -128,10 +132,10 @@ class Segment:
 
     def is_index_full(self, max_bytes: int) -> bool:
         # One entry of the time index stays free for the largest timestamp at the end.
-        offsets, times = self.offsets, self.times
-        return (
-            len(offsets) >= max_bytes // offsets.entry.size or len(times) >= max_bytes // times.entry.size - 1
-        )
+        most = max_bytes // TIME_ENTRY.size - 1
+        if self._entries < most:  # each index has at most so many
+            return False
+        return len(self.offsets) >= max_bytes // OFFSET_ENTRY.size or len(self.times) >= most
 
     def indexed_position(self, offset: int) -> tuple[int, int | None]:
         """Where to start looking for ``offset``: a position, and the last offset of the batch that must be there."""
@@ -149,14 +153,15 @@ class Segment:
             self._max_timestamp_offset = last_offset
         if self._since_index > self.index_interval_bytes:
             self.offsets.append(last_offset - self.base_offset, position)
+            self._entries += 1
             self._add_time_entry()
             self._since_index = 0
         self._since_index += header.batch_length + LOG_OVERHEAD
 
     def _add_time_entry(self) -> None:
-        last = self.times.last
-        if self._max_timestamp >= 0 and (last is None or self._max_timestamp > last[0]):
+        if self._max_timestamp > self._indexed_timestamp:
             self.times.append(self._max_timestamp, self._max_timestamp_offset - self.base_offset)
+            self._indexed_timestamp = self._max_timestamp
 
     def finish(self) -> None:
         """The segment ends here for now: complete the time index and write both out (no fsync)."""
@@ -195,6 +200,8 @@ class Segment:
         last = self.times.last
         self._max_timestamp = last[0] if last else -1
         self._max_timestamp_offset = self.base_offset + (last[1] if last else 0)
+        self._indexed_timestamp = self._max_timestamp
+        self._entries = count
         self._since_index = 0
         return position
 
