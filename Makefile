@@ -66,7 +66,7 @@ $(KAFKA_JARS)/.complete: bench/kafka/pom.xml
 SPARK_JARS := .jars/spark
 
 jars:
-	@if command -v mvn >/dev/null; then $(MAKE) --no-print-directory $(SPARK_JARS)/.complete; \
+	@if command -v mvn >/dev/null; then $(MAKE) -s --no-print-directory $(SPARK_JARS)/.complete; \
 	else echo 'jars: Maven is not installed; Spark will fetch its Kafka source itself (spark.jars.packages)'; fi
 
 $(SPARK_JARS)/.complete: spark-operator-jobs/pom.xml
