@@ -1,0 +1,50 @@
+"""franz-go: one Go program plays every scenario of `go/main.go`; each is a test here."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.java import ROOT, run
+from millstream_harness.kafka import KafkaProcess
+from millstream_harness.played import PASSED, Verdicts, play
+from millstream_harness.scenario import CODECS
+from millstream_harness.tools import missing, require
+
+FOLDER = Path(__file__).parent / "go"
+PROGRAM = ROOT / ".cache" / "compat-franz-go"
+SCENARIOS = re.findall(r'play\("([a-z-]+)",', (FOLDER / "main.go").read_text()) + [
+    f"codec-{one}" for one in CODECS
+]
+
+
+@pytest.fixture(scope="session")
+def program() -> Path:
+    """The program, built anew when its source is newer."""
+    go = require("go")
+    PROGRAM.parent.mkdir(exist_ok=True)
+    with PROGRAM.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # test processes beside this one want it too
+        newest = max(path.stat().st_mtime for path in FOLDER.iterdir())
+        if not PROGRAM.exists() or PROGRAM.stat().st_mtime < newest:
+            done = run([go, "build", "-o", str(PROGRAM), "."], cwd=FOLDER, check=False, timeout=110)
+            if done.returncode != 0:
+                missing(f"franz-go, which go could not fetch and build: {done.stderr.strip()}")
+            os.utime(PROGRAM)
+    return PROGRAM
+
+
+@pytest.fixture(scope="session")
+def played(program: Path, compat_broker: BrokerProcess | KafkaProcess) -> Verdicts:
+    return play([str(program), compat_broker.bootstrap])
+
+
+@pytest.mark.timeout(240)  # the first one builds the program
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_franz_go(played: Verdicts, scenario: str) -> None:
+    assert played.get(scenario, "it was not played") == PASSED
