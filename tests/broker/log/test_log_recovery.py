@@ -390,7 +390,9 @@ def test_flush_beside_appends(tmp_path: Path) -> None:
     """fsync runs in a thread while the loop appends; what it reports is on the disk, and never more than appended."""
     import threading
 
-    log = open_log(tmp_path / "t-0", clean=True)
+    log = open_log(
+        tmp_path / "t-0", clean=True, files=FileCache(2)
+    )  # each closes the other's files all the time
     errors: list[BaseException] = []
     done = threading.Event()
 

@@ -3,9 +3,11 @@
 A broker may hold hundreds of thousands of segments of three files each, so no log keeps a descriptor of its own: it
 asks the :class:`FileCache` each time, which keeps the most recently used ones open.
 
-Invariant: a descriptor is closed when nobody references its :class:`OpenFile` any more (CPython counts references). So
-evicting a file, or deleting a segment, never pulls it away from under a fetch that is still sending its
-:class:`FileSlice`: the kernel keeps an unlinked file until the last descriptor is gone.
+Invariants: whoever uses a file holds its :class:`OpenFile` while it does; that is why the calls are methods, and nobody
+works with a bare descriptor that another thread might have closed and the kernel given to another file. A descriptor
+is closed when nobody references its :class:`OpenFile` any more (CPython counts references). So evicting a file, or
+deleting a segment, never pulls it away from under a fetch that is still sending its :class:`FileSlice`: the kernel
+keeps an unlinked file until the last descriptor is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 
 
 class OpenFile:
-    """A descriptor that closes itself with its last reference."""
+    """A file, open for reading and writing, that closes itself with its last reference."""
 
     __slots__ = ("_fd",)
 
@@ -26,7 +28,35 @@ class OpenFile:
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
     def fileno(self) -> int:
+        """For sendfile; keep this object while you use it."""
         return self._fd
+
+    def pread(self, length: int, position: int) -> bytes:
+        """``length`` bytes, or fewer only where the file ends."""
+        data = os.pread(self._fd, length, position)
+        while 0 < len(data) < length:
+            more = os.pread(self._fd, length - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of ``data``; a disk that fills up in the middle raises and leaves a part behind to be cut."""
+        written = os.pwrite(self._fd, data, position)
+        if written == len(data):
+            return
+        rest = memoryview(data)[written:]
+        while rest:
+            position += written
+            written = os.pwrite(self._fd, rest, position)
+            rest = rest[written:]
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def fsync(self) -> None:
+        os.fsync(self._fd)
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -46,7 +76,7 @@ class FileSlice:
 
     def read(self) -> bytes:
         """The bytes themselves (blocking), for callers that have no socket to send them to."""
-        return pread_exactly(self.file.fileno(), self.length, self.position)
+        return self.file.pread(self.length, self.position)
 
 
 class FileCache:
@@ -77,29 +107,6 @@ class FileCache:
             self._files.pop(path, None)
 
 
-def pread_exactly(fd: int, length: int, position: int) -> bytes:
-    """``length`` bytes, or fewer only where the file ends."""
-    data = os.pread(fd, length, position)
-    while len(data) < length:
-        more = os.pread(fd, length - len(data), position + len(data))
-        if not more:
-            break
-        data += more
-    return data
-
-
-def pwrite_all(fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-    """Write all of ``data``; a disk that fills up in the middle raises and leaves a part behind to be cut."""
-    written = os.pwrite(fd, data, position)
-    if written == len(data):
-        return
-    rest = memoryview(data)[written:]
-    while rest:
-        position += written
-        written = os.pwrite(fd, rest, position)
-        rest = rest[written:]
-
-
 def fsync_file(path: str) -> None:
     """Make a file and its name durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -122,13 +129,12 @@ def fsync_directory(path: str) -> None:
 def write_atomically(path: str, data: bytes, *, sync: bool = True) -> None:
     """Replace ``path`` by a file holding ``data``: after a crash the old or the new content is there, never a mix."""
     temporary = path + ".tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        pwrite_all(fd, data, 0)
+    with open(temporary, "wb", buffering=0) as file:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]
         if sync:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
+            os.fsync(file)
     os.replace(temporary, path)
     if sync:
         fsync_directory(os.path.dirname(path))

@@ -18,7 +18,7 @@ import os
 import struct
 from bisect import bisect_right
 
-from .files import FileCache, pread_exactly, pwrite_all
+from .files import FileCache, OpenFile
 
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
@@ -59,7 +59,7 @@ class SparseIndex:
         if index >= stored:
             first, second = self.entry.unpack_from(tail, (index - stored) * size)
         else:
-            data = os.pread(self._files.get(self._path).fileno(), size, index * size)
+            data = self._files.get(self._path).pread(size, index * size)
             if len(data) < size:  # somebody cut the file: an entry that no batch confirms
                 return 0, 0
             first, second = self.entry.unpack(data)
@@ -85,8 +85,7 @@ class SparseIndex:
         """Write the tail into the file (no fsync)."""
         stored, tail = self._pending
         if tail:
-            file = self._files.get(self._path, create=True)
-            pwrite_all(file.fileno(), tail, stored * self.entry.size)
+            self._files.get(self._path, create=True).pwrite(tail, stored * self.entry.size)
             self._pending = (stored + len(tail) // self.entry.size, bytearray())
 
     def sync(self) -> None:
@@ -98,10 +97,10 @@ class SparseIndex:
         data = bytes(tail)
         if not stored and not data:
             return
-        fd = self._files.get(self._path, create=True).fileno()
+        file = self._files.get(self._path, create=True)
         if data:
-            pwrite_all(fd, data, stored * self.entry.size)
-        os.fsync(fd)
+            file.pwrite(data, stored * self.entry.size)
+        file.fsync()
 
     def truncate(self, count: int) -> None:
         """Keep the first ``count`` entries, and nothing behind them in the file."""
@@ -121,7 +120,6 @@ class SparseIndex:
 
 def read_all(path: str, entry: struct.Struct) -> list[tuple[int, int]]:
     """Every whole entry of an index file (blocking): for tests and tools."""
-    with open(path, "rb") as file:
-        data = pread_exactly(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+    data = OpenFile(path).pread(os.stat(path).st_size, 0)
     whole = len(data) // entry.size * entry.size
     return [(first, second) for first, second in entry.iter_unpack(data[:whole])]

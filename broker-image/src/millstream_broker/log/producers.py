@@ -62,6 +62,14 @@ class Producer:
     coordinator_epoch: int = -1
     transaction_first_offset: int = -1
 
+    def find(self, header: BatchHeader) -> AppendedBatch | None:
+        """The batch of exactly these sequences, if it is one of the last five."""
+        if header.producer_epoch == self.epoch:
+            for batch in self.batches:
+                if batch.first_sequence == header.base_sequence and batch.last_sequence == header.last_sequence:
+                    return batch
+        return None
+
     def add(self, header: BatchHeader, now_ms: int) -> None:
         if header.producer_epoch != self.epoch:
             self.epoch = header.producer_epoch
@@ -89,26 +97,34 @@ class Producers:
 
     def check(self, headers: Sequence[BatchHeader]) -> AppendedBatch | None:
         """The batch stored earlier if this is a repetition; None if ``headers`` may be appended; ApiError if not."""
-        moved: dict[
-            int, tuple[int, int]
-        ] = {}  # epoch and last sequence after the batches before in this append
+        # Epoch and last sequence of each producer after the batches before in this append.
+        moved: dict[int, tuple[int, int]] = {}
+        repeated: list[AppendedBatch] = []
         for header in headers:
             producer_id = header.producer_id
             if producer_id == NO_PRODUCER:
                 continue
             known = self.by_id.get(producer_id)
-            if known is not None and known.epoch == header.producer_epoch:
-                first, last = header.base_sequence, header.last_sequence
-                for batch in known.batches:
-                    if batch.first_sequence == first and batch.last_sequence == last:
-                        return batch
+            if known is not None and (stored := known.find(header)) is not None:
+                repeated.append(stored)
+                continue
             if producer_id in moved:
                 self._check_sequence(header, *moved[producer_id])
             elif known is not None:
                 last_sequence = known.batches[-1].last_sequence if known.batches else _NO_SEQUENCE
                 self._check_sequence(header, known.epoch, last_sequence)
             moved[producer_id] = (header.producer_epoch, header.last_sequence)
-        return None
+        if not repeated:
+            return None
+        if len(repeated) < len(headers):  # neither "stored before" nor "stored now" would be true of all of them
+            raise ApiError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {headers[0].producer_id}: {len(repeated)} of {len(headers)} batches were stored before",
+            )
+        first, last = repeated[0], repeated[-1]
+        return AppendedBatch(
+            first.first_sequence, last.last_sequence, first.first_offset, last.last_offset, last.timestamp
+        )
 
     @staticmethod
     def _check_sequence(header: BatchHeader, epoch: int, last_sequence: int) -> None:

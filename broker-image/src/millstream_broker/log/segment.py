@@ -28,7 +28,7 @@ from .batch import (
     read_header,
     read_records,
 )
-from .files import FileCache, FileSlice, OpenFile, pread_exactly, pwrite_all
+from .files import FileCache, FileSlice, OpenFile
 from .index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 
 SUFFIXES = (".log", ".index", ".timeindex")
@@ -284,7 +284,7 @@ class Segment:
         return self._files.get(self.path())
 
     def read(self, position: int, length: int) -> bytes:
-        return pread_exactly(self.open_file().fileno(), length, position)
+        return self.open_file().pread(length, position)
 
     def slice(self, position: int, end: int) -> FileSlice:
         return FileSlice(self.open_file(), position, end - position)
@@ -293,7 +293,7 @@ class Segment:
         """The batch header at ``position``, None where none can be."""
         if not 0 <= position <= self.size - HEADER_SIZE:
             return None
-        data = os.pread(self.open_file().fileno(), HEADER_SIZE, position)
+        data = self.open_file().pread(HEADER_SIZE, position)
         if len(data) < HEADER_SIZE:
             return None
         header = read_header(data)
@@ -309,7 +309,7 @@ class Segment:
         while position + HEADER_SIZE <= end:
             if position + HEADER_SIZE > start + len(chunk):
                 start = position
-                chunk = os.pread(file.fileno(), min(_SCAN_BYTES, end - start), start)
+                chunk = file.pread(min(_SCAN_BYTES, end - start), start)
                 if len(chunk) < HEADER_SIZE:
                     return
             header = BatchHeader._make(HEADER.unpack_from(chunk, position - start))
@@ -374,12 +374,12 @@ class Segment:
     def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:
         """Put whole batches at the end. After an OSError the segment is as before; TornWriteError if it is not."""
         position = self.size
-        fd = self._files.get(self.path()).fileno()
+        file = self.open_file()
         try:
-            pwrite_all(fd, data, position)
+            file.pwrite(data, position)
         except OSError:
             try:
-                os.ftruncate(fd, position)
+                file.truncate(position)
             except OSError as error:
                 raise TornWriteError(*error.args) from error
             raise
@@ -392,12 +392,12 @@ class Segment:
 
     def sync(self) -> None:
         """Blocking, any thread: log and indexes are on disk after it."""
-        os.fsync(self.open_file().fileno())
+        self.open_file().fsync()
         for index, suffix in ((self._offsets, ".index"), (self._times, ".timeindex")):
             if index is not None:
                 index.sync()
             else:  # written out when the segment ended
-                os.fsync(self._files.get(self.path(suffix), create=True).fileno())
+                self._files.get(self.path(suffix), create=True).fsync()
 
     def unload(self) -> None:
         """Keep nothing in memory that can be read again."""
@@ -410,7 +410,7 @@ class Segment:
 
     def truncate(self, size: int) -> None:
         """Cut the .log at a batch boundary; the caller restores the indexes."""
-        os.ftruncate(self.open_file().fileno(), size)
+        self.open_file().truncate(size)
         self.size = size
         if not size:
             self.first_timestamp = -1
@@ -420,13 +420,13 @@ class Segment:
 
     def intact_end(self, position: int, next_offset: int) -> int:
         """Where the whole, valid batches that start at ``position`` end (blocking; checks CRCs and offsets)."""
-        fd = self.open_file().fileno()
+        file = self.open_file()
         for at, header in self.headers(position):
             if header.base_offset < next_offset or not self.has_room_for(header.last_offset):
                 return at
             crc, start, end = 0, at + CRC_START, at + header.size
             while start < end:
-                data = os.pread(fd, min(_CRC_BYTES, end - start), start)
+                data = file.pread(min(_CRC_BYTES, end - start), start)
                 if not data:
                     return at
                 crc = crc32c(data, crc)
