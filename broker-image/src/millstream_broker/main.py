@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for key in config.inert():
         log.warning("%s has no effect in this broker", key)
     _raise_open_file_limit()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(config))
 
 
@@ -74,7 +74,7 @@ def read_config(properties: Path | None, overrides: Sequence[str]) -> BrokerConf
     return BrokerConfig(given)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's loop where it is installed, else asyncio's."""
     try:
         import uvloop

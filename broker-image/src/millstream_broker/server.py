@@ -146,6 +146,7 @@ class Server:
                 continue
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self.stats.connections_accepted += 1
             self.connections.add(Connection(self, accepted, address, listener_name))
 
@@ -462,20 +463,27 @@ class Connection:
         while pending and (response := pending[0].response) is not None and response.done():
             one = pending.popleft()
             try:
-                answer = response.result()
-            except ApiError as error:
-                answer = _error_response(one.route, error)
-            except asyncio.CancelledError:
-                self.close()
-                continue
+                answer = self._outcome(one.route, response)
             except Exception as error:
                 self._fail(self._failed(one.route, error))
                 continue
-            if self._sock.fileno() >= 0:
-                self._respond(one.route, one.correlation_id, answer, one.started)
+            try:
+                if self._sock.fileno() >= 0:
+                    self._respond(one.route, one.correlation_id, answer, one.started)
+            except Exception as error:
+                self._fail(error)
         if self._unsent and not self._writing:
             self._sendable()
         self.feed()
+
+    @staticmethod
+    def _outcome(route: Route, response: asyncio.Future[Struct | None]) -> Struct | None:
+        try:
+            return response.result()
+        except ApiError as error:
+            return _error_response(route, error)
+        except asyncio.CancelledError:
+            raise CloseConnection from None
 
     def _respond(self, route: Route, correlation_id: int, response: Struct | None, started: float) -> None:
         if response is not None:

@@ -1,0 +1,143 @@
+"""The high watermark under a flush policy: never past what the policy promises; group commit; a disk that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from pathlib import Path
+
+import pytest
+
+from millstream_broker.config import BrokerConfig, TopicConfig
+from millstream_broker.coordination import PartitionRecord, TopicRecord
+from millstream_broker.log.batch import build_batch
+from millstream_broker.log.config import LogConfig
+from millstream_broker.log.log import Log
+from millstream_broker.partition import Partition
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_harness.wire import record
+
+NOW_MS = 1_800_000_000_000
+
+
+def open_partition(folder: Path, **config: str) -> Partition:
+    overrides = {key.replace("_", "."): value for key, value in config.items()}
+    topic = TopicRecord("t", uuid.uuid4(), (PartitionRecord((1,), 1, 0, (1,)),), overrides)
+    log = Log.open(folder / "t-0", LogConfig(), clean=True)
+    return Partition(topic, 0, log, TopicConfig(BrokerConfig(), overrides))
+
+
+def batch(records: int = 1) -> memoryview:
+    return memoryview(bytearray(build_batch([record("x", timestamp=NOW_MS)] * records)))
+
+
+class SlowFlush:
+    """Stands before a log's flush and lets it through when told."""
+
+    def __init__(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.allowed = threading.Semaphore(0)
+        self.count = 0
+        flush = Log.flush
+
+        def slow(this: Log) -> int:
+            assert self.allowed.acquire(timeout=20)
+            self.count += 1
+            return flush(this)
+
+        monkeypatch.setattr(Log, "flush", slow)
+
+
+async def test_without_a_policy_everything_is_acknowledged_at_once(tmp_path: Path) -> None:
+    partition = open_partition(tmp_path)
+    info = partition.append(batch(3), NOW_MS)
+    assert partition.high_watermark == 3
+    assert partition.acknowledged(info) is None
+
+
+async def test_flush_messages_1_waits_for_the_disk_and_waits_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = open_partition(tmp_path, flush_messages="1")
+    slow = SlowFlush(partition.log, monkeypatch)
+    waiting = []
+    for _ in range(50):
+        done = partition.acknowledged(partition.append(batch(), NOW_MS))
+        assert done is not None
+        waiting.append(done)
+        await asyncio.sleep(0)
+    assert partition.high_watermark == 0
+    assert partition.read(0, 1000, min_one=True) is None, "what is not safe is not read"
+    slow.allowed.release()
+    await waiting[0]
+    slow.allowed.release()
+    await asyncio.wait_for(asyncio.gather(*waiting), 10)
+    assert partition.high_watermark == 50
+    assert slow.count <= 2, "one fsync for all that waited"
+
+
+async def test_flush_messages_n_lets_n_less_one_records_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = open_partition(tmp_path, flush_messages="5")
+    slow = SlowFlush(partition.log, monkeypatch)
+    assert partition.acknowledged(partition.append(batch(4), NOW_MS)) is None
+    assert partition.high_watermark == 4
+    held = partition.acknowledged(partition.append(batch(3), NOW_MS))
+    assert held is not None
+    assert partition.high_watermark <= 4
+    slow.allowed.release()
+    await asyncio.wait_for(held, 10)
+    assert partition.high_watermark == 7
+
+
+async def test_a_disk_that_fails_takes_the_partition_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = open_partition(tmp_path, flush_messages="1")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("os.fsync", fail)
+    monkeypatch.setattr("os.fdatasync", fail)
+    waiting = partition.acknowledged(partition.append(batch(), NOW_MS))
+    assert waiting is not None
+    with pytest.raises(ApiError) as error:
+        await asyncio.wait_for(waiting, 10)
+    assert error.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert partition.high_watermark == 0
+    with pytest.raises(ApiError, match="KAFKA_STORAGE_ERROR"):
+        partition.check_online()
+    with pytest.raises(ApiError, match="Input/output error"):
+        partition.append(batch(), NOW_MS)
+
+
+async def test_changing_the_policy_lets_go_of_what_was_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = open_partition(tmp_path, flush_messages="1")
+    slow = SlowFlush(partition.log, monkeypatch)
+    held = partition.acknowledged(partition.append(batch(), NOW_MS))
+    assert held is not None
+    partition.configure(TopicConfig(BrokerConfig(), {}))
+    await asyncio.wait_for(held, 10)
+    slow.allowed.release()
+
+
+async def test_those_who_wait_are_told_when_the_partition_goes(tmp_path: Path) -> None:
+    partition = open_partition(tmp_path)
+
+    class Waiter:
+        def __init__(self) -> None:
+            self.told: list[int] = []
+
+        def advanced(self, size: int) -> None:
+            self.told.append(size)
+
+    waiter = Waiter()
+    partition.waiters.add(waiter)
+    view = batch()
+    partition.append(view, NOW_MS)
+    partition.release(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert waiter.told == [len(view), 0]
