@@ -88,6 +88,27 @@ def test_table(
     log.close()
 
 
+def test_several_batches_at_once_are_repeated_or_stored_as_a_whole(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+
+    def send_two(first: int, second: int) -> AppendInfo:
+        batches = [
+            build_batch([Record(b"k", b"v", NOW)], producer_id=1, producer_epoch=0, base_sequence=sequence)
+            for sequence in (first, second)
+        ]
+        return log.append(b"".join(batches), leader_epoch=0, now_ms=NOW)
+
+    assert send_two(0, 1).last_offset == 1
+    repeated = send_two(0, 1)
+    assert (repeated.duplicate, repeated.first_offset, repeated.last_offset) == (True, 0, 1)
+    with pytest.raises(ApiError) as caught:
+        send_two(1, 2)
+    assert caught.value.code is OUT_OF_ORDER
+    assert log.log_end_offset == 2
+    assert not send_two(2, 3).duplicate
+    log.close()
+
+
 def test_producers_do_not_see_each_other(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     send(log, 0, producer=1)

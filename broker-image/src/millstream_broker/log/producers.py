@@ -66,7 +66,10 @@ class Producer:
         """The batch of exactly these sequences, if it is one of the last five."""
         if header.producer_epoch == self.epoch:
             for batch in self.batches:
-                if batch.first_sequence == header.base_sequence and batch.last_sequence == header.last_sequence:
+                if (
+                    batch.first_sequence == header.base_sequence
+                    and batch.last_sequence == header.last_sequence
+                ):
                     return batch
         return None
 
@@ -116,7 +119,9 @@ class Producers:
             moved[producer_id] = (header.producer_epoch, header.last_sequence)
         if not repeated:
             return None
-        if len(repeated) < len(headers):  # neither "stored before" nor "stored now" would be true of all of them
+        if len(repeated) < len(
+            headers
+        ):  # neither "stored before" nor "stored now" would be true of all of them
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {headers[0].producer_id}: {len(repeated)} of {len(headers)} batches were stored before",
