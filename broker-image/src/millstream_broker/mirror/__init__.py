@@ -1,0 +1,33 @@
+"""The mirror worker `millstream-mirror`: copies topics of any number of source clusters into a target, exactly once.
+
+How it stays exactly once without transactions, though workers are killed, paused and replaced:
+
+Each partition of a source topic is a *lane* with a producer id of its own in the target. Batches go out in the order
+of the source, their sequence numbers counting the records sent: a sequence number always stands for the same record.
+The *progress* of a lane says which source offset belongs to which sequence number:
+
+    (source offset, producer id, epoch, sequence, target offset, …)
+
+and is committed to the target, as a consumer group's offset with the rest in its metadata, some time after what it
+says has been acknowledged. Whoever takes a lane over reads its progress and goes on from there, with the same
+producer id and the same numbers. What was already sent then is refused by the target, because its sequence numbers
+are not the next ones: as a repetition if it is among the last five batches, else as out of order. In the latter case
+the worker reads the headers of the batches in the target, behind the target offset of its progress, finds the last
+sequence number that arrived, and goes on behind it. So it does not matter how much was sent since the last commit,
+nor whether another worker, paused and woken up again, still sends the same: the target takes each number once.
+
+Progress with a new producer id or epoch, or one that leaves out source offsets (retention got ahead of us), is
+committed before anything is sent by it. Commits are those of a group member, so a worker that lost its lanes cannot
+commit: one group a source, ``millstream-mirror.NAME.SOURCE``, whose members share the source's partitions.
+
+What is not covered: a source topic with cleanup.policy=compact that is compacted between a crash and the restart, so
+that numbers can no longer be matched to offsets, or a target that lost acknowledged records. Both are noticed, logged
+and counted; the lane then goes on from its progress under a new epoch, which may repeat records, never lose them.
+
+    main.py      command line             source.py   one source: its group membership, topics, lanes, pumps
+    config.py    the configuration file   lanes.py    opening lanes, and finding where one stands after a failure
+    worker.py    all sources, HTTP        lane.py     a lane: numbers in flight and acknowledged (no I/O)
+    member.py    group membership         rewrite.py  batches as fetched → batches to produce (no I/O)
+    topics.py    topics in the target     progress.py what is committed, and how
+    stats.py     counters, /status and /metrics
+"""
