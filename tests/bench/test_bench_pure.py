@@ -1,0 +1,160 @@
+"""The benchmarks' own arithmetic, documents and bytes; benchmarks themselves never run as tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from array import array
+from pathlib import Path
+
+import pytest
+
+from millstream_bench import document, perf, plots, process, run, wire
+from millstream_bench.figures import Figure, cpu, median, number, rate
+from millstream_bench.results import Results, load, save
+from millstream_bench.workloads import WORKLOADS, floor, latency, single
+from millstream_broker.log.batch import iter_batches, read_records, validate
+
+
+def results() -> Results:
+    made = Results(machine={"processor": "2 × Some CPU", "memory": "24 GiB"}, rounds=3)
+    for ours, theirs in ((500_000, 250_000), (600_000, 300_000), (100_000, 200_000)):
+        made.add("producer-200b", "millstream", {"rate": ours, "broker CPU": 2.0})
+        made.add("producer-200b", "kafka", {"rate": theirs, "broker CPU": 3.0})
+    made.add("memory-after-all", "millstream", {"memory": 40.5})
+    made.add("memory-after-all", "kafka", {"memory": 950.0})
+    made.add("floor-produce", "millstream", {"CPU a GB": 1.0})
+    made.add("floor-produce", "floor", {"CPU a GB": 0.8})
+    for peer, factor in (("millstream", 1), ("kafka", 2)):
+        made.add("latency-1000", peer, {"p50": 0.2 * factor, "p99": 2.0 * factor, "p99.9": 9.0 * factor})
+    return made
+
+
+def test_workloads_have_names_of_their_own() -> None:
+    names = [workload.name for workload in WORKLOADS]
+    assert len(set(names)) == len(names)
+
+
+def test_numbers_have_three_digits() -> None:
+    assert [number(value) for value in (507_614.2, 96.84, 0.4123, 1.5, 0, 100)] == [
+        "507,614",
+        "96.8",
+        "0.412",
+        "1.5",
+        "0",
+        "100",
+    ]
+
+
+def test_goals() -> None:
+    assert rate(1.2).goal == "≥ 1.2×"
+    assert rate(1.2).met(120, 100) is True
+    assert rate(1.2).met(119, 100) is False
+    assert cpu(0.5).met(1.0, 2.0) is True
+    assert rate().met(1, 100) is None
+    start = Figure("time", "s", ratio=0.25, value=0.5)
+    assert start.goal == "≤ 0.5 s, ≤ 0.25×"
+    assert start.met(0.4, 2.0) is True
+    assert start.met(0.4, 1.0) is False
+    assert start.met(0.6, None) is False
+
+
+def test_results_come_back_from_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "out" / "results.json"
+    save(results(), path)
+    assert load(path) == results()
+    assert median(load(path).values("producer-200b", "rate")["millstream"]) == 500_000
+
+
+def test_the_document_is_written_between_its_markers() -> None:
+    before = f"# Figures\n\n{document.BEGIN}\nold\n{document.END}\n\nWhat was found.\n"
+    after = document.update(before, results())
+    assert after.startswith("# Figures\n\n")
+    assert after.endswith(f"{document.END}\n\nWhat was found.\n")
+    assert "old" not in after
+    assert "Medians of 3 rounds on 2 × Some CPU, 24 GiB" in after
+    assert (
+        "| 200 B records, 16 KB batches, acks=1 | rate, records/s | 500,000 | 250,000 | 2.00 | ≥ 1.2× | yes |"
+        in after
+    )
+    assert "|  | broker CPU, s | 2 | 3 | 0.67 | ≤ 0.5× | no |" in after
+    assert "| CPU a GB, s | 1 | floor: 0.8 | 1.25 | ≤ 1.5× | yes |" in after
+    assert document.update(after, results()) == after
+    with pytest.raises(ValueError, match="bench:begin"):
+        document.update("# nothing", results())
+
+
+def test_plots_are_drawn_of_what_there_is(tmp_path: Path) -> None:
+    drawn = plots.draw(results(), tmp_path)
+    assert [path.name for path in drawn] == ["rates.png", "cpu.png", "memory.png", "latency.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+    assert plots.draw(Results(machine={}), tmp_path) == []
+
+
+def test_the_order_changes_from_round_to_round() -> None:
+    assert run.in_turn(("millstream", "kafka"), 0) == ["millstream", "kafka"]
+    assert run.in_turn(("millstream", "kafka"), 1) == ["kafka", "millstream"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--only", "nothing"], "--only: no workload 'nothing'; there are start, "),
+        (["--rounds", "0"], "--rounds: 0 is less than 1"),
+        (["--scale", "0"], "--scale: 0 is not above 0 and at most 10"),
+    ],
+)
+def test_bad_arguments(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run.main(arguments)
+    assert said in capsys.readouterr().err
+
+
+def test_the_minimal_client_writes_valid_batches() -> None:
+    batch = memoryview(bytearray(wire.record_batch(b"value", 3)))
+    validate(batch)
+    (_,) = iter_batches(batch)
+    assert [(record.key, record.value) for record in read_records(batch)] == [(None, b"value")] * 3
+
+
+def test_percentiles_of_latencies() -> None:
+    values = array("d", [number / 1000 for number in range(1, 1001)])
+    assert latency.percentile(values, 0.5) == 0.5
+    assert latency.percentile(values, 0.999) == 0.999
+    assert latency.percentile(array("d", [7.0]), 0.999) == 7.0
+
+
+def test_the_tools_output_is_read() -> None:
+    said = "10 records sent, 5.0 records/sec (0.1 MB/sec)\n30 records sent, 271003.5 records/sec (51.69 MB/sec), 1 ms\n"
+    assert perf.produced_rate(said, 30) == 271003.5
+    with pytest.raises(ValueError, match="did not send 31 records"):
+        perf.produced_rate(said, 31)
+    row = "2026-11-21 04:00:00:000, 2026-11-21 04:00:01:000, 95.3, 95.3, 100000, 100000.0, 300, 700, 136.2, 142857.1\n"
+    assert perf.consumed_rate(row, 100_000) == 142857.1
+    with pytest.raises(ValueError, match="did not read 100001 records"):
+        perf.consumed_rate(row, 100_001)
+
+
+def test_cpu_and_memory_of_a_process_and_its_children() -> None:
+    assert process.cpu_seconds(os.getpid()) > 0
+    alone = process.resident_mb(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert child.pid in process.family(os.getpid())
+        assert alone > 1
+        child.communicate(b"\n")
+
+
+def test_the_bare_loop_takes_what_the_client_sends(tmp_path: Path) -> None:
+    topic = "bench-12345678"
+    command = [sys.executable, "-P", "-m", "millstream_bench.bare", str(tmp_path / "log"), topic]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as bare:
+        try:
+            assert bare.stdout is not None
+            bootstrap = f"127.0.0.1:{int(bare.stdout.readline())}"
+            single.pipelined(bootstrap, topic, 40, floor.BATCH, floor.WINDOW)
+            assert (tmp_path / "log").stat().st_size == 41 * len(floor.BATCH)
+            assert floor.fetch_all(bootstrap, topic, 5_000_000, 41) >= 5_000_000
+        finally:
+            bare.kill()
