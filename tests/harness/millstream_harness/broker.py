@@ -9,16 +9,29 @@ ask for the same port:
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+# Below what the system hands out for port 0 and for outgoing connections, as a restarted broker must get its own again.
+FIXED_PORTS = range(18_000, 30_000)
 READY = re.compile(r"ready: broker\.id=(?P<id>\d+) listeners=(?P<listeners>\S+) http=(?P<http>\S+)")
 START_TIMEOUT_S = 20.0
+
+
+def fixed_port() -> int:
+    """A free port for somebody who must listen on the same one again."""
+    for port in random.sample(FIXED_PORTS, len(FIXED_PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"no port is free in {FIXED_PORTS}")
 
 
 class BrokerProcess:
@@ -69,6 +82,11 @@ class BrokerProcess:
             time.sleep(0.01)
         self.kill()
         raise RuntimeError(f"the broker was not ready in {START_TIMEOUT_S} s:\n{said}")
+
+    def keep_port(self) -> BrokerProcess:
+        """Before the first start: listen on one port, across restarts, so that clients find it again."""
+        self.config["listeners"] = f"PLAINTEXT://127.0.0.1:{fixed_port()}"
+        return self
 
     def stop(self, timeout: float = 10.0) -> int:
         """SIGTERM, then wait; returns the exit status."""
