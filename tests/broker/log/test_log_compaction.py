@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -371,6 +372,37 @@ def test_a_log_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     assert not compaction.commit()
     assert stored(log) == left
     assert not list((tmp_path / "t-0").glob("*.cleaned"))
+
+
+def test_cancelled(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    for i in range(40):
+        put(log, ("k", f"{i}"))
+    left = stored(log)
+    compaction = Compaction(log, log.segments.active.base_offset, now_ms=NOW)
+    compaction.cancel()
+    assert not compaction.work()
+    compaction.finish()
+    assert log.first_dirty_offset == 0
+    assert stored(log) == left
+    assert not list((tmp_path / "t-0").glob("*.cleaned"))
+
+
+def test_a_log_that_cannot_be_read_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = open_log(tmp_path / "t-0")
+    for i in range(20):
+        put(log, ("k", f"{i}"))
+    damaged = bytearray(build_batch([Record(b"k", b"v", NOW)], base_offset=20))
+    damaged[61] = 0x7F  # a record longer than its batch, under a right CRC
+    damaged[17:21] = crc32c(damaged[21:]).to_bytes(4, "big")
+    log.append_as_follower(damaged)
+    log.roll(now_ms=NOW)
+    compaction = Compaction(log, log.log_end_offset, now_ms=NOW)
+    assert not compaction.work()
+    compaction.finish()
+    assert log.first_dirty_offset == 0
+    assert due(log, NOW, 21) is None
+    assert "t-0 is not compacted any more: batch at offset 20" in caplog.text
 
 
 def test_readers_go_on_with_the_old_segment(tmp_path: Path) -> None:

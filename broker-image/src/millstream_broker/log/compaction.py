@@ -24,17 +24,20 @@ Threads: :meth:`Compaction.work` in any thread, :meth:`Compaction.commit` in the
         compaction.commit()
     compaction.finish()
 
-OSError from either, or a log that is deleted meanwhile, ends the pass; the next one starts it anew.
+OSError from either, or a log that is deleted meanwhile, ends the pass; the next one starts it anew. So does
+:meth:`Compaction.cancel`. A log with a batch that cannot be read is not compacted again before a restart.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Iterator
 from hashlib import blake2b
 
+from ..protocol.errors import ApiError
 from .batch import (
     DELETE_HORIZON,
     INT32_MAX,
@@ -47,6 +50,8 @@ from .batch import (
 from .log import Log
 from .segment import SUFFIXES, Segment
 
+logger = logging.getLogger(__name__)
+
 MAX_KEYS = 200_000
 
 
@@ -55,6 +60,8 @@ def due(log: Log, now_ms: int, high_watermark: int) -> tuple[float, int] | None:
 
     It is time when the share reaches min.cleanable.dirty.ratio, or a dirty record is older than max.compaction.lag.ms.
     """
+    if log.uncleanable:
+        return None
     end = _cleanable_end(log, now_ms, high_watermark)
     clean = dirty = 0
     late = False
@@ -83,6 +90,10 @@ def _cleanable_end(log: Log, now_ms: int, high_watermark: int) -> int:
     return log.log_end_offset
 
 
+class CancelledError(Exception):
+    """The pass was told to stop."""
+
+
 class Compaction:
     """One pass over one log, up to ``end``."""
 
@@ -103,6 +114,8 @@ class Compaction:
         self._max_keys = max_keys
         self._share = share
         self._worked_from = 0.0
+        self._cancelled = False
+        self._complete = False
         self._latest: dict[bytes, int] | None = None
         self._last_of_producers = {
             producer.batches[-1].last_offset for producer in log.producers.by_id.values() if producer.batches
@@ -115,6 +128,16 @@ class Compaction:
     def work(self) -> bool:
         """Prepare one replacement; False when there is nothing more to do. Blocking. OSError when the disk fails."""
         self._worked_from = time.monotonic()
+        try:
+            return self._work()
+        except CancelledError:
+            return False
+        except ApiError as error:
+            logger.error("%s is not compacted any more: %s", self.log.directory, error.message)
+            self.log.uncleanable = self._cancelled = True
+            return False
+
+    def _work(self) -> bool:
         if self._latest is None:
             self._latest = self._note_latest()
             self._groups = self._grouped()
@@ -127,6 +150,7 @@ class Compaction:
                 self._done = group, cleaned
                 return True
             _discard(cleaned)
+        self._complete = True
         return False
 
     def _note_latest(self) -> dict[bytes, int]:
@@ -188,7 +212,7 @@ class Compaction:
                 self._rest()
             cleaned.finish()
             cleaned.sync()
-        except OSError:
+        except BaseException:
             _discard(cleaned)
             raise
         cleaned.synced = True
@@ -235,6 +259,8 @@ class Compaction:
 
     def _rest(self) -> None:
         """Leave the processor to the loop for the rest of each period."""
+        if self._cancelled:
+            raise CancelledError
         worked = time.monotonic() - self._worked_from
         if self._share < 1 and worked > 0.002:
             time.sleep(worked * (1 - self._share) / self._share)
@@ -263,9 +289,14 @@ class Compaction:
         segments.insert(start, cleaned)
         return True
 
+    def cancel(self) -> None:
+        """Let :meth:`work` return soon."""
+        self._cancelled = True
+
     def finish(self) -> None:
-        """The pass is over: the next one goes on from here."""
-        self.log.first_dirty_offset = max(self.log.first_dirty_offset, self.clean_until)
+        """The pass is over: the next one goes on from here. Nothing, if it was cancelled or failed before its end."""
+        if self._complete:
+            self.log.first_dirty_offset = max(self.log.first_dirty_offset, self.clean_until)
 
 
 def _digest(key: bytes) -> bytes:

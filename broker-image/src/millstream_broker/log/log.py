@@ -59,6 +59,7 @@ class Log:
         "log_start_offset",
         "offline",
         "producers",
+        "uncleanable",
     )
 
     def __init__(
@@ -79,6 +80,7 @@ class Log:
         self.log_start_offset = start
         self.log_end_offset = end
         self.flushed_offset = start
+        self.uncleanable = False  # compaction met a batch that it cannot read
         self.first_dirty_offset = start  # compaction has not been behind this
         self.offline: OSError | None = None
 
