@@ -161,6 +161,7 @@ class Runner:
         loop = asyncio.get_running_loop()
         again = await loop.run_in_executor(threads, self._reconcile, batch)
         for key, seconds in again.items():
+            logger.debug("looked at %s", key)
             if seconds >= 0:
                 self._failures.pop(key, None)
                 self._last_success = loop.time()

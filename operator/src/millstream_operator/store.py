@@ -42,9 +42,11 @@ class ClusterKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A resource's claim to a name in a Cluster (topicName, groupId): the oldest one wins."""
+    """A resource's claim to a name in a Cluster (topicName, groupId): the oldest one wins; of two that were created in
+    the same second the one that has it."""
 
     created: str
+    waiting: bool
     uid: str
     key: Key
 
@@ -139,7 +141,7 @@ class Store:
         """Who claims a topic or group, the oldest first."""
         with self._lock:
             found = list(self._claims.get((kind, cluster, name), ()))
-        return sorted(found, key=lambda claim: (claim.created, claim.uid))
+        return sorted(found, key=lambda claim: (claim.created, claim.waiting, claim.uid))
 
     def keys(self, kind: str) -> list[Key]:
         with self._lock:
@@ -179,7 +181,7 @@ class Store:
 
 def _entry(key: Key, manifest: Mapping[str, Any]) -> _Entry:
     metadata = {name: value for name, value in manifest["metadata"].items() if name != "managedFields"}
-    spec = manifest.get("spec") or {}
+    spec, status = manifest.get("spec") or {}, manifest.get("status") or {}
     claimed = {"Topic": "topicName", "ConsumerGroup": "groupId"}.get(key.kind)
     # Status writes change neither, so that the operator's own writes wake nobody.
     trigger = (
@@ -194,7 +196,12 @@ def _entry(key: Key, manifest: Mapping[str, Any]) -> _Entry:
         trigger=trigger,
         clusters=cluster_refs(key, spec),
         claimed=(spec.get(claimed) or key.name) if claimed else None,
-        claim=Claim(metadata.get("creationTimestamp", ""), metadata.get("uid", ""), key),
+        claim=Claim(
+            metadata.get("creationTimestamp", ""),
+            not (status.get("topicId") or status.get("state")),
+            metadata.get("uid", ""),
+            key,
+        ),
     )
 
 

@@ -3,7 +3,7 @@
 Outside Kubernetes the names of Services do not resolve, so it is started with the address of each Cluster's broker: a
 real one, which the test starts as a process of its own.
 
-    python -m millstream_harness.operator NAMESPACE LIVENESS CLUSTER=HOST:PORT…
+    python -m millstream_harness.operator NAMESPACE,… LIVENESS CLUSTER=HOST:PORT…
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +30,29 @@ from millstream_operator.models import Cluster
 from millstream_operator.services import Services
 
 START_TIMEOUT_S = 30.0
+LOOK_TIMEOUT_S = 40.0
 HARNESS = Path(__file__).resolve().parents[1]
 
 
 class OperatorProcess:
-    """An operator for one namespace; ``start``, ``stop`` (SIGTERM) and ``kill`` as often as wanted."""
+    """An operator for some namespaces; ``start``, ``stop`` (SIGTERM) and ``kill`` as often as wanted."""
 
-    def __init__(self, folder: Path, namespace: str, addresses: Mapping[str, str]) -> None:
-        self.namespace = namespace
+    def __init__(self, folder: Path, namespaces: Sequence[str], addresses: Mapping[str, str]) -> None:
+        self.namespaces = namespaces
         self.addresses = dict(addresses)
         self.output = folder / "operator.log"
         self.process: subprocess.Popen[bytes] | None = None
         self.liveness = ""
+        self.begun = 0
 
     def start(self) -> OperatorProcess:
         """Start it and wait until it answers on its liveness endpoint."""
+        self.begun = len(self.said())
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.liveness = f"http://127.0.0.1:{port}/healthz"
         addresses = [f"{cluster}={address}" for cluster, address in self.addresses.items()]
-        command = [sys.executable, "-m", __name__, self.namespace, self.liveness, *addresses]
+        command = [sys.executable, "-m", __name__, ",".join(self.namespaces), self.liveness, *addresses]
         with self.output.open("ab") as out:
             environment = {**os.environ, "PYTHONPATH": str(HARNESS)}
             self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
@@ -78,6 +82,24 @@ class OperatorProcess:
     def kill(self) -> int:
         return self._end(signal.SIGKILL)
 
+    def has_looked_at(self, resource: str) -> None:
+        """Wait until it has looked at a resource (``Topic ns/name``) since it was started."""
+        self._wait_said(resource, 1)
+
+    def looks_at(self, resource: str) -> None:
+        """Wait until it has finished one more look at a resource."""
+        self._wait_said(resource, self._looks(resource) + 1)
+
+    def _looks(self, resource: str) -> int:
+        return self.said()[self.begun :].count(f"looked at {resource}\n")
+
+    def _wait_said(self, resource: str, times: int) -> None:
+        deadline = time.monotonic() + LOOK_TIMEOUT_S
+        while self._looks(resource) < times:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"no look at {resource} in {LOOK_TIMEOUT_S} s:\n{self.said()}")
+            time.sleep(0.05)
+
     def said(self) -> str:
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
@@ -95,8 +117,9 @@ class OperatorProcess:
             raise
 
 
-def main(namespace: str, liveness: str, *addresses: str) -> None:
+def main(namespaces: str, liveness: str, *addresses: str) -> None:
     logs.configure("plain", "info")
+    logging.getLogger("millstream_operator").setLevel(logging.DEBUG)
     known = dict(address.split("=", 1) for address in addresses)
 
     def address_of(cluster: Cluster) -> str:
@@ -104,7 +127,7 @@ def main(namespace: str, liveness: str, *addresses: str) -> None:
 
     kube = Kube.connect()
     wait_for_crds(kube)
-    asyncio.run(operate(Services(kube, address_of=address_of), [namespace], liveness))
+    asyncio.run(operate(Services(kube, address_of=address_of), namespaces.split(","), liveness))
 
 
 if __name__ == "__main__":

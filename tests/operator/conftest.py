@@ -1,0 +1,103 @@
+"""A real API server for the operator's tests: the one that KUBECONFIG names.
+
+Without one the tests are skipped (in CI: fail). Each test has namespaces of its own, which must go away when they are
+deleted: one that hangs on a finalizer fails the run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from millstream_harness.kube import CommandFailed, Namespace, run, until
+from millstream_harness.operator import OperatorProcess
+from millstream_harness.tools import missing, require
+
+ROOT = Path(__file__).resolve().parents[2]
+DELETION_TIMEOUT_S = 90.0
+
+NewNamespace = Callable[[], Namespace]
+StartOperator = Callable[..., OperatorProcess]
+
+
+@pytest.fixture(scope="session")
+def api_server() -> Iterator[None]:
+    """The API server, with our definitions applied as a user applies them."""
+    require("kubectl")
+    if "KUBECONFIG" not in os.environ:
+        missing("kubectl")
+    try:
+        run("kubectl", "get", "--raw=/readyz", timeout=15)
+    except (CommandFailed, subprocess.TimeoutExpired):
+        missing("kubectl")
+    run("kubectl", "apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+    run("kubectl", "wait", "--for=condition=Established", "--timeout=30s", "-f", str(ROOT / "crds"))
+    yield
+    until(
+        "the tests' namespaces gone",
+        lambda: not run("kubectl", "get", "namespaces", "-l", "millstream.dev/test", "-o", "name"),
+        DELETION_TIMEOUT_S,
+    )
+
+
+@pytest.fixture
+def new_namespace(api_server: None) -> Iterator[NewNamespace]:
+    made: list[str] = []
+
+    def make() -> Namespace:
+        name = f"test-{os.getpid()}-{time.monotonic_ns()}"
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": name, "labels": {"millstream.dev/test": ""}},
+        }
+        namespace = Namespace(name)
+        namespace.apply(manifest)
+        made.append(name)
+        return namespace
+
+    yield make
+    for name in made:
+        run("kubectl", "delete", "namespace", name, "--wait=false", "--ignore-not-found")
+
+
+@pytest.fixture
+def namespace(new_namespace: NewNamespace) -> Namespace:
+    return new_namespace()
+
+
+@pytest.fixture
+def start_operator(tmp_path: Path, namespace: Namespace) -> Iterator[StartOperator]:
+    """``start_operator({CLUSTER: HOST:PORT})``: for the test's namespace, or those given."""
+    started: list[OperatorProcess] = []
+    numbers = itertools.count(1)
+
+    def start(addresses: dict[str, str], namespaces: Sequence[Namespace] = ()) -> OperatorProcess:
+        folder = tmp_path / f"operator-{next(numbers)}"
+        folder.mkdir()
+        names = [one.name for one in namespaces or (namespace,)]
+        operator = OperatorProcess(folder, names, addresses)
+        started.append(operator)
+        return operator.start()
+
+    yield start
+    # It goes on while its resources are deleted: finalizers are its business. Without Clusters it lets go at once.
+    for operator in started:
+        for name in operator.namespaces:
+            kinds = "clusters.millstream.dev,topics.millstream.dev,consumergroups.millstream.dev"
+            run(
+                "kubectl",
+                "--namespace",
+                name,
+                "delete",
+                kinds,
+                "--all",
+                f"--timeout={DELETION_TIMEOUT_S:.0f}s",
+            )
+        operator.kill()

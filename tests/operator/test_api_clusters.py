@@ -1,0 +1,151 @@
+"""Clusters through the real API server and a running operator; pods are e2e's, here none is scheduled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from millstream_harness.kube import Json, Namespace, until
+from millstream_harness.manifests import cluster
+from millstream_harness.operator import OperatorProcess
+
+OBJECTS = (
+    ("statefulset", "default-brokers"),
+    ("service", "default-brokers"),
+    ("service", "default-bootstrap"),
+    ("configmap", "default-brokers"),
+    ("poddisruptionbudget", "default-brokers"),
+)
+
+
+@pytest.fixture
+def operator(namespace: Namespace, start_operator: Callable[..., OperatorProcess]) -> OperatorProcess:
+    return start_operator({})
+
+
+def objects(namespace: Namespace) -> dict[str, Json]:
+    return {f"{kind}/{name}": namespace.get(kind, name) for kind, name in OBJECTS}
+
+
+def versions(namespace: Namespace) -> dict[str, str]:
+    """Of what only the operator writes: a StatefulSet's generation leaves out what its controller reports."""
+    return {
+        name: str(found["metadata"].get("generation") or found["metadata"]["resourceVersion"])
+        for name, found in objects(namespace).items()
+    }
+
+
+def test_its_objects_and_its_end(operator: OperatorProcess, namespace: Namespace) -> None:
+    namespace.apply(cluster(config={"log.retention.hours": "3"}, brokers={"storage": {"size": "1Gi"}}))
+    found = namespace.wait_condition("cluster", "default", status="False", reason="BrokersStarting")
+    assert found["status"]["bootstrap"] == f"default-bootstrap.{namespace.name}.svc:9092"
+    assert found["status"]["brokers"] == {"desired": 1, "ready": 0}
+    there = objects(namespace)
+    assert "log.retention.hours=3\n" in there["configmap/default-brokers"]["data"]["server.properties"]
+    assert all(one["metadata"]["ownerReferences"][0]["name"] == "default" for one in there.values())
+    claim = until("the volume claim", lambda: namespace.list("pvc"))[0]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "1Gi"
+
+    namespace.kubectl("delete", "cluster", "default")
+    until(
+        "its objects gone",
+        lambda: not namespace.list("statefulset,service,configmap", "-l", "millstream.dev/cluster"),
+    )
+    assert [one["metadata"]["name"] for one in namespace.list("pvc")] == ["data-default-brokers-0"], (
+        "Retain by default"
+    )
+
+
+def test_volumes_go_with_it_when_the_policy_says_so(operator: OperatorProcess, namespace: Namespace) -> None:
+    namespace.apply(cluster(brokers={"storage": {"size": "1Gi", "deletionPolicy": "Delete"}}))
+    until("the volume claim", lambda: namespace.list("pvc"))
+    namespace.kubectl("delete", "cluster", "default")
+    until("the volume claim gone", lambda: not namespace.list("pvc"), 90)
+
+
+def test_changes_reach_the_brokers_and_nothing_else_is_written(
+    operator: OperatorProcess, namespace: Namespace
+) -> None:
+    namespace.apply(cluster(brokers={"storage": {"size": "1Gi"}}))
+    namespace.wait_condition("cluster", "default", status="False", reason="BrokersStarting")
+    looked_at = f"Cluster {namespace.name}/default"
+    before = versions(namespace)
+    operator.stop()
+    operator.start()
+    operator.has_looked_at(looked_at)
+    assert versions(namespace) == before
+
+    namespace.apply(cluster(config={"log.retention.hours": "3"}, brokers={"storage": {"size": "1Gi"}}))
+    until(
+        "the new configuration",
+        lambda: "log.retention.hours" in str(objects(namespace)["configmap/default-brokers"]),
+    )
+    operator.looks_at(looked_at)
+    after = versions(namespace)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"configmap/default-brokers", "statefulset/default-brokers"}
+
+    # what others take away comes back, what others add stays
+    namespace.kubectl("annotate", "service", "default-bootstrap", "someone=else")
+    namespace.kubectl("delete", "poddisruptionbudget", "default-brokers")
+    until("the budget", lambda: namespace.kubectl("get", "pdb", "default-brokers", "--ignore-not-found"), 30)
+    assert namespace.get("service", "default-bootstrap")["metadata"]["annotations"]["someone"] == "else"
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"brokers": {"replicas": 3, "storage": {"size": "1Gi"}}}, "ReplicationNotAvailable"),
+        ({"zookeeper": {"replicas": 1}, "brokers": {"storage": {"size": "1Gi"}}}, "ZooKeeperNotAvailable"),
+        ({"config": {"broker.id": "7"}, "brokers": {"storage": {"size": "1Gi"}}}, "InvalidConfig"),
+    ],
+)
+def test_what_it_refuses_changes_nothing(
+    operator: OperatorProcess, namespace: Namespace, spec: Json, reason: str
+) -> None:
+    namespace.apply(cluster(**spec))
+    namespace.wait_condition("cluster", "default", status="False", reason=reason)
+    assert not namespace.list("statefulset")
+    namespace.apply(cluster(brokers={"storage": {"size": "1Gi"}}))
+    namespace.wait_condition("cluster", "default", status="False", reason="BrokersStarting")
+    before = versions(namespace)
+    namespace.apply(cluster(**spec))
+    found = namespace.wait_condition("cluster", "default", status="False", reason=reason)
+    assert "nothing was changed" in found["status"]["conditions"][0]["message"]
+    assert versions(namespace) == before
+
+
+def test_volumes_grow(operator: OperatorProcess, namespace: Namespace) -> None:
+    namespace.apply(cluster(brokers={"storage": {"size": "1Gi"}}))
+    until(
+        "the volume bound", lambda: [c for c in namespace.list("pvc") if c["status"].get("phase") == "Bound"]
+    )
+    namespace.apply(cluster(brokers={"storage": {"size": "2Gi"}}))
+    until(
+        "a bigger claim",
+        lambda: namespace.list("pvc")[0]["spec"]["resources"]["requests"]["storage"] == "2Gi",
+        30,
+    )
+    operator.looks_at(f"Cluster {namespace.name}/default")
+    assert namespace.condition("cluster", "default")["reason"] == "BrokersStarting"
+
+
+def test_a_node_port_listener_comes_and_goes(operator: OperatorProcess, namespace: Namespace) -> None:
+    listeners = [
+        {"name": "internal", "type": "Internal", "port": 9092},
+        {"name": "external", "type": "NodePort", "port": 9094},
+    ]
+    namespace.apply(cluster(listeners=listeners))
+    namespace.wait_condition("cluster", "default", status="False", reason="BrokersStarting")
+    service = namespace.get("service", "default-external-0")
+    port = service["spec"]["ports"][0]["nodePort"]
+    args = namespace.get("statefulset", "default-brokers")["spec"]["template"]["spec"]["containers"][0][
+        "args"
+    ]
+    assert args[-1].endswith(f"EXTERNAL://$(HOST_IP):{port}")
+    namespace.apply(cluster())
+    until(
+        "its Service gone",
+        lambda: not namespace.kubectl("get", "service", "default-external-0", "--ignore-not-found"),
+    )

@@ -1,0 +1,146 @@
+"""ConsumerGroups through the real API server, a running operator and a real broker with real consumers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.kube import Json, Namespace, until
+from millstream_harness.manifests import cluster, group
+from millstream_harness.operator import OperatorProcess
+from millstream_operator.kafka_admin import KafkaAdmin, NewTopic, Partition
+
+KIND = "consumergroup.millstream.dev"
+
+
+@pytest.fixture
+def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
+    return start_broker()
+
+
+@pytest.fixture
+def admin(broker: BrokerProcess) -> Iterator[KafkaAdmin]:
+    admin = KafkaAdmin(broker.bootstrap)
+    admin.create_topics([NewTopic("flights", 3, 1, {})])
+    yield admin
+    admin.close()
+
+
+@pytest.fixture
+def operator(
+    broker: BrokerProcess,
+    admin: KafkaAdmin,
+    namespace: Namespace,
+    start_operator: Callable[..., OperatorProcess],
+) -> OperatorProcess:
+    namespace.apply(cluster())
+    return start_operator({"default": broker.bootstrap})
+
+
+def produce(broker: BrokerProcess, count: int) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(count):
+        producer.produce("flights", str(number), partition=number % 3)
+    assert producer.flush(20) == 0
+
+
+@contextmanager
+def consuming(broker: BrokerProcess, group_id: str) -> Iterator[None]:
+    """A member of the group, that polls and commits until the end."""
+    config = {"group.id": group_id, "client.id": "c-1", "auto.offset.reset": "earliest"}
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "auto.commit.interval.ms": 200, **config})
+    consumer.subscribe(["flights"])
+    stop = threading.Event()
+
+    def poll() -> None:
+        while not stop.is_set():
+            consumer.poll(0.1)
+        consumer.close()
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def status_when(namespace: Namespace, name: str, what: str, check: Callable[[Json], bool]) -> Json:
+    def look() -> Json | None:
+        status: Json = namespace.get(KIND, name).get("status", {})
+        return status if status and check(status) else None
+
+    return until(what, look, 60)
+
+
+def test_a_group_from_its_start_to_its_end(
+    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, admin: KafkaAdmin
+) -> None:
+    produce(broker, 30)
+    namespace.apply(group("watch", topics=["flights"], startAt="Earliest", maxLag={"records": 20}))
+    namespace.wait_condition(KIND, "watch", "Lagging", reason="AboveMaxLag")
+    status = namespace.get(KIND, "watch")["status"]
+    assert (status["state"], status["lag"]["records"], status["memberCount"]) == ("Empty", 30, 0)
+    assert status["topics"] == [{"topic": "flights", "partitions": 3, "lag": 30}]
+    assert admin.committed(["watch"]) == {"watch": {Partition("flights", p): 0 for p in range(3)}}
+
+    with consuming(broker, "watch"):
+        status = status_when(
+            namespace, "watch", "all consumed", lambda s: s["state"] == "Stable" and s["lag"]["records"] == 0
+        )
+        (member,) = status["members"]
+        assert (member["clientId"], member["host"]) == ("c-1", "127.0.0.1")
+        assert member["partitions"] == ["flights-0", "flights-1", "flights-2"]
+        assert namespace.condition(KIND, "watch", "Lagging")["status"] == "False"
+    status = status_when(namespace, "watch", "nobody left", lambda s: s["state"] == "Empty")
+    assert status["members"] == []
+    namespace.kubectl("delete", KIND, "watch")
+    assert admin.committed(["watch"])["watch"], "the policy is Retain by default"
+
+
+def test_latest_a_missing_topic_and_deletion(
+    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, admin: KafkaAdmin
+) -> None:
+    produce(broker, 9)
+    namespace.apply(group("late", topics=["flights", "nowhere"], startAt="Latest", deletionPolicy="Delete"))
+    namespace.wait_condition(KIND, "late", status="False", reason="TopicNotFound")
+    assert namespace.condition(KIND, "late")["message"] == "there is no topic nowhere"
+    assert admin.committed(["late"]) == {"late": {Partition("flights", p): 3 for p in range(3)}}
+    admin.create_topics([NewTopic("nowhere", 1, 1, {})])
+    namespace.wait_condition(KIND, "late", reason="GroupObserved", timeout=40)
+    namespace.apply(group("late-too", groupId="late"))
+    namespace.wait_condition(KIND, "late-too", status="False", reason="ConflictingGroup")
+    namespace.kubectl("delete", KIND, "late-too")
+    namespace.kubectl("delete", KIND, "late")
+    assert admin.committed(["late"]) == {"late": {}}
+
+
+def test_a_group_that_nobody_changes_is_not_written(
+    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess
+) -> None:
+    namespace.apply(group("idle", topics=["flights"], startAt="Earliest"))
+    namespace.wait_condition(KIND, "idle", reason="GroupObserved")
+    before = namespace.get(KIND, "idle")
+    operator.stop()
+    operator.start()
+    operator.has_looked_at(f"ConsumerGroup {namespace.name}/idle")
+    assert namespace.get(KIND, "idle") == before
+
+
+def test_members_keep_their_offsets_when_the_resource_goes(
+    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, admin: KafkaAdmin
+) -> None:
+    produce(broker, 3)
+    with consuming(broker, "busy"):
+        namespace.apply(group("busy", topics=["flights"], deletionPolicy="Delete"))
+        status_when(namespace, "busy", "the member", lambda s: s["state"] == "Stable")
+        until("a commit", lambda: admin.committed(["busy"])["busy"], 30)
+        namespace.kubectl("delete", KIND, "busy", timeout=60)
+        assert admin.groups(["busy"])["busy"].state == "Stable"
+        assert admin.committed(["busy"])["busy"]

@@ -1,0 +1,231 @@
+"""Topics through the real API server, a running operator and a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.kube import Namespace, run, until
+from millstream_harness.manifests import cluster, topic
+from millstream_harness.operator import OperatorProcess
+from millstream_operator.kafka_admin import KafkaAdmin, NewTopic
+
+KIND = "topic.millstream.dev"
+NewNamespace = Callable[[], Namespace]
+StartOperator = Callable[..., OperatorProcess]
+
+
+@pytest.fixture
+def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
+    return start_broker()
+
+
+@pytest.fixture
+def admin(broker: BrokerProcess) -> Iterator[KafkaAdmin]:
+    admin = KafkaAdmin(broker.bootstrap)
+    yield admin
+    admin.close()
+
+
+@pytest.fixture
+def operator(broker: BrokerProcess, namespace: Namespace, start_operator: StartOperator) -> OperatorProcess:
+    """An operator, and a Cluster named default."""
+    namespace.apply(cluster())
+    return start_operator({"default": broker.bootstrap})
+
+
+def gone(namespace: Namespace, name: str) -> None:
+    namespace.kubectl("delete", KIND, name, "--wait=false")
+    until(
+        f"{KIND}/{name} gone",
+        lambda: not namespace.kubectl("get", KIND, name, "--ignore-not-found", "-o", "name"),
+        60,
+    )
+
+
+def test_the_life_of_a_topic(operator: OperatorProcess, namespace: Namespace, admin: KafkaAdmin) -> None:
+    namespace.apply(topic("flights", partitions=3, config={"retention.ms": "100000", "segment.ms": "60000"}))
+    status = namespace.wait_condition(KIND, "flights", reason="TopicReady")["status"]
+    there = admin.topics(["flights"])["flights"]
+    assert status["topicId"] == there.topic_id
+    shown = (
+        status["partitions"],
+        status["replicationFactor"],
+        status["underReplicated"],
+        status["sizeBytes"],
+    )
+    assert shown == (3, 1, 0, 0)
+    assert there.config == {"retention.ms": "100000", "segment.ms": "60000"}
+
+    # a changed key is set, one that was taken out is reset, one that others set stays
+    namespace.apply(topic("flights", partitions=6, config={"retention.ms": "200000"}))
+    assert namespace.wait_condition(KIND, "flights", reason="TopicReady")["status"]["partitions"] == 6
+    assert admin.topics(["flights"])["flights"].config == {"retention.ms": "200000"}
+
+    namespace.apply(topic("flights", partitions=2, config={"retention.ms": "200000"}))
+    refused = namespace.wait_condition(KIND, "flights", status="False", reason="PartitionDecreaseRefused")
+    assert refused["status"]["partitions"] == 6
+    assert "spec.partitions: 2 is not allowed" in namespace.condition(KIND, "flights")["message"]
+    assert admin.partitions(["flights"]) == {"flights": 6}
+
+    gone(namespace, "flights")
+    assert admin.partitions(["flights"]) == {"flights": 6}, "the policy is Retain by default"
+
+
+def test_a_converged_topic_is_not_written(
+    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess
+) -> None:
+    namespace.apply(topic("flights", partitions=3, config={"retention.ms": "100000"}))
+    namespace.wait_condition(KIND, "flights", reason="TopicReady")
+    before = {kind: namespace.get(kind, name) for kind, name in ((KIND, "flights"), ("cluster", "default"))}
+    operator.stop()
+    operator.start()
+    operator.has_looked_at(f"Topic {namespace.name}/flights")
+    operator.has_looked_at(f"Cluster {namespace.name}/default")
+    assert {
+        kind: namespace.get(kind, name) for kind, name in ((KIND, "flights"), ("cluster", "default"))
+    } == before
+
+
+def test_a_topic_that_exists_is_adopted_with_its_configuration(
+    operator: OperatorProcess, namespace: Namespace, admin: KafkaAdmin
+) -> None:
+    admin.create_topics([NewTopic("by.hand", 4, 1, {"retention.ms": "-1"})])
+    namespace.apply(topic("by-hand", topicName="by.hand", partitions=4, config={"max.message.bytes": "2000"}))
+    status = namespace.wait_condition(KIND, "by-hand", reason="TopicReady")["status"]
+    assert status["topicId"] == admin.topics(["by.hand"])["by.hand"].topic_id
+    assert admin.topics(["by.hand"])["by.hand"].config == {"retention.ms": "-1", "max.message.bytes": "2000"}
+
+
+def test_the_policy_delete_deletes(
+    operator: OperatorProcess, namespace: Namespace, admin: KafkaAdmin
+) -> None:
+    namespace.apply(topic("kept", deletionPolicy="Delete"))
+    namespace.apply(topic("dropped", deletionPolicy="Delete"))
+    namespace.wait_condition(KIND, "kept")
+    namespace.wait_condition(KIND, "dropped")
+    assert namespace.get(KIND, "kept")["metadata"]["finalizers"] == ["millstream.dev/delete"]
+    namespace.apply(topic("kept", deletionPolicy="Retain"))
+    until("the finalizer gone", lambda: "finalizers" not in namespace.get(KIND, "kept")["metadata"])
+    gone(namespace, "dropped")
+    gone(namespace, "kept")
+    assert admin.partitions(["kept", "dropped"]) == {"kept": 1}
+
+
+def test_a_dangling_reference_heals_when_the_cluster_appears(
+    broker: BrokerProcess, namespace: Namespace, start_operator: StartOperator
+) -> None:
+    start_operator({"default": broker.bootstrap})
+    namespace.apply(topic("early", deletionPolicy="Delete"))
+    problem = namespace.wait_condition(KIND, "early", status="False", reason="ClusterNotFound")
+    assert problem["status"]["observedGeneration"] == 1
+    namespace.apply(cluster())
+    namespace.wait_condition(KIND, "early", reason="TopicReady", timeout=20)
+    namespace.kubectl("delete", "cluster", "default")
+    namespace.wait_condition(KIND, "early", status="False", reason="ClusterNotFound", timeout=20)
+    gone(namespace, "early")  # though nobody can delete the topic
+
+
+def test_the_oldest_of_two_that_name_one_topic_wins(
+    operator: OperatorProcess, namespace: Namespace, admin: KafkaAdmin
+) -> None:
+    namespace.apply(topic("first", topicName="shared", partitions=2, deletionPolicy="Delete"))
+    namespace.wait_condition(KIND, "first", reason="TopicReady")
+    namespace.apply(topic("second", topicName="shared", partitions=5))
+    namespace.wait_condition(KIND, "second", status="False", reason="ConflictingTopic")
+    assert (
+        f"older Topic first in namespace {namespace.name}" in namespace.condition(KIND, "second")["message"]
+    )
+    assert admin.partitions(["shared"]) == {"shared": 2}
+    gone(namespace, "first")
+    namespace.wait_condition(KIND, "second", reason="TopicReady", timeout=30)
+    assert admin.partitions(["shared"]) == {"shared": 5}
+
+
+def test_configuration_that_the_broker_refuses(
+    operator: OperatorProcess, namespace: Namespace, admin: KafkaAdmin
+) -> None:
+    namespace.apply(topic("typo", config={"retention.mss": "1"}))
+    namespace.wait_condition(KIND, "typo", status="False", reason="InvalidConfig")
+    assert "retention.mss" in namespace.condition(KIND, "typo")["message"]
+    assert admin.partitions(["typo"]) == {}
+    namespace.apply(topic("typo", config={"retention.ms": "1000"}))
+    namespace.wait_condition(KIND, "typo", reason="TopicReady", timeout=20)
+    namespace.apply(topic("typo", config={"retention.ms": "soon"}))
+    namespace.wait_condition(KIND, "typo", status="False", reason="InvalidConfig")
+    assert admin.topics(["typo"])["typo"].config == {"retention.ms": "1000"}
+    namespace.apply(topic("wide", replicationFactor=3))
+    namespace.wait_condition(KIND, "wide", status="False", reason="InvalidReplicationFactor")
+
+
+def test_brokers_that_do_not_answer(
+    broker: BrokerProcess, operator: OperatorProcess, namespace: Namespace, new_namespace: NewNamespace
+) -> None:
+    namespace.apply(topic("before"))
+    namespace.wait_condition(KIND, "before", reason="TopicReady")
+    broker.kill()
+    namespace.apply(topic("during", deletionPolicy="Delete"))
+    namespace.wait_condition(KIND, "during", status="False", reason="ClusterNotReady", timeout=30)
+    # a namespace is deleted with a Cluster that does not answer: nothing hangs
+    run("kubectl", "delete", "namespace", namespace.name, "--wait=false")
+    there = ("kubectl", "get", "namespace", namespace.name, "--ignore-not-found")
+    until("the namespace gone", lambda: not run(*there), 90)
+
+
+def test_it_heals_when_the_brokers_come_back(
+    start_broker: Callable[..., BrokerProcess], namespace: Namespace, start_operator: StartOperator
+) -> None:
+    first = start_broker()
+    start_operator({"default": first.bootstrap})
+    namespace.apply(cluster())
+    namespace.apply(topic("flights"))
+    namespace.wait_condition(KIND, "flights", reason="TopicReady")
+    first.kill()
+    namespace.apply(topic("flights", partitions=2))
+    namespace.wait_condition(KIND, "flights", status="False", reason="ClusterNotReady", timeout=30)
+    first.config["listeners"] = f"PLAINTEXT://{first.bootstrap}"
+    first.start()
+    assert (
+        namespace.wait_condition(KIND, "flights", reason="TopicReady", timeout=30)["status"]["partitions"]
+        == 2
+    )
+
+
+def test_other_namespaces_only_where_the_cluster_allows_them(
+    broker: BrokerProcess, namespace: Namespace, new_namespace: NewNamespace, start_operator: StartOperator
+) -> None:
+    other = new_namespace()
+    start_operator({"default": broker.bootstrap}, [namespace, other])
+    namespace.apply(cluster())
+    reference = {"name": "default", "namespace": namespace.name}
+    other.apply(topic("far", clusterRef=reference))
+    far = other.wait_condition(KIND, "far", status="False", reason="NamespaceNotAllowed")
+    created = datetime.fromisoformat(far["metadata"]["creationTimestamp"])
+    until("another second", lambda: datetime.now(UTC) - created > timedelta(seconds=1), every=0.1)
+    namespace.apply(topic("near", topicName="far"))
+    namespace.wait_condition(KIND, "near", reason="TopicReady")
+    namespace.apply(cluster(allowedNamespaces=[other.name]))
+    namespace.wait_condition(KIND, "near", status="False", reason="ConflictingTopic", timeout=90)
+    other.wait_condition(KIND, "far", reason="TopicReady", timeout=30)
+
+
+def test_an_operator_that_is_killed_goes_on_where_it_was(
+    operator: OperatorProcess, namespace: Namespace, admin: KafkaAdmin
+) -> None:
+    names = [f"t-{number}" for number in range(60)]
+    manifest = {"apiVersion": "v1", "kind": "List", "items": [topic(name, partitions=2) for name in names]}
+    namespace.apply(manifest)
+    until("some topics", lambda: admin.partitions(names), 30, every=0.02)
+    operator.kill()
+    operator.start()
+
+    def all_ready() -> bool:
+        topics = namespace.list(KIND)
+        conditions = [c for one in topics for c in one.get("status", {}).get("conditions", ())]
+        return [c["status"] for c in conditions if c["type"] == "Ready"] == ["True"] * len(names)
+
+    until("all topics ready", all_ready, 60)
+    assert admin.partitions(names) == dict.fromkeys(names, 2)
