@@ -26,7 +26,8 @@ from ..protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from .progress import is_moved
 from .topics import MirroredTopic
 
-SESSION_TIMEOUT_MS = 10_000
+SESSION_TIMEOUT_MS = 6_000
+"""The least that brokers allow: so soon the others take over from a worker that was killed."""
 REBALANCE_TIMEOUT_MS = 15_000
 HEARTBEAT_S = 1.0
 PAUSE_S = 0.5
