@@ -16,20 +16,19 @@ import os
 import resource
 import socket
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
-from time import time
 from typing import Any, cast
 
-from . import api
+from . import api, background
 from .config import BrokerConfig, ConfigError, Listener, Source, TopicConfig, parse_address, parse_listeners
 from .coordination import BrokerRecord, ClusterState, CoordinationError, PartitionRecord, TopicRecord
 from .coordination.embedded import EmbeddedCoordination
 from .groups.driver import GroupDriver
 from .groups.messages import GroupConfig
 from .http import HttpServer, Response
-from .log.config import FOREVER, LogConfig
+from .log.config import LogConfig
 from .log.files import FileCache
 from .log.manager import Found, LogDirError, LogManager
 from .metadata import Metadata
@@ -124,9 +123,8 @@ class Broker:
         self._check_strays(found)
         await self.follow()
         self.groups.start()
-        self._every("log.retention.check.interval.ms", self._retain)
-        self._every("log.flush.offset.checkpoint.interval.ms", self._checkpoint)
-        self._spawn(self._flush_by_time())
+        for work in background.work_of(self):
+            self._spawn(work)
         self.server.start(bound)
         self._ready = True
         http = f"{self.http_address[0]}:{http_port}"
@@ -294,41 +292,6 @@ class Broker:
         """For logs that are opened at start, before the cluster is joined."""
         stored = self.coordination.stored_topics().get(topic)
         return log_config(TopicConfig(self.config, stored.config if stored else {}), self.config)
-
-    # In the background
-
-    def _every(self, key: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        async def repeat() -> None:
-            while True:
-                await asyncio.sleep(max(self.config.integer(key), 1) / 1000)
-                try:
-                    await work()
-                except (OSError, ApiError, LogDirError) as error:
-                    log.error("%s: %s", work.__name__.strip("_"), error)
-
-        self._spawn(repeat())
-
-    async def _retain(self) -> None:
-        """Delete what retention says, and unlink it."""
-        high_watermarks = {key: partition.high_watermark for key, partition in self.partitions.items()}
-        self.logs.enforce_retention(int(time() * 1000), lambda key: high_watermarks.get(key, 0))
-        await asyncio.to_thread(self.logs.remove_deleted)
-
-    async def _checkpoint(self) -> None:
-        await asyncio.to_thread(self.logs.checkpoint)
-
-    async def _flush_by_time(self) -> None:
-        """fsync what `flush.ms` asks for."""
-        flushed: dict[Any, int] = {}
-        while True:
-            shortest = min((each.config.flush_ms for each in self.logs), default=FOREVER)
-            await asyncio.sleep(min(max(shortest / 2000, 0.01), 1))
-            if shortest == FOREVER:
-                continue
-            try:
-                await asyncio.to_thread(self.logs.flush_due, int(time() * 1000), flushed)
-            except ApiError as error:
-                log.error("%s", error.message)
 
     # HTTP
 

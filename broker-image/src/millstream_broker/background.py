@@ -1,0 +1,88 @@
+"""What a broker does from time to time: retention, compaction, checkpoints, fsync by `flush.ms`.
+
+Each is a loop of its own that sleeps, decides on the event loop and leaves what blocks to a thread. A failure is
+logged and tried again at the next turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from .log.config import FOREVER
+from .log.manager import LogDirError
+from .protocol.errors import ApiError
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+log = logging.getLogger(__name__)
+
+
+def work_of(broker: Broker) -> Iterator[Coroutine[Any, Any, None]]:
+    """The loops to run as long as the broker does."""
+    yield _every(broker, "log.retention.check.interval.ms", _retain)
+    yield _every(broker, "log.flush.offset.checkpoint.interval.ms", _checkpoint)
+    yield _flush_by_time(broker)
+    if broker.config.flag("log.cleaner.enable"):
+        yield _every(broker, "log.cleaner.backoff.ms", _compact)
+
+
+async def _every(broker: Broker, key: str, work: Callable[[Broker], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(max(broker.config.integer(key), 1) / 1000)
+        try:
+            await work(broker)
+        except (OSError, ApiError, LogDirError) as error:
+            log.error("%s: %s", work.__name__.strip("_"), error)
+
+
+def _now_ms() -> int:
+    return int(time() * 1000)
+
+
+def _high_watermark_of(broker: Broker, key: tuple[str, int]) -> int:
+    partition = broker.partitions.get(key)
+    return 0 if partition is None else partition.high_watermark
+
+
+async def _retain(broker: Broker) -> None:
+    """Delete what retention says, and unlink it."""
+    broker.logs.enforce_retention(_now_ms(), lambda key: _high_watermark_of(broker, key))
+    await asyncio.to_thread(broker.logs.remove_deleted)
+
+
+async def _checkpoint(broker: Broker) -> None:
+    await asyncio.to_thread(broker.logs.checkpoint)
+
+
+async def _compact(broker: Broker) -> None:
+    """Compact the logs that are due, the dirtiest first, one at a time."""
+    while (
+        compaction := broker.logs.next_compaction(_now_ms(), lambda key: _high_watermark_of(broker, key))
+    ) is not None:
+        try:
+            while await asyncio.to_thread(compaction.work):
+                compaction.commit()
+        except asyncio.CancelledError:
+            compaction.cancel()
+            raise
+        compaction.finish()
+        await asyncio.to_thread(broker.logs.remove_deleted)
+
+
+async def _flush_by_time(broker: Broker) -> None:
+    """fsync what `flush.ms` asks for."""
+    flushed: dict[Any, int] = {}
+    while True:
+        shortest = min((each.config.flush_ms for each in broker.logs), default=FOREVER)
+        await asyncio.sleep(min(max(shortest / 2000, 0.01), 1))
+        if shortest == FOREVER:
+            continue
+        try:
+            await asyncio.to_thread(broker.logs.flush_due, _now_ms(), flushed)
+        except ApiError as error:
+            log.error("%s", error.message)

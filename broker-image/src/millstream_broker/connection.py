@@ -1,0 +1,482 @@
+"""One client's connection: frames in, responses out, in order and within bounds.
+
+A frame is an int32 size and so many bytes. What arrives goes into one receive buffer that all connections share, and
+is handled there and then. Only where a frame is cut off does its connection get a buffer, as large as that frame, into
+which the rest is received: an idle connection holds no buffer, and no byte of a record is copied more than once.
+Requests whose handlers keep parts of them (all but Produce, which has written its records when it returns) are copied
+out first; they are small, and may not exceed MAX_CONTROL_BYTES, for they become objects ten times as large.
+
+While a handler waits (a long poll, a join) its connection is not read, as in Kafka, save that a Produce may follow a
+Produce: so acknowledgements that wait for the disk wait together. Responses are sent as they are ready: bytes with
+`send`, ranges of segment files with `sendfile`. While the client does not take them, nothing more is read from it, so
+nothing piles up.
+
+What is not the protocol (a frame too long, an unknown API, bytes that do not parse) closes its connection with one
+line in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import struct
+from collections import deque
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from .api import HANDLERS, Answer, CloseConnection, Registration, RequestContext
+from .log.files import FileSlice
+from .produce_shortcut import ProduceShortcut
+from .protocol import MalformedRequest
+from .protocol.errors import ApiError
+from .protocol.header import decode_request_header
+from .protocol.schema import Struct, fields_of
+
+if TYPE_CHECKING:
+    from .metrics import ApiStats, Stats
+    from .server import Server
+
+PIPELINE_DEPTH = 256
+MAX_CONTROL_BYTES = 8 * 1024 * 1024
+"""The largest request but Produce."""
+SEND_AT_BYTES = 256 * 1024
+"""Responses are handed to the socket when so many bytes are ready, or when nothing is left to handle."""
+PRODUCE = 0
+API_VERSIONS = 18
+
+_SIZE = struct.Struct(">i")
+_SIZE_AND_KEY = struct.Struct(">ih")
+_KEY_AND_VERSION = struct.Struct(">hh")
+_HEAD = struct.Struct(">ii")
+_FLEXIBLE_HEAD = struct.Struct(">iix")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How requests of one API and version are handled."""
+
+    registration: Registration
+    version: int
+    head: struct.Struct
+    stats: ApiStats
+    copied: bool
+
+
+class Pending:
+    """A request that is being handled, in the order of its connection."""
+
+    __slots__ = ("correlation_id", "response", "route", "started")
+
+    def __init__(self, route: Route, correlation_id: int, started: float) -> None:
+        self.route = route
+        self.correlation_id = correlation_id
+        self.started = started
+        self.response: asyncio.Future[Struct | None] | None = None
+
+
+def routes_of(stats: Stats) -> dict[tuple[int, int], Route]:
+    """How each request that is served is handled, by API key and version."""
+    routes = {}
+    for key, registration in HANDLERS.items():
+        api = registration.api
+        of_api = stats.api(api.name)
+        for version in range(api.served[0], api.served[1] + 1):
+            head = _FLEXIBLE_HEAD if api.has_flexible_response_header(version) else _HEAD
+            routes[key, version] = Route(
+                registration, version, head, of_api, copied=not registration.pipelined
+            )
+    return routes
+
+
+class Connection:
+    """One client."""
+
+    __slots__ = (
+        "_backlog",
+        "_broker",
+        "_filled",
+        "_frame",
+        "_prefix",
+        "_reading",
+        "_server",
+        "_shortcut",
+        "_sock",
+        "_unsent",
+        "_unsent_bytes",
+        "_writing",
+        "active_at",
+        "host",
+        "listener_name",
+        "peer",
+        "pending",
+    )
+
+    def __init__(
+        self, server: Server, sock: socket.socket, address: tuple[Any, ...], listener_name: str
+    ) -> None:
+        self._server = server
+        self._broker = server.broker
+        self._sock = sock
+        self.host: str = address[0]
+        self.peer = f"{address[0]}:{address[1]}"
+        self.listener_name = listener_name
+        self.active_at = server.loop.time()
+        self.pending: deque[Pending] = deque()
+        self._frame: memoryview | None = None
+        """A frame that is cut off, with its size in front, and how much of it is there."""
+        self._filled = 0
+        self._shortcut: ProduceShortcut | None = None
+        self._prefix = b""
+        """Less than a frame's size and API."""
+        self._backlog: memoryview | None = None
+        """What was received and waits for the requests before it."""
+        self._unsent: deque[Any] = deque()
+        self._unsent_bytes = 0
+        self._writing = False
+        self._reading = True
+        server.loop.add_reader(sock, self._readable)
+
+    @property
+    def is_mid_frame(self) -> bool:
+        return self._frame is not None
+
+    # Receiving
+
+    def _readable(self) -> None:
+        """Take what the socket has, handle the frames that are whole, and send their responses."""
+        server = self._server
+        if self._backlog is not None or self._writing or (self.pending and not self._may_follow()):
+            self._look_for_the_end()
+            return
+        view = server.view
+        try:
+            if (frame := self._frame) is not None:
+                count = self._sock.recvmsg_into([frame[self._filled :], view])[0]
+            elif prefix := self._prefix:
+                view[: len(prefix)] = prefix
+                count = self._sock.recv_into(view[len(prefix) :])
+            else:
+                count = self._sock.recv_into(view)
+            if not count:
+                raise CloseConnection
+            server.stats.bytes_in += count
+            if frame is not None:
+                missing = len(frame) - self._filled
+                if count < missing:
+                    self._filled += count
+                    return
+                self._frame = None
+                try:
+                    self._handle(frame[_SIZE.size :])
+                finally:
+                    server.free_frame(len(frame))
+                count -= missing
+            elif prefix:
+                count += len(prefix)
+                self._prefix = b""
+            self.active_at = server.loop.time()
+            self._consume(view, 0, count)
+            if self._unsent and not self._writing:
+                self._send()
+        except (BlockingIOError, InterruptedError):
+            return
+        except Exception as error:
+            self._fail(error)
+
+    def _consume(self, view: memoryview, start: int, end: int) -> None:
+        """Handle the whole frames in `view[start:end]`, keep the rest."""
+        while end - start >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(view, start)
+            if not 8 <= size <= self._server.max_request_bytes:
+                raise CloseConnection(
+                    f"a request of {size} bytes: expected 8 to {self._server.max_request_bytes}"
+                    " (socket.request.max.bytes); is it Kafka's protocol?"
+                )
+            if size > MAX_CONTROL_BYTES:
+                if end - start < _SIZE_AND_KEY.size:
+                    break
+                if (key := _SIZE_AND_KEY.unpack_from(view, start)[1]) != PRODUCE:
+                    raise CloseConnection(
+                        f"a request of {size} bytes (API {key}): only Produce may exceed {MAX_CONTROL_BYTES}"
+                    )
+            begin, start_of_next = start + _SIZE.size, start + _SIZE.size + size
+            if self._writing or (self.pending and not self._may_follow(view, begin, end)):
+                return self._keep(view[start:end])
+            if start_of_next > end:
+                if (frame := self._server.frame_buffer(self, _SIZE.size + size)) is None:
+                    return self._keep(view[start:end])
+                self._filled = end - start
+                frame[: self._filled] = view[start:end]
+                self._frame = frame
+                return None
+            self._handle(view[begin:start_of_next])
+            start = start_of_next
+        self._prefix = bytes(view[start:end])
+        return None
+
+    def _keep(self, rest: memoryview) -> None:
+        self._backlog = memoryview(bytearray(rest))
+
+    def _may_follow(self, view: memoryview | None = None, begin: int = 0, end: int = 0) -> bool:
+        """Whether a request may be handled although one before it waits."""
+        last = self.pending[-1].route.registration
+        if not last.pipelined or len(self.pending) >= PIPELINE_DEPTH:
+            return False
+        if view is None or end - begin < 2:
+            return True
+        return int.from_bytes(view[begin : begin + 2], "big") == last.api.key
+
+    def _look_for_the_end(self) -> None:
+        """The client sends although it is not its turn, or it has gone."""
+        try:
+            if not self._sock.recv(1, socket.MSG_PEEK):
+                self.close()
+                return
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        self._reading = False
+        self._server.loop.remove_reader(self._sock)
+
+    def feed(self) -> None:
+        """Go on with what was kept, after what it waited for."""
+        if self._sock.fileno() < 0 or self._writing or (self.pending and not self._may_follow()):
+            return
+        try:
+            if (backlog := self._backlog) is not None:
+                self._backlog = None
+                self._consume(backlog, 0, len(backlog))
+                if self._unsent and not self._writing:
+                    self._send()
+            if self._backlog is None and not self._reading:
+                self._reading = True
+                self._server.loop.add_reader(self._sock, self._readable)
+        except Exception as error:
+            self._fail(error)
+
+    # Handling
+
+    def _handle(self, frame: memoryview) -> None:
+        started = perf_counter()
+        route = self._server.routes.get(_KEY_AND_VERSION.unpack_from(frame))
+        if route is None:
+            self._refuse(frame)
+            return
+        version, registration = route.version, route.registration
+        shortcut = self._shortcut if registration.pipelined else None
+        if (
+            shortcut is not None
+            and not self.pending
+            and (response := shortcut.answer(frame, version)) is not None
+        ):
+            self._queue(response)
+            route.stats.observe(perf_counter() - started)
+            return
+        if route.copied:
+            frame = memoryview(bytes(frame))
+        (_, _, correlation_id, client_id), offset = decode_request_header(frame)
+        request = registration.api.decode_request(version, frame, offset)
+        context = RequestContext(version, client_id, self.host, self.listener_name, correlation_id)
+        answer: Answer
+        try:
+            answer = registration.handle(self._broker, context, request)
+        except ApiError as error:
+            answer = _error_response(route, error)
+        except Exception as error:
+            raise self._failed(route, error) from None
+        if answer is None or isinstance(answer, Struct):
+            if not self.pending:
+                self._respond(route, correlation_id, answer, started)
+                if registration.api.key == PRODUCE:
+                    if shortcut is None:
+                        shortcut = self._shortcut = ProduceShortcut(self._broker)
+                    shortcut.learn(frame, version, request)
+                return
+            done: asyncio.Future[Struct | None] = self._server.loop.create_future()
+            done.set_result(answer)
+            answer = done
+        pending = Pending(route, correlation_id, started)
+        pending.response = asyncio.ensure_future(answer)
+        self.pending.append(pending)
+        pending.response.add_done_callback(self._answered)
+
+    def _failed(self, route: Route, error: Exception) -> CloseConnection:
+        if isinstance(error, CloseConnection):
+            return error
+        log.error("%s version %d failed", route.registration.api.name, route.version, exc_info=error)
+        return CloseConnection(f"{route.registration.api.name} failed in the broker")
+
+    def _refuse(self, frame: memoryview) -> None:
+        """An API or version that is not served. ApiVersions is answered in v0, so that the client may ask again."""
+        key, version = _KEY_AND_VERSION.unpack_from(frame)
+        registration = HANDLERS.get(key)
+        if key == API_VERSIONS and registration is not None:
+            (correlation_id,) = _SIZE.unpack_from(frame, _KEY_AND_VERSION.size)
+            context = RequestContext(version, None, self.host, self.listener_name, correlation_id)
+            response = registration.handle(self._broker, context, registration.api.request())
+            body = registration.api.encode_response(0, response)
+            self._queue(_HEAD.pack(len(body) + 4, correlation_id) + body)
+            return
+        if registration is None:
+            raise CloseConnection(f"a request of the unknown API {key} (version {version})")
+        low, high = registration.api.served
+        raise CloseConnection(
+            f"a request of {registration.api.name} in version {version}: expected {low} to {high}"
+        )
+
+    def _answered(self, _: Any) -> None:
+        """Send the responses that are ready and whose turn it is, then go on reading."""
+        pending = self.pending
+        while pending and (response := pending[0].response) is not None and response.done():
+            one = pending.popleft()
+            try:
+                answer = self._outcome(one.route, response)
+            except Exception as error:
+                self._fail(self._failed(one.route, error))
+                continue
+            try:
+                if self._sock.fileno() >= 0:
+                    self._respond(one.route, one.correlation_id, answer, one.started)
+            except Exception as error:
+                self._fail(error)
+        if self._unsent and not self._writing:
+            self._sendable()
+        self.feed()
+
+    @staticmethod
+    def _outcome(route: Route, response: asyncio.Future[Struct | None]) -> Struct | None:
+        try:
+            return response.result()
+        except ApiError as error:
+            return _error_response(route, error)
+        except asyncio.CancelledError:
+            raise CloseConnection from None
+
+    def _respond(self, route: Route, correlation_id: int, response: Struct | None, started: float) -> None:
+        if response is not None:
+            parts = route.registration.api.encode_response_parts(route.version, response)
+            size = 0
+            for part in parts:
+                size += len(part)
+            head = route.head
+            first = head.pack(size + head.size - _SIZE.size, correlation_id)
+            if parts and type(parts[0]) is bytes:
+                self._queue(first + parts[0])
+                del parts[0]
+            else:
+                self._queue(first)
+            for part in parts:
+                self._queue(part)
+        route.stats.observe(perf_counter() - started)
+
+    # Sending
+
+    def _queue(self, part: Any) -> None:
+        self._unsent.append(part)
+        self._unsent_bytes += len(part)
+        if self._unsent_bytes >= SEND_AT_BYTES and not self._writing:
+            self._send()
+
+    def _send(self) -> None:
+        """Send until all is sent or the socket takes no more; then the loop says when it does again."""
+        unsent, sock = self._unsent, self._sock
+        while unsent:
+            part = unsent.popleft()
+            try:
+                if isinstance(part, FileSlice):
+                    count = os.sendfile(sock.fileno(), part.file.fileno(), part.position, part.length)
+                    if not count:
+                        raise CloseConnection("a segment file is shorter than its log says")
+                    rest: Any = (
+                        b""
+                        if count == part.length
+                        else replace(part, position=part.position + count, length=part.length - count)
+                    )
+                else:
+                    part = self._join(part) if unsent else part
+                    count = sock.send(part, socket.MSG_MORE if unsent else 0)
+                    rest = memoryview(part)[count:] if count < len(part) else b""
+            except (BlockingIOError, InterruptedError):
+                unsent.appendleft(part)
+                break
+            self._unsent_bytes -= count
+            self._server.stats.bytes_out += count
+            if len(rest):
+                unsent.appendleft(rest)
+        if unsent and not self._writing:
+            self._writing = True
+            self._server.loop.add_writer(sock, self._sendable)
+        elif self._writing and not unsent:
+            self._writing = False
+            self._server.loop.remove_writer(sock)
+
+    def _join(self, first: Any) -> Any:
+        """The bytes up to the next range of a file, as one."""
+        unsent, joined = self._unsent, [first]
+        while unsent and not isinstance(unsent[0], FileSlice):
+            joined.append(unsent.popleft())
+        return b"".join(joined) if len(joined) > 1 else first
+
+    def _sendable(self) -> None:
+        was_writing = self._writing
+        try:
+            self._send()
+        except Exception as error:
+            self._fail(error)
+        else:
+            self.active_at = self._server.loop.time()
+            if was_writing and not self._writing:
+                self.feed()
+
+    def _fail(self, error: Exception) -> None:
+        """Close the connection for what went wrong on it."""
+        if isinstance(error, MalformedRequest):
+            self.close(f"a request that cannot be read: {error}")
+        elif isinstance(error, OSError):
+            self.close("" if error.errno in _GONE else error.strerror or repr(error), logging.INFO)
+        elif isinstance(error, CloseConnection):
+            self.close(str(error))
+        else:
+            log.error("a connection failed", exc_info=error)
+            self.close("the broker failed")
+
+    def close(self, reason: str = "", level: int = logging.WARNING) -> None:
+        """Close the socket. Handlers that are still at work finish; their responses go nowhere."""
+        sock, server = self._sock, self._server
+        if sock.fileno() < 0:
+            return
+        if reason:
+            log.log(level, "closed the connection of %s: %s", self.peer, reason)
+        if self._reading:
+            server.loop.remove_reader(sock)
+        if self._writing:
+            server.loop.remove_writer(sock)
+        sock.close()
+        server.connections.discard(self)
+        if self._frame is not None:
+            server.free_frame(len(self._frame))
+            self._frame = None
+        self._unsent.clear()
+        self._backlog = None
+
+
+_GONE = {errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT, errno.ENOTCONN}
+
+
+def _error_response(route: Route, error: ApiError) -> Struct:
+    """The response of an API whose whole request failed; where it has no field for that, the connection ends."""
+    response = route.registration.api.response
+    fields = {name for name, _ in fields_of(response)}
+    if "error_code" not in fields:
+        raise CloseConnection(f"{route.registration.api.name}: {error}")
+    message = {"error_message": error.message} if "error_message" in fields else {}
+    failed: Struct = response(error_code=int(error.code), **message)
+    return failed
