@@ -16,7 +16,7 @@ import pytest
 from millstream_operator.conditions import Reason
 from millstream_operator.models import Lag, MirrorMaker, MirrorMakerStatus, decode_as
 from millstream_operator.reconcile import mirror as plan
-from millstream_operator.reconcile.mirror import SourceReport, WorkerReport, Workers
+from millstream_operator.reconcile.mirror import SourceReport, WorkerLag, WorkerReport, Workers
 from millstream_operator.reconcile.mirror_workers import ask, ask_all
 from millstream_operator.resources import mirror as resources
 from millstream_operator.resources.mirror import Endpoint
@@ -160,9 +160,18 @@ def test_the_workers_are_a_deployment_of_restricted_pods_that_rolls_with_the_fil
     assert other["metadata"]["annotations"] != template["metadata"]["annotations"]
 
 
-def a_report(records: int = 0, seconds: int = 0, reachable: bool = True, error: str = "") -> WorkerReport:
-    lag = Lag(records=records, seconds=seconds)
-    return WorkerReport(3, lag, (SourceReport("west", reachable, 3, lag, error),))
+TOPICS = ("orders", "orders-eu", "orders-us")
+
+
+def a_report(
+    records: int = 0,
+    seconds: float = 0,
+    reachable: bool = True,
+    error: str = "",
+    topics: tuple[str, ...] | None = TOPICS,
+) -> WorkerReport:
+    lag = WorkerLag(records, seconds)
+    return WorkerReport(3, lag, (SourceReport("west", reachable, 3, topics, lag, error),))
 
 
 def status_of(mirror: MirrorMaker, *reports: WorkerReport, ready: int | None = None) -> MirrorMakerStatus:
@@ -175,11 +184,13 @@ def conditions(status: MirrorMakerStatus) -> dict[str, tuple[str, str]]:
 
 
 def test_workers_shares_add_up() -> None:
-    status = status_of(a_mirror(replicas=2), a_report(5, 2), a_report(7, 90))
-    assert status.topics == 3  # each worker has partitions of each
+    status = status_of(
+        a_mirror(replicas=2), a_report(5, 2), a_report(7, 89.3, topics=(*TOPICS, "orders-more"))
+    )
+    assert status.topics == 4  # a topic has partitions with many workers
     assert status.lag == Lag(records=12, seconds=90)
     (source,) = status.sources or ()
-    assert (source.reachable, source.topics, source.lag) == (True, 3, Lag(records=12, seconds=90))
+    assert (source.reachable, source.topics, source.lag) == (True, 4, Lag(records=12, seconds=90))
     assert (
         status.selector == "app.kubernetes.io/name=millstream-mirror,app.kubernetes.io/instance=west-to-east"
     )
@@ -218,6 +229,12 @@ def test_workers_that_say_nothing_yet() -> None:
     }
 
 
+def test_a_worker_that_refuses_says_why() -> None:
+    status = plan.status_of(a_mirror(), Workers(1, 0, (), "pod-1: source and target are one cluster"), NOW)
+    assert conditions(status)["Ready"] == ("False", "WorkerFailed")
+    assert (status.conditions or ())[0].message == "pod-1: source and target are one cluster"
+
+
 def test_no_workers_wanted() -> None:
     assert conditions(plan.status_of(a_mirror(replicas=0), Workers(), NOW))["Ready"] == ("False", "NoWorkers")
 
@@ -243,7 +260,12 @@ def a_worker(body: bytes, status: int = 200) -> Iterator[str]:
 
 
 def test_workers_are_asked_and_those_that_do_not_answer_are_left_out() -> None:
-    said = {"topics": 2, "lag": {"records": 4, "seconds": 1}, "member": "m", "sources": [{"name": "west"}]}
+    said = {
+        "topics": 2,
+        "lag": {"records": 4, "seconds": 0.013},
+        "member": "m",
+        "sources": [{"name": "west"}],
+    }
     with (
         a_worker(json.dumps(said).encode()) as good,
         a_worker(b"nonsense") as bad,

@@ -55,6 +55,7 @@ class Reason(StrEnum):
     # MirrorMaker
     MIRRORING = "Mirroring"
     WORKERS_STARTING = "WorkersStarting"
+    WORKER_FAILED = "WorkerFailed"
     NO_WORKERS = "NoWorkers"
     SAME_CLUSTER = "SameCluster"
     MIRROR_LOOP = "MirrorLoop"

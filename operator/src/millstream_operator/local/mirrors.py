@@ -54,10 +54,9 @@ class LocalMirror:
         return sum(processes.stop(self.state.daemons.pop(key)) for key in gone)
 
     def workers(self) -> Workers:
-        alive = [
-            daemon
-            for key, daemon in self.state.daemons.items()
-            if key.startswith(self.prefix) and daemon.alive
-        ]
+        daemons = [daemon for key, daemon in self.state.daemons.items() if key.startswith(self.prefix)]
+        alive = [daemon for daemon in daemons if daemon.alive]
+        dead = [daemon for daemon in daemons if not daemon.alive]
         reports = ask_all([daemon.ready["http"] for daemon in alive if "http" in daemon.ready])
-        return Workers(replicas=len(alive), ready=len(reports), reports=reports)
+        failure = processes.last_words(dead[0]) if dead else ""
+        return Workers(replicas=len(alive), ready=len(reports), reports=reports, failure=failure)

@@ -131,6 +131,11 @@ def stop(daemon: Daemon, timeout: float = STOP_TIMEOUT_S) -> bool:
     raise StartFailed(f"process {daemon.pid} ({daemon.command[0]}) does not end")
 
 
+def last_words(daemon: Daemon) -> str:
+    """What an ended daemon said at its end."""
+    return f"{Path(daemon.command[0]).name} ended: {_last_lines(_since(Path(daemon.log), 0), 1)}"
+
+
 def wait_for(found: Callable[[], Found | None], timeout: float) -> Found | None:
     """Ask until the answer is true or the time is up; the last answer. Asks at least once."""
     deadline = time.monotonic() + timeout

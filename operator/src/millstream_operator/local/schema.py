@@ -62,7 +62,9 @@ def crd_schemas() -> dict[str, Schema]:
         stored = next(version for version in crd["spec"]["versions"] if version["storage"])
         schemas[crd["spec"]["names"]["kind"]] = stored["schema"]["openAPIV3Schema"]
     if not schemas:
-        raise FileNotFoundError(f"the CRDs are missing from this installation of millstream-operator: {crd_folder()}")
+        raise FileNotFoundError(
+            f"the CRDs are missing from this installation of millstream-operator: {crd_folder()}"
+        )
     return schemas
 
 

@@ -27,7 +27,6 @@ from .report import Problem
 
 AT_ONCE_S = 0.0
 SOON_S = 5.0
-REFUSED_S = 15.0
 ENDED_S = 300.0
 
 
@@ -50,7 +49,7 @@ def reconcile_load(services: Services, load: BatchLoad) -> float:
     now = services.now()
     if isinstance(seen, Problem):
         write_status(services, load, runs.refuse(load, seen, now))
-        return REFUSED_S
+        return SOON_S
     write_status(services, load, runs.follow(load, seen, now))
     return ENDED_S if seen.state.ended else SOON_S
 
@@ -59,7 +58,7 @@ def _begin(services: Services, load: BatchLoad) -> float:
     status = _begun(services, load)
     if isinstance(status, Problem):
         write_status(services, load, runs.refuse(load, status, services.now()))
-        return REFUSED_S
+        return SOON_S
     write_status(services, load, status)
     return SOON_S if status.last_run == load.status.last_run else AT_ONCE_S
 

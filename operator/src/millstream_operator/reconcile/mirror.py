@@ -8,6 +8,7 @@ reference names and by the addresses of a `bootstrap`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,31 +27,38 @@ SHOWN_ERROR = 1024
 _SIGNS = re.compile(r"\\(.)|\[(.)\]|[^\w.-]|\.(?=[*+?])")
 
 
+class WorkerLag(msgspec.Struct, frozen=True):
+    records: int = 0
+    seconds: float = 0.0
+
+
 class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
     """What one worker says about one source."""
 
     name: str
     reachable: bool = False
     topics: int = 0
-    lag: Lag = msgspec.field(default_factory=Lag)
+    topic_names: tuple[str, ...] | None = None
+    lag: WorkerLag = WorkerLag()
     last_error: str = ""
 
 
 class WorkerReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What one worker answers to GET /status."""
+    """What one worker answers to GET /status: of its share of the partitions, and of the topics they belong to."""
 
     topics: int = 0
-    lag: Lag = msgspec.field(default_factory=Lag)
+    lag: WorkerLag = WorkerLag()
     sources: tuple[SourceReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The workers there are: how many, how many of them are ready, and what those that answered said."""
+    """The workers there are: how many, how many are ready, what those that answered said; why one ended, if it did."""
 
     replicas: int = 0
     ready: int = 0
     reports: tuple[WorkerReport, ...] = ()
+    failure: str = ""
 
 
 def same_cluster(one: Endpoint, other: Endpoint) -> bool:
@@ -162,7 +170,7 @@ def status_of(mirror: MirrorMaker, workers: Workers, now: datetime) -> MirrorMak
         replicas=workers.replicas,
         ready_replicas=workers.ready,
         selector=",".join(f"{key}={value}" for key, value in selector(mirror).items()),
-        topics=max((report.topics for report in workers.reports), default=None),
+        topics=sum(source.topics or 0 for source in sources) if workers.reports else None,
         lag=lag,
         sources=sources,
         conditions=conditions,
@@ -181,7 +189,7 @@ def refused_status(mirror: MirrorMaker, problem: Problem, now: datetime) -> Mirr
 
 
 def _source(name: str, reports: Iterable[WorkerReport]) -> MirrorSourceStatus:
-    """Workers share a source's partitions: lags add up, a topic has partitions with many, one in trouble is trouble."""
+    """Workers share a source's partitions: lags add up, and one in trouble is trouble."""
     said = [source for report in reports for source in report.sources if source.name == name]
     if not said:
         return MirrorSourceStatus(name=name)
@@ -189,17 +197,27 @@ def _source(name: str, reports: Iterable[WorkerReport]) -> MirrorSourceStatus:
     return MirrorSourceStatus(
         name=name,
         reachable=all(source.reachable for source in said),
-        topics=max(source.topics for source in said),
+        topics=_topics(said),
         lag=_sum(source.lag for source in said),
         last_error=errors[0][:SHOWN_ERROR] if errors else "",
     )
 
 
-def _sum(lags: Iterable[Lag]) -> Lag | None:
+def _sum(lags: Iterable[WorkerLag]) -> Lag | None:
     known = list(lags)
-    records = [lag.records for lag in known if lag.records is not None]
-    seconds = [lag.seconds for lag in known if lag.seconds is not None]
-    return Lag(records=sum(records), seconds=max(seconds, default=0)) if records else None
+    if not known:
+        return None
+    return Lag(
+        records=sum(lag.records for lag in known), seconds=math.ceil(max(lag.seconds for lag in known))
+    )
+
+
+def _topics(said: Sequence[SourceReport]) -> int:
+    """Workers share partitions, not topics: one topic may be with many of them."""
+    names = [source.topic_names for source in said]
+    if any(name is None for name in names):
+        return max((source.topics for source in said), default=0)
+    return len({name for source in names for name in source or ()})
 
 
 Told = tuple[ConditionType, bool | None, Reason, str]
@@ -233,11 +251,18 @@ def _ready(mirror: MirrorMaker, workers: Workers, sources: Sequence[MirrorSource
     _, reachable, reason, message = _reachable(sources)
     if reachable is False:
         return ConditionType.READY, False, reason, message
+    if workers.ready < wanted and workers.failure:
+        return ConditionType.READY, False, Reason.WORKER_FAILED, workers.failure
     if workers.ready < wanted or not workers.reports:
         message = f"{workers.ready} of {wanted} workers are ready"
         return ConditionType.READY, False, Reason.WORKERS_STARTING, message
-    topics = max(report.topics for report in workers.reports)
-    return ConditionType.READY, True, Reason.MIRRORING, f"{wanted} workers mirror {topics} topics"
+    topics = sum(source.topics or 0 for source in sources)
+    words = f"{_count(wanted, 'worker')} {'mirrors' if wanted == 1 else 'mirror'} {_count(topics, 'topic')}"
+    return ConditionType.READY, True, Reason.MIRRORING, words
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def endpoints_of(mirror: MirrorMaker, bootstraps: Mapping[str, str]) -> tuple[tuple[Endpoint, ...], Endpoint]:

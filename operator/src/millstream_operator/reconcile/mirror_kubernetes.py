@@ -95,5 +95,23 @@ def _workers(services: Services, mirror: MirrorMaker, deployment: Manifest) -> m
         if (pod.get("status") or {}).get("podIP") and "deletionTimestamp" not in pod["metadata"]
     ]
     return mirrors.Workers(
-        replicas=status.get("replicas", 0), ready=status.get("readyReplicas", 0), reports=ask_all(addresses)
+        replicas=status.get("replicas", 0),
+        ready=status.get("readyReplicas", 0),
+        reports=ask_all(addresses),
+        failure=next(filter(None, map(_failure, pods)), ""),
     )
+
+
+def _failure(pod: Manifest) -> str:
+    """Why a worker that is not ready ended, or does not start."""
+    name = pod["metadata"]["name"]
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        state = container.get("state") or {}
+        ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+        if not container.get("ready") and ended.get("exitCode"):
+            words = (ended.get("message") or "").strip().splitlines()
+            return f"{name}: {words[-1] if words else ended.get('reason', 'it ended')}"
+        waiting = state.get("waiting") or {}
+        if waiting.get("message"):
+            return f"{name}: {waiting['reason']}: {waiting['message']}"
+    return ""

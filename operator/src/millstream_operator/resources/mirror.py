@@ -120,6 +120,8 @@ def _pod(mirror: MirrorMaker, images: Images) -> Manifest:
                     "readOnlyRootFilesystem": True,
                     "capabilities": {"drop": ["ALL"]},
                 },
+                # A worker that refuses to run says why in its last line: it shows in the MirrorMaker's condition.
+                "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": [
                     {"name": "config", "mountPath": FOLDER, "readOnly": True},
                     {"name": "tmp", "mountPath": "/tmp"},
