@@ -28,7 +28,7 @@ from millstream_broker.log.batch import (
     stamp_append_time,
     validate,
 )
-from millstream_broker.log.compression import Compression, compress, decompress
+from millstream_broker.log.compression import MAX_DECOMPRESSED, Compression, compress, decompress
 from millstream_broker.log.config import LogConfig
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 
@@ -106,6 +106,20 @@ def test_snappy_may_come_without_framing() -> None:
 
     raw = bytes(cramjam.snappy.compress_raw(b"x" * 1000))
     assert decompress(Compression.SNAPPY, memoryview(raw)) == b"x" * 1000
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
+def test_a_small_batch_cannot_fill_the_memory(codec: Compression) -> None:
+    just = compress(codec, bytes(MAX_DECOMPRESSED))
+    assert len(decompress(codec, memoryview(just))) == MAX_DECOMPRESSED
+    too_large = compress(codec, bytes(MAX_DECOMPRESSED + 1))
+    with pytest.raises(ValueError, match=r"too large|at most"):
+        decompress(codec, memoryview(too_large))
+
+
+def test_gzip_may_have_several_members() -> None:
+    data = compress(Compression.GZIP, b"one") + compress(Compression.GZIP, b"two")
+    assert decompress(Compression.GZIP, memoryview(data)) == b"onetwo"
 
 
 def one(**kwargs: object) -> bytes:

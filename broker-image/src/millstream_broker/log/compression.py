@@ -13,9 +13,12 @@ recompression (``compression.type``) and look-ups by timestamp do.
 from __future__ import annotations
 
 import gzip
+import mmap
 import struct
 import zlib
+from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 import cramjam
 
@@ -32,6 +35,8 @@ class Compression(IntEnum):
         """The codec of a ``compression.type``; ``uncompressed`` means none."""
         return cls.NONE if name in ("uncompressed", "none") else cls[name.upper()]
 
+
+MAX_DECOMPRESSED = 128 << 20  # bytes of one batch
 
 _XERIAL = struct.Struct(">8sii")
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -59,24 +64,46 @@ def compress(codec: Compression, data: bytes | bytearray) -> bytes:
 
 
 def decompress(codec: Compression, data: memoryview) -> bytes | memoryview:
-    """The records of a batch; ValueError when ``data`` is not what the codec writes."""
+    """The records of a batch; ValueError when ``data`` is not what the codec writes, or more than MAX_DECOMPRESSED."""
     try:
         if codec is Compression.GZIP:
-            return gzip.decompress(data)
+            return _gunzip(data)
         if codec is Compression.SNAPPY:
             return _snappy(bytes(data))
         if codec is Compression.LZ4:
-            return bytes(cramjam.lz4.decompress(bytes(data)))
+            return _into_bounded(cramjam.lz4.decompress_into, bytes(data))
         if codec is Compression.ZSTD:
-            return bytes(cramjam.zstd.decompress(bytes(data)))
-    except (cramjam.DecompressionError, OSError, EOFError, zlib.error, struct.error) as error:
-        raise ValueError(f"records are not valid {codec.name.lower()}: {error}") from error
+            return _into_bounded(cramjam.zstd.decompress_into, bytes(data))
+    except (cramjam.DecompressionError, EOFError, zlib.error, struct.error) as error:
+        raise ValueError(f"records are not valid {codec.name.lower()}, or too large: {error}") from error
     return data
+
+
+def _into_bounded(decompress_into: Callable[[bytes, Any], int], data: bytes) -> bytes:
+    """A batch of a few bytes may claim gigabytes; it gets a small buffer, then the largest (pages unused cost none)."""
+    small = bytearray(min(max(65_536, 16 * len(data)), MAX_DECOMPRESSED))
+    try:
+        return bytes(memoryview(small)[: decompress_into(data, small)])
+    except cramjam.DecompressionError:
+        with mmap.mmap(-1, MAX_DECOMPRESSED) as large:
+            return large[: decompress_into(data, large)]
+
+
+def _gunzip(data: memoryview) -> bytes:
+    plain = b""
+    rest: bytes | memoryview = data
+    while rest:
+        member = zlib.decompressobj(wbits=31)
+        plain += member.decompress(rest, MAX_DECOMPRESSED + 1 - len(plain))
+        if len(plain) > MAX_DECOMPRESSED or not member.eof:
+            raise EOFError(f"{len(plain)} bytes and no end")
+        rest = member.unused_data
+    return plain
 
 
 def _snappy(data: bytes) -> bytes:
     if not data.startswith(_XERIAL_MAGIC):
-        return bytes(cramjam.snappy.decompress_raw(data))
+        return _raw_snappy(data, MAX_DECOMPRESSED)
     plain = bytearray()
     position = _XERIAL.size
     while position < len(data):
@@ -84,6 +111,13 @@ def _snappy(data: bytes) -> bytes:
         position += _LENGTH.size
         if length < 0 or position + length > len(data):
             raise ValueError(f"a snappy block of {length} bytes at byte {position} of {len(data)}")
-        plain += bytes(cramjam.snappy.decompress_raw(data[position : position + length]))
+        plain += _raw_snappy(data[position : position + length], MAX_DECOMPRESSED - len(plain))
         position += length
     return bytes(plain)
+
+
+def _raw_snappy(data: bytes, limit: int) -> bytes:
+    size = cramjam.snappy.decompress_raw_len(data)  # it says so at its start
+    if size > limit:
+        raise ValueError(f"{size} bytes where at most {limit} may follow")
+    return bytes(cramjam.snappy.decompress_raw(data))
