@@ -13,6 +13,12 @@ from millstream_operator.reconcile.cluster import listener_status, ready_brokers
 from millstream_operator.reconcile.objects import APPLIED, contains, with_hash
 from millstream_operator.resources import cluster as build
 from millstream_operator.resources.merge import merge
+from millstream_operator.resources.volumes import (
+    DEFAULT_CLASS,
+    VolumeOwnership,
+    class_named,
+    needs_init_container,
+)
 
 
 def cluster(**spec: Any) -> Cluster:
@@ -124,6 +130,39 @@ def test_pod_overrides() -> None:
     assert pod["spec"]["nodeSelector"] == {"disk": "ssd"}
     assert [c["name"] for c in pod["spec"]["containers"]] == ["broker", "sidecar"]
     assert [e["name"] for e in container(manifest)["env"]] == ["POD_INDEX", "POD_NAME", "HOST_IP", "EXTRA"]
+
+
+STORAGE_CLASSES = [
+    {"metadata": {"name": "fast"}, "provisioner": "ebs.csi.aws.com"},
+    {
+        "metadata": {"name": "host", "annotations": {DEFAULT_CLASS: "true"}},
+        "provisioner": "kubernetes.io/host-path",
+    },
+]
+
+
+@pytest.mark.parametrize(
+    ("how", "name", "needed"),
+    [
+        (VolumeOwnership.AUTO, None, True),
+        (VolumeOwnership.AUTO, "fast", False),
+        (VolumeOwnership.AUTO, "unknown", False),
+        (VolumeOwnership.INIT_CONTAINER, "fast", True),
+        (VolumeOwnership.FS_GROUP, "host", False),
+    ],
+)
+def test_which_volumes_need_an_owner(how: VolumeOwnership, name: str | None, needed: bool) -> None:
+    assert needs_init_container(how, class_named(STORAGE_CLASSES, name)) is needed
+
+
+def test_the_owner_comes_before_all_others() -> None:
+    template = {"spec": {"initContainers": [{"name": "mine"}]}}
+    pod = stateful_set(cluster(brokers={"template": template}), owner=True)["spec"]["template"]["spec"]
+    first, second = pod["initContainers"]
+    assert (first["name"], second["name"]) == ("volume-owner", "mine")
+    assert first["command"] == ["chown", "1000:1000", "/volume"]
+    assert first["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+    assert "initContainers" not in stateful_set(cluster())["spec"]["template"]["spec"]
 
 
 def test_merge_replaces_removes_and_keeps_its_inputs() -> None:

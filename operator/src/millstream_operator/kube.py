@@ -42,6 +42,7 @@ PLURALS = {
     "ServiceAccount": "serviceaccounts",
     "SparkApplication": "sparkapplications",
     "StatefulSet": "statefulsets",
+    "StorageClass": "storageclasses",
     "Topic": "topics",
 }
 

@@ -21,6 +21,7 @@ from . import __version__, handlers, logs
 from .controller import Runner
 from .kube import Kube, KubeError
 from .models import API_VERSION, KINDS
+from .resources.volumes import VolumeOwnership
 from .services import Images, Services
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,12 @@ CRD_INTERVAL_S = 2.0
     type=click.Choice(["Always", "IfNotPresent", "Never"]),
     help="For both.",
 )
+@click.option(
+    "--volume-ownership",
+    default="Auto",
+    type=click.Choice([how.value for how in VolumeOwnership]),
+    help="How volumes become writable for pods that are not root.",
+)
 @click.option("--liveness", default="http://0.0.0.0:8080/healthz", help="Where to answer whether it works.")
 @click.option("--log-format", default="json", type=click.Choice(["json", "plain"]))
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
@@ -51,6 +58,7 @@ def main(
     broker_image: str,
     spark_image: str,
     image_pull_policy: str,
+    volume_ownership: str,
     liveness: str,
     log_format: str,
     log_level: str,
@@ -65,7 +73,8 @@ def main(
             f"no Kubernetes to work with: {error}; set KUBECONFIG or run in a pod"
         ) from None
     images = Images(broker=broker_image, spark=spark_image, pull_policy=image_pull_policy)
-    asyncio.run(operate(Services(kube, images=images), namespaces, liveness))
+    services = Services(kube, images=images, volume_ownership=VolumeOwnership(volume_ownership))
+    asyncio.run(operate(services, namespaces, liveness))
 
 
 def wait_for_crds(kube: Kube) -> None:

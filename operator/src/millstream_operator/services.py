@@ -11,6 +11,7 @@ from .kafka_admin import AdminPool
 from .kube import Kube
 from .models import Cluster
 from .resources.cluster import bootstrap_of
+from .resources.volumes import VolumeOwnership
 from .store import Store
 
 
@@ -33,6 +34,7 @@ class Services:
     store: Store = field(default_factory=Store)
     admins: AdminPool = field(default_factory=AdminPool)
     images: Images = field(default_factory=Images)
+    volume_ownership: VolumeOwnership = VolumeOwnership.AUTO
     now: Callable[[], datetime] = now_utc
     # Where the operator itself reaches a Cluster's brokers; elsewhere than clients when it runs outside Kubernetes.
     address_of: Callable[[Cluster], str] = bootstrap_of

@@ -18,6 +18,7 @@ from ..services import Services
 from ..status import write_status
 from .objects import ensure
 from .report import Problem, conditions_with
+from .volumes import class_needs_owner
 
 READY_INTERVAL_S = 60.0
 WAITING_INTERVAL_S = 5.0
@@ -177,6 +178,7 @@ def _apply_brokers(services: Services, cluster: Cluster, node_ports: Mapping[str
         pull_policy=services.images.pull_policy,
         node_ports=node_ports,
         claim_size=claim_size,
+        owner=class_needs_owner(services, cluster.spec.brokers.storage.class_name),
     )
     result = ensure(services.kube, wanted)
     _grow_volumes(services, cluster)

@@ -24,6 +24,7 @@ from .load_runner import driver_pod_name, see_job, see_spark_application
 from .objects import ensure
 from .reference import find_cluster
 from .report import Problem
+from .volumes import claim_needs_owner
 
 AT_ONCE_S = 0.0
 SOON_S = 5.0
@@ -98,6 +99,8 @@ def _start(services: Services, load: BatchLoad, runner: Manifest) -> Seen | Prob
     ensure(services.kube, resources.service_account(load.namespace))
     ensure(services.kube, resources.role_binding(load.namespace))
     _create(services.kube, resources.config_map(load, bootstrap_of(cluster)))
+    if (claim := load.spec.output.volume_claim_name) and claim_needs_owner(services, load.namespace, claim):
+        runner = resources.with_volume_owner(runner, load, services.images)
     try:
         services.kube.apply(runner)
     except KubeError as error:

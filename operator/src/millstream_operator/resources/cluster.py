@@ -20,6 +20,7 @@ from typing import Any
 
 from ..models import API_VERSION, Cluster, Listener, Quantity
 from .merge import merge
+from .volumes import with_owner
 
 Manifest = dict[str, Any]
 
@@ -172,17 +173,22 @@ def stateful_set(
     pull_policy: str,
     node_ports: Mapping[str, int],
     claim_size: Quantity | None = None,
+    owner: bool = False,
 ) -> Manifest:
     """The brokers. ``node_ports``: the node's port by NodePort listener. ``claim_size``: the size in the claim template
-    of the StatefulSet that is there, which Kubernetes does not let us change."""
+    of the StatefulSet that is there, which Kubernetes does not let us change. ``owner``: see volumes.py."""
     brokers = cluster.spec.brokers
+    pod_spec = _pod_spec(cluster, image, pull_policy, node_ports)
+    if owner:
+        broker_image = cluster.spec.image or image
+        pod_spec = with_owner(pod_spec, volume="data", user=USER, image=broker_image, pull_policy=pull_policy)
     template = merge(
         {
             "metadata": {
                 "labels": labels(cluster),
                 "annotations": {CONFIG_HASH: _hash(properties(broker_config(cluster)))},
             },
-            "spec": _pod_spec(cluster, image, pull_policy, node_ports),
+            "spec": pod_spec,
         },
         {
             "metadata": {

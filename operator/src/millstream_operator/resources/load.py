@@ -18,6 +18,7 @@ import yaml
 
 from ..models import API_VERSION, BatchLoad
 from ..services import Images
+from .volumes import with_owner
 
 Manifest = dict[str, Any]
 
@@ -185,6 +186,21 @@ def volume_mounts(load: BatchLoad, *, driver: bool) -> list[Manifest]:
     if load.spec.output.volume_claim_name:
         found.append({"name": "output", "mountPath": "/" + load.spec.output.path.split("/")[1]})
     return found
+
+
+def with_volume_owner(runner: Manifest, load: BatchLoad, images: Images) -> Manifest:
+    """What runs the load, with a driver pod that first becomes the owner of the output volume (see volumes.py)."""
+    spec = runner["spec"]
+    holder = spec["driver"] if runner["kind"] == "SparkApplication" else spec
+    options = {
+        "volume": "output",
+        "user": USER,
+        "image": image(load, images),
+        "pull_policy": images.pull_policy,
+    }
+    template = {**holder["template"], "spec": with_owner(holder["template"]["spec"], **options)}
+    changed = {**holder, "template": template}
+    return {**runner, "spec": changed if holder is spec else {**spec, "driver": changed}}
 
 
 def executor_template(load: BatchLoad) -> Manifest:
