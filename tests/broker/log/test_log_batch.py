@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
-from millstream_broker.log import admission
+from millstream_broker.log import admission, compression
 from millstream_broker.log.batch import (
     CONTROL,
     DELETE_HORIZON,
@@ -28,7 +28,7 @@ from millstream_broker.log.batch import (
     stamp_append_time,
     validate,
 )
-from millstream_broker.log.compression import MAX_DECOMPRESSED, Compression, compress, decompress
+from millstream_broker.log.compression import Compression, compress, decompress
 from millstream_broker.log.config import LogConfig
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 
@@ -109,10 +109,12 @@ def test_snappy_may_come_without_framing() -> None:
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
-def test_a_small_batch_cannot_fill_the_memory(codec: Compression) -> None:
-    just = compress(codec, bytes(MAX_DECOMPRESSED))
-    assert len(decompress(codec, memoryview(just))) == MAX_DECOMPRESSED
-    too_large = compress(codec, bytes(MAX_DECOMPRESSED + 1))
+def test_a_small_batch_cannot_fill_the_memory(codec: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 4 << 20
+    monkeypatch.setattr(compression, "MAX_DECOMPRESSED", limit)
+    just = compress(codec, bytes(limit))
+    assert len(decompress(codec, memoryview(just))) == limit
+    too_large = compress(codec, bytes(limit + 1))
     with pytest.raises(ValueError, match=r"too large|at most"):
         decompress(codec, memoryview(too_large))
 
