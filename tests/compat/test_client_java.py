@@ -1,4 +1,7 @@
-"""The Java client: one program plays every scenario of `java/JavaClient.java` in one JVM; each is a test here."""
+"""The Java client, today's and the one in Spark: one program plays every scenario of `java/JavaClient.java`.
+
+Each is a test here; a version's scenarios are played in one JVM.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.java import KAFKA_VERSION, java_command
+from millstream_harness.java import KAFKA_VERSION, client_classpath, java_command
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.played import PASSED, Verdicts, play
 from millstream_harness.scenario import CODECS
@@ -19,11 +22,15 @@ SCENARIOS = re.findall(r'scenarios\.put\("([a-z-]+)",', SOURCE.read_text()) + [
 ]
 
 
-@pytest.fixture(scope="module")
-def played(compat_broker: BrokerProcess | KafkaProcess) -> Verdicts:
-    return play(java_command(str(SOURCE), compat_broker.bootstrap))
+VERSIONS = (KAFKA_VERSION, "3.9.0")
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def played(request: pytest.FixtureRequest, compat_broker: BrokerProcess | KafkaProcess) -> Verdicts:
+    classpath = client_classpath(request.param)
+    return play(java_command(str(SOURCE), compat_broker.bootstrap, classpath=classpath))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_java_client(played: Verdicts, scenario: str) -> None:
-    assert played.get(scenario, "it was not played") == PASSED, f"kafka-clients {KAFKA_VERSION}"
+    assert played.get(scenario, "it was not played") == PASSED

@@ -29,7 +29,8 @@ import org.apache.kafka.common.utils.Utils;
 /**
  * What the Java client must be able to do, one scenario after the other in one process.
  *
- * <p>Usage: java -cp JARS JavaClient.java BOOTSTRAP. Prints "PASS name" or "FAIL name: why" a scenario.
+ * <p>It uses only what clients from 3.9 to 4.1 have. Usage: java -cp JARS JavaClient.java BOOTSTRAP; prints
+ * "PASS name" or "FAIL name: why" a scenario.
  */
 public class JavaClient {
     static final long BASE_TIMESTAMP = 1_700_000_000_000L;
@@ -414,13 +415,13 @@ public class JavaClient {
             take(member, COUNT);
             member.commitSync();
             ConsumerGroupDescription described = admin.describeConsumerGroups(List.of(group)).all().get().get(group);
-            checkEquals("Stable", described.groupState().toString());
+            checkEquals("Stable", described.state().toString());
             MemberDescription only = described.members().iterator().next();
             checkEquals("the-member", only.clientId());
             checkEquals(Set.of(part, other), only.assignment().topicPartitions());
             checkFails(GroupNotEmptyException.class, admin.deleteConsumerGroups(List.of(group)).all());
         }
-        check(admin.listGroups().all().get().stream().anyMatch(one -> one.groupId().equals(group)), "group is not listed");
+        check(admin.listConsumerGroups().all().get().stream().anyMatch(one -> one.groupId().equals(group)), "group is not listed");
         admin.alterConsumerGroupOffsets(group, Map.of(part, new OffsetAndMetadata(5))).all().get();
         checkEquals(5L, admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get().get(part).offset());
         admin.deleteConsumerGroupOffsets(group, Set.of(part)).all().get();

@@ -16,6 +16,7 @@ from millstream_harness.tools import require
 ROOT = Path(__file__).resolve().parents[3]
 KAFKA_VERSION = "4.1.1"
 KAFKA_JARS = ROOT / ".jars" / f"kafka-{KAFKA_VERSION}"
+SPARK_JARS = ROOT / ".jars" / "spark"
 LOG4J = ROOT / "bench" / "kafka"
 # A tool lives for a second: a compiler and a collector that take long to prepare are lost on it.
 SHORT_LIVED = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -50,28 +51,44 @@ def java() -> str:
 
 def kafka_jars() -> Path:
     """The folder of Apache Kafka's jars, fetched by Maven the first time."""
-    done = KAFKA_JARS / ".complete"
+    return fetched(KAFKA_JARS)
+
+
+def fetched(folder: Path) -> Path:
+    """A folder of jars that the Makefile knows to fetch by Maven."""
+    done = folder / ".complete"
     if not done.exists():
         require("mvn")
-        KAFKA_JARS.parent.mkdir(exist_ok=True)
-        with (KAFKA_JARS.parent / f".kafka-{KAFKA_VERSION}.lock").open("w") as lock:
+        folder.parent.mkdir(exist_ok=True)
+        with (folder.parent / f".{folder.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # test processes beside this one want them too
-            subprocess.run(
-                ["make", "--no-print-directory", str(done.relative_to(ROOT))], cwd=ROOT, check=True
-            )
-    return KAFKA_JARS
+            make = ["make", "--no-print-directory", str(done.relative_to(ROOT))]
+            subprocess.run(make, cwd=ROOT, check=True)
+    return folder
+
+
+def client_classpath(version: str) -> str:
+    """The Java client alone, of Kafka's version or of the one that Spark brings, with what it needs."""
+    jars = {path.name: path for folder in (KAFKA_JARS, SPARK_JARS) for path in fetched(folder).glob("*.jar")}
+    needed = [jars[f"kafka-clients-{version}.jar"]]
+    needed += [
+        path
+        for name, path in sorted(jars.items())
+        if name.startswith(("slf4j-", "log4j-", "lz4-", "snappy-", "zstd-"))
+    ]
+    return os.pathsep.join(map(str, needed))
 
 
 def java_command(
-    main: str, *args: str, options: Sequence[str] = SHORT_LIVED, log: str = "tools"
+    main: str, *args: str, options: Sequence[str] = SHORT_LIVED, log: str = "tools", classpath: str = ""
 ) -> list[str]:
-    """The command that runs ``main`` (a class, or a .java source file) with Kafka's jars."""
+    """The command that runs ``main`` (a class, or a .java source file) with Kafka's jars, or those named."""
     return [
         java(),
         *options,
         f"-Dlog4j2.configurationFile={LOG4J / f'log4j2-{log}.properties'}",
         "-cp",
-        f"{kafka_jars()}/*",
+        classpath or f"{kafka_jars()}/*",
         main,
         *args,
     ]
