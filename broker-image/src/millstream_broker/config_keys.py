@@ -102,7 +102,7 @@ BROKER_KEYS = _table(
     ),
     # Connections
     Key("socket.request.max.bytes", INT, 104_857_600, "The largest request that is taken.", at_least(1)),
-    Key("socket.listen.backlog.size", INT, 50, "Connections that wait to be accepted.", at_least(1)),
+    Key("socket.listen.backlog.size", INT, 1024, "Connections that wait to be accepted.", at_least(1)),
     Key("queued.max.request.bytes", LONG, 268_435_456, "Bytes of unfinished requests, in all.", at_least(1)),
     Key(
         "connections.max.idle.ms",

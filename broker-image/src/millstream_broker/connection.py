@@ -20,16 +20,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
 import socket
 import struct
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .api import HANDLERS, Answer, CloseConnection, Registration, RequestContext
-from .log.files import FileSlice
+from .outbox import Outbox
 from .produce_shortcut import ProduceShortcut
 from .protocol import MalformedRequest
 from .protocol.errors import ApiError
@@ -41,10 +40,10 @@ if TYPE_CHECKING:
     from .server import Server
 
 PIPELINE_DEPTH = 256
+TURN_S = 0.02
+"""So long a connection may keep the loop with requests that it has sent together; then it is the others' turn."""
 MAX_CONTROL_BYTES = 8 * 1024 * 1024
 """The largest request but Produce."""
-SEND_AT_BYTES = 256 * 1024
-"""Responses are handed to the socket when so many bytes are ready, or when nothing is left to handle."""
 PRODUCE = 0
 API_VERSIONS = 18
 
@@ -102,14 +101,12 @@ class Connection:
         "_broker",
         "_filled",
         "_frame",
+        "_out",
         "_prefix",
         "_reading",
         "_server",
         "_shortcut",
         "_sock",
-        "_unsent",
-        "_unsent_bytes",
-        "_writing",
         "active_at",
         "host",
         "listener_name",
@@ -136,9 +133,7 @@ class Connection:
         """Less than a frame's size and API."""
         self._backlog: memoryview | None = None
         """What was received and waits for the requests before it."""
-        self._unsent: deque[Any] = deque()
-        self._unsent_bytes = 0
-        self._writing = False
+        self._out = Outbox(sock, server.loop, server.stats, self._drained, self._fail)
         self._reading = True
         server.loop.add_reader(sock, self._readable)
 
@@ -151,7 +146,7 @@ class Connection:
     def _readable(self) -> None:
         """Take what the socket has, handle the frames that are whole, and send their responses."""
         server = self._server
-        if self._backlog is not None or self._writing or (self.pending and not self._may_follow()):
+        if self._backlog is not None or self._out.blocked or (self.pending and not self._may_follow()):
             self._look_for_the_end()
             return
         view = server.view
@@ -182,8 +177,8 @@ class Connection:
                 self._prefix = b""
             self.active_at = server.loop.time()
             self._consume(view, 0, count)
-            if self._unsent and not self._writing:
-                self._send()
+            if not self._out.blocked:
+                self._out.send()
         except (BlockingIOError, InterruptedError):
             return
         except Exception as error:
@@ -191,6 +186,7 @@ class Connection:
 
     def _consume(self, view: memoryview, start: int, end: int) -> None:
         """Handle the whole frames in `view[start:end]`, keep the rest."""
+        over = perf_counter() + TURN_S
         while end - start >= _SIZE.size:
             (size,) = _SIZE.unpack_from(view, start)
             if not 8 <= size <= self._server.max_request_bytes:
@@ -206,7 +202,7 @@ class Connection:
                         f"a request of {size} bytes (API {key}): only Produce may exceed {MAX_CONTROL_BYTES}"
                     )
             begin, start_of_next = start + _SIZE.size, start + _SIZE.size + size
-            if self._writing or (self.pending and not self._may_follow(view, begin, end)):
+            if self._out.blocked or (self.pending and not self._may_follow(view, begin, end)):
                 return self._keep(view[start:end])
             if start_of_next > end:
                 if (frame := self._server.frame_buffer(self, _SIZE.size + size)) is None:
@@ -217,6 +213,9 @@ class Connection:
                 return None
             self._handle(view[begin:start_of_next])
             start = start_of_next
+            if start < end and perf_counter() > over:
+                self._server.loop.call_soon(self.feed)
+                return self._keep(view[start:end])
         self._prefix = bytes(view[start:end])
         return None
 
@@ -248,14 +247,14 @@ class Connection:
 
     def feed(self) -> None:
         """Go on with what was kept, after what it waited for."""
-        if self._sock.fileno() < 0 or self._writing or (self.pending and not self._may_follow()):
+        if self._sock.fileno() < 0 or self._out.blocked or (self.pending and not self._may_follow()):
             return
         try:
             if (backlog := self._backlog) is not None:
                 self._backlog = None
                 self._consume(backlog, 0, len(backlog))
-                if self._unsent and not self._writing:
-                    self._send()
+                if not self._out.blocked:
+                    self._out.send()
             if self._backlog is None and not self._reading:
                 self._reading = True
                 self._server.loop.add_reader(self._sock, self._readable)
@@ -277,7 +276,7 @@ class Connection:
             and not self.pending
             and (response := shortcut.answer(frame, version)) is not None
         ):
-            self._queue(response)
+            self._out.put(response)
             route.stats.observe(perf_counter() - started)
             return
         if route.copied:
@@ -323,7 +322,7 @@ class Connection:
             context = RequestContext(version, None, self.host, self.listener_name, correlation_id)
             response = registration.handle(self._broker, context, registration.api.request())
             body = registration.api.encode_response(0, response)
-            self._queue(_HEAD.pack(len(body) + 4, correlation_id) + body)
+            self._out.put(_HEAD.pack(len(body) + 4, correlation_id) + body)
             return
         if registration is None:
             raise CloseConnection(f"a request of the unknown API {key} (version {version})")
@@ -347,8 +346,11 @@ class Connection:
                     self._respond(one.route, one.correlation_id, answer, one.started)
             except Exception as error:
                 self._fail(error)
-        if self._unsent and not self._writing:
-            self._sendable()
+        try:
+            if not self._out.blocked:
+                self._out.send()
+        except OSError as error:
+            self._fail(error)
         self.feed()
 
     @staticmethod
@@ -369,72 +371,20 @@ class Connection:
             head = route.head
             first = head.pack(size + head.size - _SIZE.size, correlation_id)
             if parts and type(parts[0]) is bytes:
-                self._queue(first + parts[0])
+                self._out.put(first + parts[0])
                 del parts[0]
             else:
-                self._queue(first)
+                self._out.put(first)
             for part in parts:
-                self._queue(part)
+                self._out.put(part)
         route.stats.observe(perf_counter() - started)
 
-    # Sending
+    # Sending and the end
 
-    def _queue(self, part: Any) -> None:
-        self._unsent.append(part)
-        self._unsent_bytes += len(part)
-        if self._unsent_bytes >= SEND_AT_BYTES and not self._writing:
-            self._send()
-
-    def _send(self) -> None:
-        """Send until all is sent or the socket takes no more; then the loop says when it does again."""
-        unsent, sock = self._unsent, self._sock
-        while unsent:
-            part = unsent.popleft()
-            try:
-                if isinstance(part, FileSlice):
-                    count = os.sendfile(sock.fileno(), part.file.fileno(), part.position, part.length)
-                    if not count:
-                        raise CloseConnection("a segment file is shorter than its log says")
-                    rest: Any = (
-                        b""
-                        if count == part.length
-                        else replace(part, position=part.position + count, length=part.length - count)
-                    )
-                else:
-                    part = self._join(part) if unsent else part
-                    count = sock.send(part, socket.MSG_MORE if unsent else 0)
-                    rest = memoryview(part)[count:] if count < len(part) else b""
-            except (BlockingIOError, InterruptedError):
-                unsent.appendleft(part)
-                break
-            self._unsent_bytes -= count
-            self._server.stats.bytes_out += count
-            if len(rest):
-                unsent.appendleft(rest)
-        if unsent and not self._writing:
-            self._writing = True
-            self._server.loop.add_writer(sock, self._sendable)
-        elif self._writing and not unsent:
-            self._writing = False
-            self._server.loop.remove_writer(sock)
-
-    def _join(self, first: Any) -> Any:
-        """The bytes up to the next range of a file, as one."""
-        unsent, joined = self._unsent, [first]
-        while unsent and not isinstance(unsent[0], FileSlice):
-            joined.append(unsent.popleft())
-        return b"".join(joined) if len(joined) > 1 else first
-
-    def _sendable(self) -> None:
-        was_writing = self._writing
-        try:
-            self._send()
-        except Exception as error:
-            self._fail(error)
-        else:
-            self.active_at = self._server.loop.time()
-            if was_writing and not self._writing:
-                self.feed()
+    def _drained(self) -> None:
+        """The client has taken everything: go on with what it sent."""
+        self.active_at = self._server.loop.time()
+        self.feed()
 
     def _fail(self, error: Exception) -> None:
         """Close the connection for what went wrong on it."""
@@ -457,14 +407,12 @@ class Connection:
             log.log(level, "closed the connection of %s: %s", self.peer, reason)
         if self._reading:
             server.loop.remove_reader(sock)
-        if self._writing:
-            server.loop.remove_writer(sock)
+        self._out.close()
         sock.close()
         server.connections.discard(self)
         if self._frame is not None:
             server.free_frame(len(self._frame))
             self._frame = None
-        self._unsent.clear()
         self._backlog = None
 
 

@@ -1,0 +1,36 @@
+"""What a process takes, as /proc says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory, in MB of 10⁶ bytes, without the pages of files that it has mapped."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise ValueError(f"/proc/{pid}/status has no RssAnon")
+
+
+def peak_mb(pid: int) -> float:
+    """The most that was ever resident, files included; `forget_peak` starts anew."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise ValueError(f"/proc/{pid}/status has no VmHWM")
+
+
+def forget_peak(pid: int) -> None:
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds that it has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
