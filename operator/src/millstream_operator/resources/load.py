@@ -192,13 +192,14 @@ def with_volume_owner(runner: Manifest, load: BatchLoad, images: Images) -> Mani
     """What runs the load, with a driver pod that first becomes the owner of the output volume (see volumes.py)."""
     spec = runner["spec"]
     holder = spec["driver"] if runner["kind"] == "SparkApplication" else spec
-    options = {
-        "volume": "output",
-        "user": USER,
-        "image": image(load, images),
-        "pull_policy": images.pull_policy,
-    }
-    template = {**holder["template"], "spec": with_owner(holder["template"]["spec"], **options)}
+    pod = with_owner(
+        holder["template"]["spec"],
+        volume="output",
+        user=USER,
+        image=image(load, images),
+        pull_policy=images.pull_policy,
+    )
+    template = {**holder["template"], "spec": pod}
     changed = {**holder, "template": template}
     return {**runner, "spec": changed if holder is spec else {**spec, "driver": changed}}
 
