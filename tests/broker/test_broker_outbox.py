@@ -1,0 +1,138 @@
+"""Sending: bytes and ranges of files in order, a client that is slow, a disk that has to be waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millstream_broker import outbox
+from millstream_broker.log.files import FileSlice, OpenFile
+from millstream_broker.metrics import Stats
+from millstream_broker.outbox import Outbox
+
+
+class Client:
+    """An outbox and the other end of its socket."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.ours.setblocking(False)
+        self.theirs.setblocking(False)
+        self.drained = 0
+        self.failed: list[Exception] = []
+        loop = asyncio.get_running_loop()
+        self.stats = Stats()
+        self.outbox = Outbox(self.ours, loop, self.stats, self._drained, self.failed.append)
+
+    def _drained(self) -> None:
+        self.drained += 1
+
+    async def read(self, size: int) -> bytes:
+        received = bytearray()
+        while len(received) < size:
+            received += await asyncio.get_running_loop().sock_recv(self.theirs, 1 << 16)
+        return bytes(received)
+
+    def close(self) -> None:
+        self.outbox.close()
+        self.ours.close()
+        self.theirs.close()
+
+
+def file_of(folder: Path, size: int) -> tuple[OpenFile, bytes]:
+    content = random.Random(size).randbytes(size)
+    path = folder / f"{size}.log"
+    path.write_bytes(content)
+    return OpenFile(str(path)), content
+
+
+async def test_bytes_and_ranges_arrive_in_order(tmp_path: Path) -> None:
+    client = Client()
+    file, content = file_of(tmp_path, 5_000_000)
+    expected = bytearray()
+    chance = random.Random(1)
+    for _ in range(60):
+        if chance.random() < 0.5:
+            part = chance.randbytes(chance.randrange(1, 2000))
+            client.outbox.put(part)
+            expected += part
+        else:
+            start = chance.randrange(4_000_000)
+            length = chance.choice([1, 61, 5000, 900_000])
+            client.outbox.put(FileSlice(file, start, length))
+            expected += content[start : start + length]
+    if not client.outbox.blocked:
+        client.outbox.send()
+    assert client.outbox.blocked, "more than the socket takes"
+    assert await client.read(len(expected)) == expected
+    assert client.stats.bytes_out == len(expected)
+    assert (client.drained, client.failed) == (1, [])
+    client.close()
+
+
+def uncached(file: OpenFile) -> None:
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+async def test_what_is_not_in_the_page_cache_is_fetched_by_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client()
+    file, content = file_of(tmp_path, 9_000_000)
+    uncached(file)
+    loads = []
+    load: Callable[[FileSlice], None] = outbox.load
+
+    def noted(part: FileSlice) -> None:
+        loads.append(part.position)
+        load(part)
+
+    monkeypatch.setattr(outbox, "load", noted)
+    monkeypatch.setattr(outbox, "is_cached", lambda fd, position, size: False)
+    client.outbox.put(FileSlice(file, 0, len(content)))
+    assert client.outbox.blocked
+    assert client.stats.bytes_out == 0, "the loop has not waited for the disk"
+    assert await client.read(len(content)) == content
+    assert len(loads) == 3, (
+        "a few megabytes at a time, and never twice, even where the cache denies having it"
+    )
+    client.close()
+
+
+def test_the_page_cache_is_asked_rightly(tmp_path: Path) -> None:
+    file, content = file_of(tmp_path, 3_000_000)
+    assert outbox.is_cached(file.fileno(), 0, len(content))
+    uncached(file)
+    outbox.load(FileSlice(file, 0, len(content)))
+    assert outbox.is_cached(file.fileno(), 0, len(content))
+    assert outbox.is_cached(file.fileno(), len(content) - 1, 1)
+
+
+async def test_a_client_that_goes_is_told_once(tmp_path: Path) -> None:
+    client = Client()
+    file, content = file_of(tmp_path, 3_000_000)
+    client.outbox.put(FileSlice(file, 0, len(content)))
+    assert client.outbox.blocked
+    client.theirs.close()
+    for _ in range(200):
+        if client.failed:
+            break
+        await asyncio.sleep(0.01)
+    (error,) = client.failed
+    assert isinstance(error, OSError)
+    client.close()
+
+
+async def test_a_file_that_is_too_short_is_an_error(tmp_path: Path) -> None:
+    client = Client()
+    file, _ = file_of(tmp_path, 1000)
+    with pytest.raises(OSError, match="shorter than its log says"):
+        client.outbox.put(FileSlice(file, 1000, 1_000_000))
+    client.close()
