@@ -7,70 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
+from confluent_kafka.admin import ConfigResource, NewPartitions, ResourceType
 
 from millstream_broker.log.batch import HEADER_SIZE, read_header, read_records
 from millstream_broker.log.compression import Compression
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.mirror import MirrorProcess, read_batches
+from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce, read_batches
 from millstream_harness.scenario import eventually, unique
 
 StartMirror = Callable[..., MirrorProcess]
-
-
-def admin(broker: BrokerProcess) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-
-
-def create(broker: BrokerProcess, topic: str, partitions: int = 1, **config: str) -> None:
-    settings = {key.replace("_", "."): value for key, value in config.items()}
-    spec = NewTopic(topic, partitions, 1, config=settings)
-    admin(broker).create_topics([spec])[topic].result(20)
-
-
-def produce(broker: BrokerProcess, topic: str, values: range, partitions: int = 1, **config: Any) -> None:
-    settings = {key.replace("_", "."): value for key, value in config.items()}
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0, **settings})
-    for value in values:
-        while True:
-            try:
-                producer.produce(
-                    topic,
-                    b"value-%d" % value,
-                    key=b"key-%d" % (value % 50),
-                    partition=value % partitions,
-                    timestamp=1_700_000_000_000 + value,
-                    headers=[("number", b"%d" % value)],
-                )
-                break
-            except BufferError:
-                producer.poll(0.1)
-    assert producer.flush(60) == 0
-
-
-def end_of(broker: BrokerProcess, topic: str, partition: int = 0) -> int:
-    from confluent_kafka import Consumer
-
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused", "log_level": 0})
-    try:
-        end: int = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1]
-        return end
-    finally:
-        consumer.close()
-
-
-def arrived(broker: BrokerProcess, topic: str, counts: list[int], seconds: float = 60) -> None:
-    """Wait until the partitions have so many records, and not more."""
-
-    def ends() -> list[int]:
-        if topic not in admin(broker).list_topics(timeout=10).topics:
-            return []
-        return [end_of(broker, topic, partition) for partition in range(len(counts))]
-
-    assert (
-        eventually(ends, lambda now: bool(now) and now >= counts, "records in the target", seconds) == counts
-    )
 
 
 async def test_batches_arrive_byte_by_byte_with_every_codec(

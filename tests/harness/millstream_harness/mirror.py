@@ -1,8 +1,9 @@
-"""A mirror worker as a real process, on a port that the system picks."""
+"""A mirror worker as a real process, on a port that the system picks; and what its tests do to the clusters."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import signal
@@ -14,10 +15,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
 from millstream_broker.client import ClusterClient
 from millstream_broker.log.batch import iter_batches
 from millstream_broker.protocol import fetch
 from millstream_broker.protocol.errors import ErrorCode
+
+from .broker import BrokerProcess
+from .kafka import KafkaProcess
+from .scenario import eventually
+
+Peer = BrokerProcess | KafkaProcess
 
 READY = re.compile(r"ready: mirror=(?P<name>\S+) http=(?P<http>\S+)")
 START_TIMEOUT_S = 20.0
@@ -128,3 +138,55 @@ async def read_batches(bootstrap: str, topic: str, partition: int) -> list[bytes
                 offset = header.next_offset
             if offset == before:
                 return batches
+
+
+def admin(broker: Peer) -> AdminClient:
+    return _admin_at(broker.bootstrap)
+
+
+@functools.cache  # a client that is let go takes its answers with it
+def _admin_at(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+
+def create(broker: Peer, topic: str, partitions: int = 1, **config: str) -> None:
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    spec = NewTopic(topic, partitions, 1, config=settings)
+    admin(broker).create_topics([spec])[topic].result(20)
+
+
+def produce(broker: Peer, topic: str, values: range, partitions: int = 1, **config: Any) -> None:
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0, **settings})
+    for value in values:
+        while True:
+            try:
+                producer.produce(
+                    topic,
+                    b"value-%d" % value,
+                    key=b"key-%d" % (value % 50),
+                    partition=value % partitions,
+                    timestamp=1_700_000_000_000 + value,
+                    headers=[("number", b"%d" % value)],
+                )
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(60) == 0
+
+
+def arrived(broker: Peer, topic: str, counts: list[int], seconds: float = 60) -> None:
+    """Wait until the partitions have so many records, and not more."""
+
+    def ends() -> list[int]:
+        found = admin(broker).list_topics(timeout=10).topics.get(topic)
+        if found is None or len(found.partitions) != len(counts):
+            return []
+        partitions = [TopicPartition(topic, number) for number in range(len(counts))]
+        offsets = admin(broker).list_offsets({each: OffsetSpec.latest() for each in partitions})
+        return [offsets[each].result(20).offset for each in partitions]
+
+    def enough(now: list[int]) -> bool:
+        return bool(now) and all(one >= wanted for one, wanted in zip(now, counts, strict=True))
+
+    assert eventually(ends, enough, f"records of {topic} in the target", seconds) == counts
