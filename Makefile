@@ -24,7 +24,7 @@ test: setup jars
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(PACKAGES:%=%/src) tests/harness e2e bench
+	$(BIN)/mypy $(PACKAGES:%=%/src) tests/harness e2e bench examples/flights
 	$(BIN)/lint-imports
 
 # Contexts are the folders themselves; the Spark image takes its jars from one of them.

@@ -1,8 +1,8 @@
 """`make demo`: a year of flights through the log, end to end and without Kubernetes.
 
-    up        `millstream local up` makes of this folder's manifests a broker, a topic, a group, a load that waits
-    traffic   all flights are published, and consumed by a group of two
-    load      `millstream local up` again: there are enough records now, so Spark loads them into Parquet
+    up        what `millstream local up` makes of this folder's manifests: a broker, a topic, a group, a load that waits
+    traffic   all flights are published, and consumed as they come by a group of two
+    up        again: there are enough records now, so Spark loads them into Parquet
     check     published = consumed = loaded, for each carrier
     report    demo-out/report.html and report.png
 
@@ -11,10 +11,8 @@ Everything is stopped at the end, however that comes. Exit status: 0 if all held
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -23,16 +21,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from confluent_kafka import KafkaException
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
 import report
 import traffic
 from flights import ROWS, airlines, events
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from millstream.errors import MillstreamError
+from millstream_operator.local.processes import StartFailed
+from millstream_operator.local.runtime import LocalRuntime, Outcome, Reporter
+from millstream_operator.local.state import StateError
 
 HERE = Path(__file__).parent
 OUT = Path("demo-out")
 DATA = OUT / "data"
 TABLE = DATA / "volumes" / "lake" / "flights"
-MILLSTREAM = str(Path(sys.executable).parent / "millstream")
 NO_JAVA = "RunnerNotAvailable"
 
 
@@ -43,107 +46,91 @@ class DemoFailed(Exception):
 def main() -> int:
     signal.signal(signal.SIGTERM, interrupted)
     timings: dict[str, float] = {}
-    fresh()
     try:
+        fresh()
         with timed(timings, "start"):
-            say("starting what examples/flights asks for")
-            local("up", "-f", str(HERE))
+            resources = up()
         with timed(timings, "publish and consume"):
-            say(f"publishing {ROWS:,} flights, consuming them in a group of {traffic.CONSUMERS}")
-            moved = publish_and_consume(bootstrap())
+            moved = publish_and_consume(resources["Cluster"]["status"]["bootstrap"])
         with timed(timings, "load"):
-            say("loading them with Spark")
-            local("up", "-f", str(HERE))
-            loaded = load_result()
-        with timed(timings, "check and report"):
-            counts = report.Counts(moved.published, moved.consumed, loaded, airlines())
-            check(counts)
-            written = report.write(OUT, counts, moved, timings)
+            resources = up()
+            loaded = rows_loaded(resources["BatchLoad"]["status"])
+        counts = report.Counts(moved.published, moved.consumed, loaded, airlines())
+        check(counts)
+        written = report.write(OUT, counts, moved, timings)
     except KeyboardInterrupt:
         say("interrupted")
         return 130
-    except (DemoFailed, traffic.MillstreamError, traffic.KafkaException, OSError, RuntimeError) as error:
+    except (
+        DemoFailed,
+        MillstreamError,
+        KafkaException,
+        StartFailed,
+        StateError,
+        OSError,
+        RuntimeError,
+    ) as error:
         say(f"failed: {error}")
         return 1
     finally:
         stop()
     say(f"report: {written}")
-    if loaded is None:
-        say(f"published = consumed = {ROWS}, not loaded (no Java 17)")
-    else:
-        say(f"published = consumed = loaded = {ROWS}")
+    say(
+        f"published = consumed = {f'loaded = {ROWS}' if loaded is not None else f'{ROWS}, not loaded (no Java 17)'}"
+    )
     return 0
 
 
+def up() -> dict[str, Any]:
+    """Have everything as this folder's manifests ask for; the resources by kind."""
+    say("millstream local up -f examples/flights --data demo-out/data")
+    with bars(["loaded"]) as show:
+        reporter = Reporter(say=lambda line: say(f"  {line}"), progress=lambda _, done, __: show([done]))
+        outcome: Outcome = LocalRuntime(DATA, reporter).up(HERE)
+    for resource, problem in outcome.failures.items():
+        raise DemoFailed(f"{resource}: {problem}")
+    return {resource["kind"]: resource for resource in outcome.resources}
+
+
 def publish_and_consume(bootstrap: str) -> traffic.Traffic:
-    with bars("published", "consumed") as show:
+    say(f"{traffic.CONSUMERS} consumers of the group delay-watch wait while {ROWS:,} flights are published")
+    with bars(["published", "consumed"]) as show:
         moved = traffic.run(bootstrap, "flights", "delay-watch", events(), lambda *counts: show(counts))
-    rates = [count / seconds for count, seconds in ((ROWS, moved.publish_s), (ROWS, moved.consume_s))]
-    say(f"published in {moved.publish_s:.1f} s ({rates[0]:,.0f}/s), consumed after {moved.consume_s:.1f} s")
+    rate = ROWS / moved.publish_s
+    say(
+        f"published in {moved.publish_s:.1f} s ({rate:,.0f} a second), all consumed after {moved.consume_s:.1f} s"
+    )
     return moved
 
 
-def bootstrap() -> str:
-    return str(resource("Cluster")["status"]["bootstrap"])
-
-
-def load_result() -> Counter[str] | None:
-    """Rows of the table by carrier; None when there is no Java to load them with."""
-    status = resource("BatchLoad").get("status", {})
+def rows_loaded(status: dict[str, Any]) -> Counter[str] | None:
+    """Rows of the table by carrier; None when there is no Java to load them with, which `up` has said."""
     if (run := status.get("lastRun", {})).get("state") == "Succeeded":
         return report.table_counts(TABLE)
-    ready: dict[str, str] = next((one for one in status.get("conditions", ()) if one["type"] == "Ready"), {})
-    if ready.get("reason") == NO_JAVA:
+    ready: dict[str, str] = next(one for one in status["conditions"] if one["type"] == "Ready")
+    if ready["reason"] == NO_JAVA:
         return None
-    raise DemoFailed(f"the load did not succeed: {run.get('error') or ready.get('message')}")
+    raise DemoFailed(f"the load did not succeed: {run.get('error') or ready['message']}")
 
 
 def check(counts: report.Counts) -> None:
     """Published = consumed = loaded, overall and for each carrier."""
-    for what, count in (
-        ("published", counts.published),
-        ("consumed", counts.consumed),
-        ("loaded", counts.loaded),
-    ):
+    stages = {"published": counts.published, "consumed": counts.consumed, "loaded": counts.loaded}
+    for stage, count in stages.items():
         if count is None:
             continue
         if count.total() != ROWS:
-            raise DemoFailed(f"{what} {count.total():,} of {ROWS:,} flights")
+            raise DemoFailed(f"{stage} {count.total():,} of {ROWS:,} flights")
         for carrier in counts.published.keys() | count.keys():
             if count[carrier] != counts.published[carrier]:
                 raise DemoFailed(
-                    f"{what} {count[carrier]:,} of {counts.published[carrier]:,} flights of {carrier}"
+                    f"{stage} {count[carrier]:,} of {counts.published[carrier]:,} flights of {carrier}"
                 )
-
-
-def local(*arguments: str) -> None:
-    """`millstream local …` over our data folder; what it says is shown."""
-    # In a session of its own, so that Ctrl-C reaches it once and from us: it has a Spark to stop.
-    with subprocess.Popen(
-        [MILLSTREAM, "local", *arguments, "--data", str(DATA)], start_new_session=True
-    ) as process:
-        try:
-            status = process.wait()
-        except KeyboardInterrupt:
-            process.terminate()
-            process.wait()
-            raise
-    if status != 0:
-        raise DemoFailed(f"millstream local {arguments[0]} ended with status {status}")
-
-
-def resource(kind: str) -> dict[str, Any]:
-    """The one resource of a kind, as `millstream local status` has it."""
-    command = [MILLSTREAM, "local", "status", "--data", str(DATA), "--output", "json"]
-    status = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-    found: dict[str, Any] = next(one for one in status["resources"] if one["kind"] == kind)
-    return found
 
 
 def fresh() -> None:
     """An empty output folder; what a demo that was killed left running is stopped first."""
-    if DATA.exists():
-        stop()
+    stop()
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir()
 
@@ -151,9 +138,7 @@ def fresh() -> None:
 def stop() -> None:
     """Stop all processes, not to be interrupted."""
     before = [signal.signal(one, signal.SIG_IGN) for one in (signal.SIGINT, signal.SIGTERM)]
-    if DATA.exists():
-        command = [MILLSTREAM, "local", "down", "--data", str(DATA)]
-        subprocess.run(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    LocalRuntime(DATA).down()
     for one, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
         signal.signal(one, handler)
 
@@ -174,31 +159,31 @@ def timed(timings: dict[str, float], step: str) -> Iterator[None]:
 
 
 @contextmanager
-def bars(*names: str) -> Iterator[Callable[[tuple[int, ...]], None]]:
-    """A bar each on a terminal; elsewhere a plain line for every quarter of the way."""
+def bars(names: list[str]) -> Iterator[Callable[[Any], None]]:
+    """Bars to show counts on a terminal; elsewhere a plain line for every quarter of the way."""
     if sys.stdout.isatty():
         columns = (
-            TextColumn("{task.description:>10}"),
+            TextColumn("{task.description:>15}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
         )
         with Progress(*columns, transient=True) as progress:
-            tasks = [progress.add_task(name, total=ROWS) for name in names]
+            tasks = [progress.add_task(name, total=ROWS, visible=False) for name in names]
 
-            def draw(counts: tuple[int, ...]) -> None:
+            def draw(counts: Any) -> None:
                 for task, count in zip(tasks, counts, strict=True):
-                    progress.update(task, completed=count)
+                    progress.update(task, completed=count, visible=True)
 
             yield draw
         return
     said = 0
 
-    def tell(counts: tuple[int, ...]) -> None:
+    def tell(counts: Any) -> None:
         nonlocal said
         if (quarters := 4 * min(counts) // ROWS) > said:
             said = quarters
-            say(", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True)))
+            say("  " + ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True)))
 
     yield tell
 

@@ -31,7 +31,8 @@ def events() -> Iterator[Event]:
     with _open("flights.csv.zip") as lines:
         for row in csv.DictReader(lines):
             flight = {name: _value(name, text) for name, text in row.items()}
-            yield Event(row["carrier"], int(row["hour"]), flight["dep_delay"], encode(flight))
+            delay = None if row["dep_delay"] == "NA" else int(row["dep_delay"])
+            yield Event(row["carrier"], int(row["hour"]), delay, encode(flight))
 
 
 def airlines() -> dict[str, str]:

@@ -15,12 +15,13 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pyarrow.dataset
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+
 from traffic import Sample, Traffic
 
 mpl.use("Agg")
 INK, QUIET, GRID = "#1c2733", "#66727f", "#e6eaee"
 BLUE, AMBER, TEAL = "#2f6fde", "#e08a1e", "#12908a"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 10,
     "text.color": INK,
     "axes.edgecolor": GRID,
@@ -188,7 +189,8 @@ PAGE = """<!doctype html>
   h1 {{ font-size: 28px; margin: 0; letter-spacing: -.01em; }}
   h2 {{ font-size: 17px; margin: 40px 0 8px; }}
   p {{ color: var(--quiet); margin: 4px 0 24px; max-width: 70ch; }}
-  .cards {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(220px, 1fr)); gap: 16px; margin-bottom: 32px; }}
+  .cards {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(220px, 1fr)); gap: 16px;
+           margin-bottom: 32px; }}
   .card {{ border: 1px solid var(--line); border-radius: 10px; padding: 16px 20px; }}
   .card span, .card small {{ display: block; color: var(--quiet); }}
   .card b {{ font-size: 30px; font-variant-numeric: tabular-nums; letter-spacing: -.02em; }}

@@ -1,4 +1,4 @@
-"""Publishing the flights while a group of two consumes them, and watching how far both are.
+"""A group of two waits for the flights, which are then published; watching how far both are.
 
 A consumer counts a record and then commits its offset, before it may be given away: so however partitions move
 between the two, a record is counted once.
@@ -21,8 +21,8 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from flights import Event
 
+from flights import Event
 from millstream.connection import Cluster
 from millstream.errors import MillstreamError
 from millstream.groups import describe_group
@@ -31,6 +31,7 @@ CONSUMERS = 2
 COMMIT_EVERY_S = 0.25
 SAMPLE_EVERY_S = 0.25
 IDLE_TIMEOUT_S = 60.0
+NOT_READY = -1
 PROCESSES = multiprocessing.get_context("spawn")
 
 
@@ -73,8 +74,8 @@ class Group:
 
     def __init__(self, bootstrap: str, group: str, topic: str) -> None:
         self._stop = PROCESSES.Event()
-        self._members: list[tuple[BaseProcess, Connection]] = []
-        self._counts: list[Any] = [PROCESSES.Value("q", 0) for _ in range(CONSUMERS)]
+        self._members: list[tuple[BaseProcess, Connection[Any, Any]]] = []
+        self._counts: list[Any] = [PROCESSES.Value("q", NOT_READY) for _ in range(CONSUMERS)]
         for number, count in enumerate(self._counts, start=1):
             ours, theirs = PROCESSES.Pipe(duplex=False)
             arguments = (bootstrap, group, topic, f"{group}-{number}", self._stop, count, theirs)
@@ -89,7 +90,16 @@ class Group:
     @property
     def count(self) -> int:
         """Records that all of them have counted so far."""
-        return sum(count.value for count in self._counts)
+        return sum(max(count.value, 0) for count in self._counts)
+
+    def wait_until_ready(self) -> None:
+        """Until each of them has its partitions."""
+        deadline = time.monotonic() + IDLE_TIMEOUT_S
+        while any(count.value == NOT_READY for count in self._counts):
+            self.check()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the consumers got no partitions within {IDLE_TIMEOUT_S:.0f} s")
+            time.sleep(0.02)
 
     def check(self) -> None:
         if any(process.exitcode for process, _ in self._members):
@@ -105,7 +115,7 @@ class Group:
             process.join(IDLE_TIMEOUT_S)
         return total
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         for process, _ in self._members:
             if process.is_alive():
                 process.kill()
@@ -113,7 +123,7 @@ class Group:
 
 
 def consume(
-    bootstrap: str, group: str, topic: str, name: str, stop: Flag, count: Any, result: Connection
+    bootstrap: str, group: str, topic: str, name: str, stop: Flag, count: Any, result: Connection[Any, Any]
 ) -> None:
     """One member of the group, until told to stop; sends how many records it had of each key."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the demo, which stops us
@@ -142,7 +152,8 @@ def consume(
                 seen[(message.key() or b"").decode()] += 1
             elif error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
                 raise KafkaException(error)
-        count.value = seen.total()
+        if seen or consumer.assignment():
+            count.value = seen.total()
         if seen and time.monotonic() - committed > COMMIT_EVERY_S:
             with suppress(KafkaException):
                 consumer.commit(asynchronous=True)
@@ -183,6 +194,7 @@ def run(
     """Publish all events and have them consumed; ``moved`` is told how many records are published and consumed."""
     traffic = Traffic()
     with Group(bootstrap, group, topic) as consumers:
+        consumers.wait_until_ready()
         watch = Watch(traffic, Cluster(bootstrap), group, consumers)
         watch.start()
         try:
