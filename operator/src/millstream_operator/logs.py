@@ -28,5 +28,7 @@ def configure(log_format: str, level: str) -> None:
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for noisy in ("kopf", "kafka", "aiohttp", "urllib3"):
+    for noisy in ("kopf", "aiohttp", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # Brokers that do not answer are said once, in conditions; the client would say it at every attempt.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)

@@ -1,0 +1,106 @@
+"""The chart, rendered: bad values are refused, rights are least, the operator takes what comes out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from millstream_harness.chart import VERSION
+from millstream_harness.kube import CommandFailed, run
+from millstream_harness.tools import require
+from millstream_operator.models import Cluster, decode
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts/millstream"
+
+
+def render(*settings: str) -> list[dict[str, Any]]:
+    helm = require("helm")
+    arguments = [argument for setting in settings for argument in ("--set", setting)]
+    text = run(helm, "template", "millstream", str(CHART), "-n", "ms", "--kube-version", "1.34", *arguments)
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def of_kind(documents: list[dict[str, Any]], kind: str, name: str | None = None) -> dict[str, Any]:
+    return next(d for d in documents if d["kind"] == kind and name in (None, d["metadata"]["name"]))
+
+
+def test_the_default_cluster_is_one_that_the_operator_takes() -> None:
+    rendered = of_kind(render("cluster.config.log\\.cleanup\\.policy=compact"), "Cluster")
+    cluster = decode(rendered)
+    assert isinstance(cluster, Cluster)
+    assert cluster.spec.config == {"log.cleanup.policy": "compact"}
+    assert cluster.spec.brokers.storage.deletion_policy == "Retain"
+    assert [d for d in render("cluster.enabled=false") if d["kind"] in ("Cluster", "Pod")] == []
+
+
+def test_versions_are_in_step() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (VERSION, VERSION)
+    operator = of_kind(render(), "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert operator["image"] == f"millstream/operator:{VERSION}"
+    assert f"--broker-image=millstream/broker:{VERSION}" in operator["args"]
+
+
+def test_pods_are_not_root_and_one_operator_at_a_time() -> None:
+    for document in render():
+        if document["kind"] not in ("Deployment", "Job", "Pod"):
+            continue
+        pod = document["spec"] if document["kind"] == "Pod" else document["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        for container in pod["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert of_kind(render(), "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_rights_are_least() -> None:
+    rules = of_kind(render(), "ClusterRole", "millstream-operator")["rules"]
+    granted = {
+        (group, kind): set(r["verbs"]) for r in rules for group in r["apiGroups"] for kind in r["resources"]
+    }
+    assert not any("*" in (*key, *verbs) for key, verbs in granted.items())
+    assert ("", "secrets") not in granted
+    assert (
+        "delete"
+        not in granted["", "persistentvolumeclaims"] | granted["", "pods"] | granted["apps", "statefulsets"]
+    )
+    (bind,) = [rule for rule in rules if "bind" in rule["verbs"]]
+    assert bind["resourceNames"] == ["millstream-spark"]
+
+
+def test_rights_end_with_the_watched_namespaces() -> None:
+    documents = render("operator.watchNamespaces={ms,flights}")
+    bindings = [
+        d for d in documents if d["kind"] == "RoleBinding" and d["metadata"]["name"] == "millstream-operator"
+    ]
+    assert [binding["metadata"]["namespace"] for binding in bindings] == ["ms", "flights"]
+    everywhere = [d["metadata"]["name"] for d in documents if d["kind"] == "ClusterRoleBinding"]
+    assert everywhere == ["millstream-operator-crds"]  # of the upgrade hook
+    args = of_kind(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert args[-2:] == ["--namespace=ms", "--namespace=flights"]
+
+
+def test_the_upgrade_hook_has_every_definition() -> None:
+    data = of_kind(render(), "ConfigMap")["data"]
+    assert data == {path.name: path.read_text() for path in (ROOT / "crds").glob("*.yaml")}
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("clusters.enabled=true", "additional properties 'clusters' not allowed"),
+        ("cluster.replicas=3", "additional properties 'replicas' not allowed"),
+        ("images.pullPolicy=Sometimes", "value must be one of 'Always', 'IfNotPresent', 'Never'"),
+        ("cluster.storage.size=big", "does not match pattern"),
+        ("cluster.name=Default", "does not match pattern"),
+        ("operator.watchNamespaces={elsewhere}", "is not in operator.watchNamespaces"),
+    ],
+)
+def test_bad_values(setting: str, words: str) -> None:
+    with pytest.raises(CommandFailed, match=re.escape(words)):
+        render(setting)
