@@ -56,6 +56,7 @@ async def _retain(broker: Broker) -> None:
 
 
 async def _checkpoint(broker: Broker) -> None:
+    await broker.open_missing()
     await asyncio.to_thread(broker.logs.checkpoint)
 
 

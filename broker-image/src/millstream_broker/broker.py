@@ -24,6 +24,7 @@ from typing import Any, cast
 from . import api, background
 from .config import BrokerConfig, ConfigError, Listener, Source, TopicConfig, parse_address, parse_listeners
 from .coordination import BrokerRecord, ClusterState, CoordinationError, PartitionRecord, TopicRecord
+from .coordination.embedded import FILE_NAME as COORDINATION
 from .coordination.embedded import EmbeddedCoordination
 from .groups.driver import GroupDriver
 from .groups.messages import GroupConfig
@@ -75,6 +76,10 @@ class Broker:
         self.max_fetch_bytes = config.integer("fetch.max.bytes")
         self.stats = Stats()
         self.partitions: dict[tuple[str, int], Partition] = {}
+        self.unopened: dict[tuple[str, int], str] = {}
+        """Partitions that should be here and are not, and why."""
+        self._lost: dict[tuple[str, int], uuid.UUID] = {}
+        """Those among them that are in a log directory which is offline, with their topics' ids."""
         self.logs = LogManager(self.log_dirs, config_of=self._log_config_of, files=FileCache(_open_files()))
         self.http = HttpServer(
             {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
@@ -103,6 +108,10 @@ class Broker:
         bound = [self._bind(listener) for listener in self.listeners]
         http_port = await self._start_http()
         self.logs.lock()
+        if (reason := self.logs.offline.get(self.log_dirs[0])) is not None:
+            raise StartError(
+                f"{reason} It is the first of log.dirs and has {COORDINATION}: nothing goes without."
+            )
         self.coordination = EmbeddedCoordination(self.log_dirs[0], self.logs.cluster_id)
         self.logs.identify(self.broker_id, self.coordination.cluster_id)
         found = await asyncio.to_thread(self.logs.start)
@@ -121,6 +130,8 @@ class Broker:
         self.groups = GroupDriver(_group_config(self.config), BrokerOffsetsTopic(self))
         self.metadata = Metadata(replace(self._wanted, topics={}))
         self._check_strays(found)
+        if self.logs.offline:
+            self._find_lost()
         await self.follow()
         self.groups.start()
         for work in background.work_of(self):
@@ -188,11 +199,17 @@ class Broker:
         """Raises ApiError UNKNOWN_TOPIC_OR_PARTITION."""
         partition = self.partitions.get((topic, index))
         if partition is None:
+            if (reason := self.unopened.get((topic, index))) is not None:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return partition
 
+    def is_offline(self, topic: str, index: int) -> bool:
+        partition = self.partitions.get((topic, index))
+        return (topic, index) in self.unopened if partition is None else partition.log.offline is not None
+
     def offline_partitions(self) -> int:
-        return sum(partition.log.offline is not None for partition in self.partitions.values())
+        return len(self.unopened) + sum(one.log.offline is not None for one in self.partitions.values())
 
     # Following coordination
 
@@ -200,7 +217,7 @@ class Broker:
         self._wanted = state
 
     async def follow(self) -> None:
-        """Return when this broker does what coordination's present state says; raises ApiError where it cannot."""
+        """Return when this broker does what coordination's present state says."""
         async with self._following:
             state = self._wanted
             before = self.metadata.state
@@ -216,13 +233,8 @@ class Broker:
                     or state.broker_configs is not before.broker_configs
                 ):
                     new += self._follow_topic(topic, state)
-            if new:
-                await asyncio.to_thread(self._open, new)
-                for topic, index in new:
-                    opened = cast(Any, self.logs.get(topic.name, index))
-                    self.partitions[topic.name, index] = Partition(
-                        topic, index, opened, self._topic_config(topic)
-                    )
+            self.unopened = {key: why for key, why in self.unopened.items() if key[0] in state.topics}
+            await self._bring_up(new)
             self.metadata = Metadata(state)
         if gone:
             self.groups.forget_topics({one.topic for one in gone} - state.topics.keys())
@@ -257,14 +269,55 @@ class Broker:
                 partition.configure(config)
         return new
 
-    def _open(self, new: list[tuple[TopicRecord, int]]) -> None:
-        """Open or create logs; in a thread. Raises ApiError."""
+    async def open_missing(self) -> None:
+        """Try again to open what could not be opened: there may be space now."""
+        async with self._following:
+            topics = self.metadata.topics
+            missing = [(topics[name], index) for name, index in self.unopened if name in topics]
+            await self._bring_up([one for one in missing if not self._is_lost(*one)])
+            for topic, index in missing:
+                if topic.name == OFFSETS_TOPIC and (topic.name, index) in self.partitions:
+                    self.groups.lead(index)
+
+    async def _bring_up(self, new: list[tuple[TopicRecord, int]]) -> None:
+        """Open or create the logs of these partitions; those where it fails are offline."""
+        failed = await asyncio.to_thread(self._open, new) if new else {}
+        for topic, index in new:
+            key = topic.name, index
+            if (reason := failed.get(key)) is not None:
+                if self.unopened.get(key) != reason:
+                    log.error("%s-%d is offline: %s", *key, reason)
+                self.unopened[key] = reason
+                continue
+            self.unopened.pop(key, None)
+            opened = cast(Any, self.logs.get(*key))
+            self.partitions[key] = Partition(topic, index, opened, self._topic_config(topic))
+
+    def _open(self, new: list[tuple[TopicRecord, int]]) -> dict[tuple[str, int], str]:
+        """In a thread; returns why which could not be opened."""
+        failed = {}
         for topic, index in new:
             try:
+                if self._is_lost(topic, index):
+                    raise LogDirError(
+                        f"its log directory is offline: {', '.join(map(str, self.logs.offline))}"
+                    )
                 opened = self.logs.get_or_create(topic.name, index, topic.topic_id)
             except LogDirError as error:
-                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
+                failed[topic.name, index] = str(error)
+                continue
             opened.config = log_config(self._topic_config(topic), self.config)
+        return failed
+
+    def _find_lost(self) -> None:
+        """Partitions that are not in the directories we have must be in those we have not: never made anew."""
+        for topic in self._wanted.topics.values():
+            for index, record in enumerate(topic.partitions):
+                if self.broker_id in record.replicas and self.logs.get(topic.name, index) is None:
+                    self._lost[topic.name, index] = topic.topic_id
+
+    def _is_lost(self, topic: TopicRecord, index: int) -> bool:
+        return self._lost.get((topic.name, index)) == topic.topic_id
 
     async def _finish_deletions(self, deleting: list[uuid.UUID]) -> None:
         await asyncio.to_thread(self.logs.remove_deleted)

@@ -99,6 +99,7 @@ class BrokerCollector:
             ("connections", "Connections that are open.", len(broker.server.connections)),
             ("topics", "Topics in the cluster.", len(broker.metadata.topics)),
             ("partitions", "Partitions on this broker.", len(broker.partitions)),
+            ("offline_log_directories", "Log directories that cannot be used.", len(broker.logs.offline)),
             ("offline_partitions", "Partitions whose log cannot be used.", broker.offline_partitions()),
         ):
             yield GaugeMetricFamily(f"millstream_{name}", text, value=value)

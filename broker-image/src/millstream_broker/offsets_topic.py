@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from time import time
 from typing import TYPE_CHECKING
 
-from .protocol.errors import ApiError
 from .topics import NewTopic, ensure_topic
 
 if TYPE_CHECKING:
@@ -51,8 +50,5 @@ class BrokerOffsetsTopic:
             await waiting
 
     def read_all(self, partition: int) -> Iterator[bytes]:
-        try:
-            log = self._broker.partition(OFFSETS_TOPIC, partition).log
-        except ApiError:
-            return iter(())
+        log = self._broker.partition(OFFSETS_TOPIC, partition).log
         return log.batches_from(log.log_start_offset)

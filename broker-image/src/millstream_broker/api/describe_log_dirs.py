@@ -34,11 +34,17 @@ def handle(
             topics = found[partition.log.directory.parent]
             described = DescribeLogDirsPartition(partition.index, partition.log.size, 0, False)
             topics.setdefault(partition.topic, []).append(described)
-    return DescribeLogDirsResponse(results=[_result(folder, topics) for folder, topics in found.items()])
+    return DescribeLogDirsResponse(
+        results=[_result(broker, folder, topics) for folder, topics in found.items()]
+    )
 
 
-def _result(folder: Path, topics: dict[str, list[DescribeLogDirsPartition]]) -> DescribeLogDirsResult:
+def _result(
+    broker: Broker, folder: Path, topics: dict[str, list[DescribeLogDirsPartition]]
+) -> DescribeLogDirsResult:
     described = [DescribeLogDirsTopic(name, partitions) for name, partitions in topics.items()]
+    if folder in broker.logs.offline:
+        return DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, str(folder), described)
     try:
         usage = shutil.disk_usage(folder)
     except OSError:

@@ -68,12 +68,12 @@ async def _create_then_answer(
     for name in sorted(missing):
         try:
             await create_topic(broker, NewTopic(name))
-        except ApiError as error:
-            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                failed[name] = error.code
         except CoordinationError as error:
             log.error("cannot create topic %s: %s", name, error)
             failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
+        except ApiError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                failed[name] = error.code
     return _answer(broker, context, request, asked, failed)
 
 
@@ -127,6 +127,8 @@ def _topic(broker: Broker, topic: TopicRecord) -> MetadataResponseTopic:
     for index, one in enumerate(topic.partitions):
         error = ErrorCode.NONE if one.leader in alive else ErrorCode.LEADER_NOT_AVAILABLE
         offline = [replica for replica in one.replicas if replica not in alive]
+        if broker.is_offline(topic.name, index):
+            offline.append(broker.broker_id)
         partitions.append(
             MetadataResponsePartition(
                 error, index, one.leader, one.leader_epoch, list(one.replicas), list(one.isr), offline

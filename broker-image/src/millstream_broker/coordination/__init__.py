@@ -19,12 +19,19 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..config import Listener
+from ..protocol.errors import ApiError, ErrorCode
 
 NO_LEADER = -1
 
 
-class CoordinationError(Exception):
-    """The coordinator cannot be used; the text says why, in one line."""
+class CoordinationError(ApiError):
+    """The coordinator cannot be used; the text says why, in one line. Clients are told so, too."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class Conflict(CoordinationError):

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -32,6 +33,8 @@ from pathlib import Path
 from typing import Any
 
 from . import BrokerRecord, ClusterState, Conflict, CoordinationError, PartitionRecord, TopicRecord
+
+log = logging.getLogger(__name__)
 
 FILE_NAME = "coordination.json"
 PRODUCER_ID_BLOCK = 1000
@@ -184,6 +187,7 @@ class EmbeddedCoordination:
                     _write, self._path, json.dumps(_as_json(changed), separators=(",", ":"))
                 )
             except OSError as error:
+                log.error("%s: cannot be written: %s", self._path, error.strerror)
                 raise CoordinationError(f"{self._path}: cannot be written: {error.strerror}") from None
             self._stored = changed
             self.changes(self.state())

@@ -57,6 +57,10 @@ class LogDirError(Exception):
     """A log directory that cannot be used; the message names it and says what to do."""
 
 
+class BrokenDirError(LogDirError):
+    """The disk is at fault, not the configuration: where there are other directories, they serve without this one."""
+
+
 @dataclass(slots=True)
 class LogDir:
     path: Path
@@ -94,6 +98,8 @@ class LogManager:
         self.defaults = defaults or LogConfig()
         self.config_of = config_of or (lambda topic: self.defaults)
         self.files = FileCache() if files is None else files
+        self.offline: dict[Path, str] = {}
+        """Directories that could not be used at the start, and why; no longer in ``dirs``."""
         self.topic_ids: dict[TopicPartition, uuid.UUID] = {}
         self._homes: dict[TopicPartition, LogDir] = {}
         self._deleting: list[Path] = []
@@ -101,14 +107,29 @@ class LogManager:
     # -- start and stop ---------------------------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Make and lock the directories, and read whose they are. LogDirError when one cannot be used. Blocking."""
-        for index, home in enumerate(self.dirs):
+        """Make and lock the directories, and read whose they are. Blocking.
+
+        A directory that the disk does not let us use is left out, as in Kafka. LogDirError when none is left, or one
+        is not ours.
+        """
+        for home in list(self.dirs):
             try:
                 self._lock(home)
+            except BrokenDirError as error:
+                self._leave_out(home, error)
             except LogDirError:
-                for locked in self.dirs[:index]:
-                    self._unlock(locked)
+                self.unlock()
                 raise
+
+    def _leave_out(self, home: LogDir, error: BrokenDirError) -> None:
+        self._unlock(home)
+        if len(self.dirs) == 1:
+            raise error
+        self.dirs.remove(home)
+        self.offline[home.path] = str(error)
+        logger.error(
+            "%s The other directories serve; partitions in this one are offline until a restart.", error
+        )
 
     def _lock(self, home: LogDir) -> None:
         path = home.path
@@ -116,7 +137,7 @@ class LogManager:
             path.mkdir(parents=True, exist_ok=True)
             fd = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise LogDirError(
+            raise BrokenDirError(
                 f"log.dirs: {path} cannot be used: {error.strerror}. Make it a directory that this user can write."
             ) from error
         try:
@@ -151,7 +172,9 @@ class LogManager:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise BrokenDirError(f"log.dirs: {path} cannot be read: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
             raise LogDirError(
                 f"{path} cannot be read: {error}. Restore it, or move {home.path} away."
             ) from error
@@ -190,17 +213,26 @@ class LogManager:
         """Open every log, in threads, verifying what has to be. The partitions found. Blocking."""
         boot = _boot_id()
         folders: list[tuple[LogDir, Path, TopicPartition]] = []
-        for home in self.dirs:
+        for home in list(self.dirs):
             marker = dict(_properties(_read_text(home.path / CLEAN_SHUTDOWN)))
             home.same_boot = bool(boot) and _read_text(home.path / BOOT_ID) == boot
             home.clean = bool(marker) and (home.same_boot or marker.get("synced") == "true")
-            folders += self._partition_folders(home)
+            try:
+                folders += list(self._partition_folders(home))
+            except OSError as error:
+                self._leave_out(home, _broken(home, error))
         points = {id(home): self._read_checkpoint(home, checkpoints.RECOVERY_POINTS) for home in self.dirs}
         starts = {id(home): self._read_checkpoint(home, checkpoints.LOG_START_OFFSETS) for home in self.dirs}
 
         cleaned = {id(home): self._read_checkpoint(home, checkpoints.CLEANER_OFFSETS) for home in self.dirs}
 
-        def load(home: LogDir, path: Path, key: TopicPartition) -> Log:
+        def load(home: LogDir, path: Path, key: TopicPartition) -> Log | OSError:
+            try:
+                return open_log(home, path, key)
+            except OSError as error:
+                return error
+
+        def open_log(home: LogDir, path: Path, key: TopicPartition) -> Log:
             log = Log.open(
                 path,
                 self.config_of(key[0]),
@@ -215,8 +247,14 @@ class LogManager:
 
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="open-log") as pool:
             opened = list(pool.map(lambda folder: load(*folder), folders))
+        for (home, path, _), log in zip(folders, opened, strict=True):
+            if isinstance(log, OSError) and home in self.dirs:
+                logger.error("%s: cannot be opened: %s", path, log.strerror or log)
+                self._leave_out(home, _broken(home, log))
         found = []
         for (home, path, key), log in zip(folders, opened, strict=True):
+            if isinstance(log, OSError) or home not in self.dirs:
+                continue
             if key in self._homes:
                 raise LogDirError(
                     f"{path} and {self._homes[key].logs[key].directory} hold the same partition. Move one away."
@@ -227,10 +265,14 @@ class LogManager:
             if topic_id is not None:
                 self.topic_ids[key] = topic_id
             found.append(Found(*key, topic_id))
-        for home in self.dirs:
-            self._write(home, BOOT_ID, boot)
-            (home.path / CLEAN_SHUTDOWN).unlink(missing_ok=True)
-            fsync_directory(str(home.path))
+        for home in list(self.dirs):
+            try:
+                if not home.same_boot:
+                    self._write(home, BOOT_ID, boot)
+                (home.path / CLEAN_SHUTDOWN).unlink(missing_ok=True)
+                fsync_directory(str(home.path))
+            except OSError as error:
+                raise _broken(home, error) from error
         return found
 
     def _partition_folders(self, home: LogDir) -> Iterator[tuple[LogDir, Path, TopicPartition]]:
@@ -301,20 +343,26 @@ class LogManager:
         home = self._homes.get(key)
         if home is not None:
             return home.logs[key]
-        home = min(self.dirs, key=lambda each: len(each.logs))
-        path = home.path / f"{topic}-{partition}"
-        try:
-            log = Log.open(path, self.config_of(topic), clean=True, files=self.files)
-            if topic_id is not None:
-                write_atomically(
-                    str(path / PARTITION_METADATA), _topic_id_text(topic_id).encode(), sync=False
-                )
-                self.topic_ids[key] = topic_id
-        except OSError as error:
-            raise LogDirError(f"{path} cannot be made: {error.strerror}") from error
-        home.logs[key] = log
-        self._homes[key] = home
-        return log
+        problems = []
+        for home in sorted(self.dirs, key=lambda each: len(each.logs)):
+            path = home.path / f"{topic}-{partition}"
+            is_new = not path.exists()
+            try:
+                log = Log.open(path, self.config_of(topic), clean=True, files=self.files)
+                if topic_id is not None:
+                    write_atomically(
+                        str(path / PARTITION_METADATA), _topic_id_text(topic_id).encode(), sync=False
+                    )
+                    self.topic_ids[key] = topic_id
+            except OSError as error:
+                problems.append(f"{path} cannot be made: {error.strerror}")
+                if is_new:  # or the next start would find a partition in two directories
+                    _remove_folder(path)
+                continue
+            home.logs[key] = log
+            self._homes[key] = home
+            return log
+        raise LogDirError("; ".join(problems))
 
     def delete(self, topic: str, partition: int) -> None:
         """Take a partition away: its folder is renamed now, and removed by :meth:`remove_deleted`."""
@@ -414,6 +462,10 @@ class LogManager:
                 f"log.dirs: {home.path / name} cannot be written: {error.strerror}. "
                 "Make the directory writable and leave it some space."
             ) from error
+
+
+def _broken(home: LogDir, error: OSError) -> BrokenDirError:
+    return BrokenDirError(f"log.dirs: {home.path} cannot be used: {error.strerror or error}.")
 
 
 def _shortened(topic: str, partition: int) -> str:
