@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ class Progress:
         self._ended = threading.Event()
         self._thread = InheritableThread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Progress:
         say(f"0 of {self._total:,} records")
         self._thread.start()
         return self

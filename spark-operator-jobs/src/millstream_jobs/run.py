@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,12 +32,12 @@ class BadRun(Exception):
     """RUN.json cannot be run as it is; the text is one line for its author."""
 
 
-class ValueFormat(StrEnum):
+class ValueFormat(Enum):
     JSON = "JSON"
     BINARY = "Binary"
 
 
-class OutputFormat(StrEnum):
+class OutputFormat(Enum):
     PARQUET = "Parquet"
 
 
@@ -146,7 +146,7 @@ def _check(run: Run, path: Path) -> None:
     if run.value.format is not ValueFormat.JSON and run.value.schema:
         raise BadRun(
             f"{path}: value.schema: {json.dumps(run.value.schema)} is not allowed with value.format"
-            f" {run.value.format}: only JSON has one"
+            f" {run.value.format.value}: only JSON has one"
         )
 
 
