@@ -156,8 +156,8 @@ ALLOWED = {
     "offsets": "at least one range",
     "topic": "a topic name: 1 to 249 letters, digits, dots, underscores and hyphens",
     "output.path": "an absolute path or a URI such as s3a://bucket/table",
-    "value.format": ", ".join(ValueFormat),
-    "output.format": ", ".join(OutputFormat),
+    "value.format": ", ".join(one.value for one in ValueFormat),
+    "output.format": ", ".join(one.value for one in OutputFormat),
 }
 
 
