@@ -8,16 +8,19 @@ the next call connects anew; what concerns one topic or group comes back as a ``
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
+import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import BrokerResponseError, IncompatibleBrokerVersion, KafkaError, RetriableError, for_code
+from kafka.net.compat import KafkaNetClient
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 CONNECT_TIMEOUT_S = 5.0
@@ -265,8 +268,19 @@ class KafkaAdmin:
                 return self._client
             if time.monotonic() < self._failed_until:
                 raise AdminError(self._failure)
+            # Said at once: kafka-python would try again until its timeout, and leave sockets behind.
+            if not _listens(self.bootstrap):
+                self._refuse_for_a_while()
+            # When the admin client's constructor fails, it leaves its network client with a thread and sockets.
+            networks: list[KafkaNetClient] = []
+
+            def network(**config: Any) -> KafkaNetClient:
+                networks.append(KafkaNetClient(**config))
+                return networks[-1]
+
             try:
                 self._client = KafkaAdminClient(
+                    kafka_client=network,
                     bootstrap_servers=self.bootstrap,
                     client_id=self._client_id,
                     bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
@@ -274,10 +288,16 @@ class KafkaAdmin:
                     reconnect_backoff_max_ms=1000,
                 )
             except (KafkaError, OSError, ValueError) as error:
-                self._failed_until = time.monotonic() + RETRY_AFTER_S
-                self._failure = f"no broker answers at {self.bootstrap}"
-                raise AdminError(self._failure) from error
+                for client in networks:
+                    client.close()
+                self._refuse_for_a_while(error)
+            assert self._client is not None
             return self._client
+
+    def _refuse_for_a_while(self, cause: Exception | None = None) -> NoReturn:
+        self._failed_until = time.monotonic() + RETRY_AFTER_S
+        self._failure = f"no broker answers at {self.bootstrap}"
+        raise AdminError(self._failure) from cause
 
     def _drop(self, client: KafkaAdminClient) -> None:
         with self._lock:
@@ -313,6 +333,16 @@ class AdminPool:
             admins, self._admins = self._admins, {}
         for admin in admins.values():
             admin.close()
+
+
+def _listens(bootstrap: str) -> bool:
+    """Does one of the addresses take a connection?"""
+    for address in bootstrap.split(","):
+        host, _, port = address.rpartition(":")
+        with contextlib.suppress(OSError, ValueError):
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+            return True
+    return False
 
 
 def _topic_state(topic: Mapping[str, Any], configs: Mapping[str, Any], size: int | None) -> TopicState:
