@@ -15,7 +15,12 @@ from millstream_harness.kafka import KafkaProcess
 
 # The tests start their members one after the other, so a new group need not wait three seconds for more of them;
 # kafka-python needs a moment, though: it may assign partitions before it has asked for the topic's metadata.
-CONFIG = {"group.initial.rebalance.delay.ms": "100", "offsets.topic.num.partitions": "5"}
+CONFIG = {
+    "group.initial.rebalance.delay.ms": "100",
+    "offsets.topic.num.partitions": "5",
+    # The records that the clients write are years old: not to be deleted for it in the middle of a test.
+    "log.retention.check.interval.ms": "86400000",
+}
 
 
 @pytest.fixture(scope="session")

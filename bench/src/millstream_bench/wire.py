@@ -16,6 +16,7 @@ import crc32c
 CLIENT_ID = b"bench"
 METADATA, PRODUCE = (3, 4), (0, 3)
 RETRY_S = 0.002
+NOT_YET = (3, 5, 6)  # UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER
 TIMEOUT_S = 60.0
 
 
@@ -100,6 +101,19 @@ def produce_error(response: bytes, topic: str) -> int:
     """The error code of the one partition in a Produce v3 response."""
     (code,) = struct.unpack_from(">h", response, 4 + 2 + len(topic.encode()) + 4 + 4)
     return int(code)
+
+
+def produce_until_taken(sock: socket.socket, request: bytes, topic: str) -> bytes:
+    """The response of a produce request, repeated while a new topic is not known everywhere yet."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        response = call(sock, request)
+        code = produce_error(response, topic)
+        if code == 0:
+            return response
+        if code not in NOT_YET or time.monotonic() > deadline:
+            raise RuntimeError(f"the broker answered a produce request with error {code}")
+        time.sleep(RETRY_S)
 
 
 def first_acknowledgement(

@@ -49,7 +49,7 @@ def open_loop(bootstrap: str, topic: str, per_second: int, seconds: float) -> ar
     gc.disable()  # the client's own pauses are not the broker's
     try:
         with wire.connect(bootstrap) as sock:
-            size = len(wire.call(sock, request)) + 8
+            size = len(wire.produce_until_taken(sock, request, topic)) + 8
             sock.setblocking(False)
             sent = received = 0
             begun = time.perf_counter()

@@ -31,9 +31,7 @@ def pipelined(
     """
     request = wire.produce_request(topic, wire.record_batch(VALUE) if batch is None else batch)
     with wire.connect(bootstrap) as sock:
-        first = wire.call(sock, request)
-        if code := wire.produce_error(first, topic):
-            raise RuntimeError(f"the broker answered a produce request with error {code}")
+        first = wire.produce_until_taken(sock, request, topic)
         size = len(first) + 8
         left, pending, received = count, 0, 0
         last = b""
