@@ -84,9 +84,7 @@ def test_a_thousand_connections_that_never_speak(start_broker: StartBroker) -> N
     warm_up(broker, "quiet")
     before, files = resident_mb(broker.pid), open_files(broker.pid)
     with connections(broker, 1000):
-        eventually(
-            lambda: open_files(broker.pid), lambda count: count >= files + 990, "connections accepted"
-        )
+        eventually(lambda: open_files(broker.pid), lambda count: count >= files + 990, "connections accepted")
         ask(broker)
         assert told("1000 silent connections", broker, before) < 10
         used = cpu_s(broker.pid)

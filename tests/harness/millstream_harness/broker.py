@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 # Below what the system hands out for port 0 and for outgoing connections, as a restarted broker must get its own again.
 FIXED_PORTS = range(18_000, 30_000)
@@ -64,7 +65,7 @@ class BrokerProcess:
         assert self.process is not None
         return self.process.pid
 
-    def start(self) -> BrokerProcess:
+    def start(self) -> Self:
         """Start it and wait for its ready line; raises RuntimeError with its output when it ends before."""
         self.folder.mkdir(parents=True, exist_ok=True)
         begun = self.output.stat().st_size if self.output.exists() else 0
@@ -83,7 +84,7 @@ class BrokerProcess:
         self.kill()
         raise RuntimeError(f"the broker was not ready in {START_TIMEOUT_S} s:\n{said}")
 
-    def keep_port(self) -> BrokerProcess:
+    def keep_port(self) -> Self:
         """Before the first start: listen on one port, across restarts, so that clients find it again."""
         self.config["listeners"] = f"PLAINTEXT://127.0.0.1:{fixed_port()}"
         return self
@@ -109,7 +110,7 @@ class BrokerProcess:
             process.wait()
             raise
 
-    def restart(self) -> BrokerProcess:
+    def restart(self) -> Self:
         self.stop()
         return self.start()
 
@@ -117,7 +118,7 @@ class BrokerProcess:
         """All it has printed so far."""
         return self.output.read_text(errors="replace")
 
-    def __enter__(self) -> BrokerProcess:
+    def __enter__(self) -> Self:
         return self if self.process else self.start()
 
     def __exit__(self, *_: object) -> None:
