@@ -81,8 +81,18 @@ def test_the_document_is_written_between_its_markers() -> None:
     assert "|  | broker CPU, s | 2 | 3 | 0.67 | ≤ 0.5× | no |" in after
     assert "| CPU a GB, s | 1 | floor: 0.8 | 1.25 | ≤ 1.5× | yes |" in after
     assert document.update(after, results()) == after
+    assert "![performance/rates.png](performance/rates.png)" in document.update(
+        before, results(), ["performance/rates.png"]
+    )
     with pytest.raises(ValueError, match="bench:begin"):
         document.update("# nothing", results())
+
+
+def test_the_document_and_its_plots_are_written_together(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    page.write_text(f"{document.BEGIN}{document.END}")
+    run.write_document(results(), page, tmp_path / "performance")
+    assert page.read_text().count("](performance/") == 4
 
 
 def test_plots_are_drawn_of_what_there_is(tmp_path: Path) -> None:

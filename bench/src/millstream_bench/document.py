@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from millstream_bench.figures import Figure, median, number
 from millstream_bench.results import Results
 from millstream_bench.workload import Workload
@@ -39,34 +41,42 @@ def _row(workload: Workload, figure: Figure, values: dict[str, list[float]]) -> 
         f"{figure.name}, {figure.unit}",
         number(ours),
         other,
-        f"{ours / theirs:.2f}" if theirs else "",
+        f"{ours / theirs:.2f}" if theirs and theirs > 0 else "",
         figure.goal,
         VERDICTS[figure.met(ours, theirs)],
     )
 
 
+def all_rows(results: Results) -> list[tuple[str, ...]]:
+    """The rows of all workloads; a title stands in the first of its rows only."""
+    found = []
+    for workload in WORKLOADS:
+        for place, row in enumerate(rows(workload, results)):
+            found.append(row if place == 0 else ("", *row[1:]))
+    return found
+
+
 def table(results: Results) -> str:
     lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|---:|---:|---:|---|---|"]
-    for workload in WORKLOADS:
-        title = ""
-        for row in rows(workload, results):
-            lines.append(f"| {' | '.join(('' if row[0] == title else row[0], *row[1:]))} |")
-            title = row[0]
+    lines += [f"| {' | '.join(row)} |" for row in all_rows(results)]
     return "\n".join(lines)
 
 
 def setting(results: Results) -> str:
     facts = results.machine
+    scale = "" if results.scale == 1 else f" at {results.scale:g} of the full size"
+    rounds = "One round" if results.rounds == 1 else f"Medians of {results.rounds} rounds"
     return (
-        f"Medians of {results.rounds} rounds on {facts.get('processor', '?')}, {facts.get('memory', '?')}, "
+        f"{rounds}{scale} on {facts.get('processor', '?')}, {facts.get('memory', '?')}, "
         f"{facts.get('kernel', '?')}, Python {facts.get('python', '?')}, {facts.get('java', '?')}."
     )
 
 
-def update(text: str, results: Results) -> str:
+def update(text: str, results: Results, plots: Sequence[str] = ()) -> str:
     """The document with what stands between the markers replaced; ValueError where one is missing."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"the document has no {BEGIN} … {END}")
-    return f"{before}{BEGIN}\n{setting(results)}\n\n{table(results)}\n{END}{after}"
+    written = [setting(results), table(results), *(f"![{plot}]({plot})" for plot in plots)]
+    return f"{before}{BEGIN}\n" + "\n\n".join(written) + f"\n{END}{after}"

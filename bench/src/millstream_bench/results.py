@@ -1,6 +1,6 @@
 """The file of results: every round's numbers, and the machine they were taken on.
 
-{"machine": {…}, "rounds": 5,
+{"machine": {…}, "rounds": 5, "scale": 1.0,
  "workloads": {"producer-200b": {"rate": {"millstream": [507614.2, …], "kafka": [271003.5, …]}, …}, …}}
 """
 
@@ -19,6 +19,7 @@ Values = dict[str, list[float]]
 class Results(msgspec.Struct):
     machine: dict[str, str]
     rounds: int = 0
+    scale: float = 1.0
     workloads: dict[str, dict[str, Values]] = {}
 
     def add(self, workload: str, peer: str, numbers: dict[str, float]) -> None:
@@ -49,7 +50,7 @@ def machine() -> dict[str, str]:
     return {
         "processor": f"{os.cpu_count()} × {model}",
         "memory": f"{memory / 2**20:.0f} GiB",
-        "kernel": f"{platform.system()} {platform.release()}",
+        "kernel": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": platform.python_version(),
         "java": java.splitlines()[0].replace('"', "") if java else "none",
     }

@@ -28,6 +28,8 @@ DOCUMENT = ROOT / "docs" / "performance.md"
 PLOTS = ROOT / "docs" / "performance"
 COMMITTED = ROOT / "bench" / "results.json"
 
+WIDTH = 150  # of the table where the output is not a terminal
+
 console = Console(stderr=True)
 
 
@@ -47,6 +49,7 @@ class Progress:
             f"[{self.done:3}/{self.total}] {minutes:5.1f} min  {workload:20} {peer:10} {said}",
             markup=False,
             highlight=False,
+            soft_wrap=True,
         )
 
 
@@ -54,7 +57,7 @@ def measure(workloads: Sequence[Workload], rounds: int, scale: float, output: Pa
     """All rounds; the results are saved after each, so that what has been measured is not lost."""
     shared = [workload for workload in workloads if not workload.own]
     own = [workload for workload in workloads if workload.own]
-    results = Results(machine=machine())
+    results = Results(machine=machine(), scale=scale)
     progress = Progress(rounds * sum(len(workload.contenders) for workload in workloads))
     for turn in range(rounds):
         for contender in in_turn(("millstream", "kafka"), turn):
@@ -91,15 +94,15 @@ def show(results: Results) -> None:
     table = Table(title=f"Medians of {results.rounds} rounds")
     for heading in document.HEADINGS:
         table.add_column(heading)
-    for workload in WORKLOADS:
-        for row in document.rows(workload, results):
-            table.add_row(*row)
-    Console().print(table)
+    for row in document.all_rows(results):
+        table.add_row(*row)
+    Console(width=max(WIDTH, console.width)).print(table)
 
 
 def write_document(results: Results, path: Path, plot_folder: Path) -> None:
-    plots.draw(results, plot_folder)
-    path.write_text(document.update(path.read_text(), results))
+    drawn = plots.draw(results, plot_folder)
+    names = [str(plot.relative_to(path.parent)) for plot in drawn]
+    path.write_text(document.update(path.read_text(), results, names))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
