@@ -168,6 +168,25 @@ def test_one_cluster_may_be_mirrored_under_a_prefix(west: BrokerProcess, start_m
     assert sorted(names) == sorted([topic, f"loop.{topic}"])
 
 
+def test_mirrors_in_both_directions_do_not_go_in_circles(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic = unique("circle")
+    create(west, topic)
+    produce(west, topic, range(100))
+    there = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=topic)
+    arrived(east, topic, [100])
+    back = start_mirror({"east": east.bootstrap}, west.bootstrap, topics={"include": [topic]}, name=topic)
+    message = f"topic {topic}: left out: it is mirrored from the target already"
+    eventually(
+        back.status, lambda status: status["sources"][0]["lastError"] == message, "the circle to be seen"
+    )
+    produce(west, topic, range(100, 110))
+    arrived(east, topic, [110])
+    arrived(west, topic, [110])
+    assert there.status()["sources"][0]["lastError"] == ""
+
+
 def test_port_in_use(west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror) -> None:
     taken = west.http.removeprefix("http://")
     with pytest.raises(

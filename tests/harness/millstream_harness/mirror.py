@@ -183,7 +183,8 @@ def arrived(broker: Peer, topic: str, counts: list[int], seconds: float = 60) ->
         if found is None or len(found.partitions) != len(counts):
             return []
         partitions = [TopicPartition(topic, number) for number in range(len(counts))]
-        offsets = admin(broker).list_offsets({each: OffsetSpec.latest() for each in partitions})
+        spec: Any = OffsetSpec
+        offsets = admin(broker).list_offsets({each: spec.latest() for each in partitions})
         return [offsets[each].result(20).offset for each in partitions]
 
     def enough(now: list[int]) -> bool:

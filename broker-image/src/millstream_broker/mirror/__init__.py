@@ -24,10 +24,9 @@ What is not covered: a source topic with cleanup.policy=compact that is compacte
 that numbers can no longer be matched to offsets, or a target that lost acknowledged records. Both are noticed, logged
 and counted; the lane then goes on from its progress under a new epoch, which may repeat records, never lose them.
 
-    main.py      command line             source.py   one source: its group membership, topics, lanes, pumps
-    config.py    the configuration file   lanes.py    opening lanes, and finding where one stands after a failure
-    worker.py    all sources, HTTP        lane.py     a lane: numbers in flight and acknowledged (no I/O)
-    member.py    group membership         rewrite.py  batches as fetched → batches to produce (no I/O)
-    topics.py    topics in the target     progress.py what is committed, and how
-    stats.py     counters, /status and /metrics
+    main.py     command line; config.py what it reads    flow.py      moves records, with many requests on the way
+    worker.py   all sources side by side; HTTP           lane.py      numbers sent and acknowledged (no I/O)
+    source.py   one source: topics, lanes, progress      lanes.py     opens lanes, finds where they stand after failures
+    member.py   group membership                         rewrite.py   batches fetched → batches to produce (no I/O)
+    topics.py   topics in the target; loops.py circles   progress.py  what is committed; stats.py what is shown
 """

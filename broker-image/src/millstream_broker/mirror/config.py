@@ -20,6 +20,7 @@ from typing import Any
 
 from ..client import parse_bootstrap
 
+GROUP_PREFIX = "millstream-mirror."
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,63}")
 _INTERNAL = re.compile(r"__.*")
 
@@ -53,7 +54,7 @@ class MirrorConfig:
 
     def group_of(self, source: Source) -> str:
         """The consumer group in the target that shares the source's partitions and holds their progress."""
-        return f"millstream-mirror.{self.name}.{source.name}"
+        return f"{GROUP_PREFIX}{self.name}.{source.name}"
 
     def target_topic(self, source: Source, topic: str) -> str:
         return topic if self.naming is Naming.SAME else f"{source.name}.{topic}"

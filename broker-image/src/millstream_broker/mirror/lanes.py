@@ -71,7 +71,9 @@ class LaneKeeper:
                 )
                 new.append(name)
         lanes += await self._begin(new, cluster_id)
-        ends = await _gather(_offset_at(self._at_source, lane.topic, lane.partition, LATEST) for lane in lanes)
+        ends = await _gather(
+            _offset_at(self._at_source, lane.topic, lane.partition, LATEST) for lane in lanes
+        )
         for lane, end in zip(lanes, ends, strict=True):
             lane.saw(end)
             if lane.suspicious:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -23,6 +26,26 @@ class Counters:
     """Times a lane went on under a new epoch, so that records may be in the target twice."""
     failures: int = 0
     commits: int = 0
+
+
+@dataclass(slots=True)
+class Reachability:
+    """Whether a source answers; says each change in the log once."""
+
+    name: str
+    bootstrap: str
+    reachable: bool = False
+    error: str = ""
+
+    def lost(self, error: Exception) -> None:
+        if self.reachable or not self.error:
+            logger.warning("source %s: %s", self.name, error)
+        self.reachable, self.error = False, str(error)
+
+    def found(self) -> None:
+        if not self.reachable:
+            logger.info("source %s: reached at %s", self.name, self.bootstrap)
+        self.reachable, self.error = True, ""
 
 
 @dataclass(frozen=True, slots=True)
