@@ -86,7 +86,13 @@ def latencies(results: Results, path: Path) -> Path | None:
         panel.set_title(workload.title.split(", ", 1)[1].replace(", acks=1", ""), fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0][0].set_ylabel("ms until acknowledged")
-    panels[0][-1].legend(fontsize=8, frameon=False)
+    figure.legend(
+        *panels[0][0].get_legend_handles_labels(),
+        loc="outside lower right",
+        ncols=2,
+        fontsize=8,
+        frameon=False,
+    )
     return _save(figure, path)
 
 
