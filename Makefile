@@ -66,8 +66,9 @@ $(KAFKA_JARS)/.complete: bench/kafka/pom.xml
 SPARK_JARS := .jars/spark
 
 jars:
-	@if command -v mvn >/dev/null; then $(MAKE) -s --no-print-directory $(SPARK_JARS)/.complete; \
-	else echo 'jars: Maven is not installed; Spark will fetch its Kafka source itself (spark.jars.packages)'; fi
+	@if [ $(SPARK_JARS)/.complete -nt spark-operator-jobs/pom.xml ]; then :; \
+	elif mvn -v >/dev/null 2>&1; then $(MAKE) -s --no-print-directory $(SPARK_JARS)/.complete; \
+	else echo 'jars: no Maven with Java 17: Spark will fetch its Kafka source itself (spark.jars.packages)'; fi
 
 $(SPARK_JARS)/.complete: spark-operator-jobs/pom.xml
 	@echo "jars: fetching Spark's Kafka source into $(SPARK_JARS)"

@@ -124,7 +124,7 @@ def _draw_run(lag: Any, rates: Any, traffic: Traffic) -> None:
     rates.set_ylim(bottom=0, top=max(*published, *consumed, 1) * 1.25)
     rates.xaxis.set_major_locator(MaxNLocator(integer=True))
     rates.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f} s"))
-    rates.set_xlim(0, seconds[-1] or 1)
+    rates.set_xlim(0, traffic.consume_s + 1)
 
 
 def rate(samples: list[Sample], what: str, window_s: float = 1.0) -> list[float]:

@@ -1,26 +1,21 @@
-"""A group of two waits for the flights, which are then published; watching how far both are.
-
-A consumer counts a record and then commits its offset, before it may be given away: so however partitions move
-between the two, a record is counted once.
-"""
+"""Publishing the flights while a group of two waits for them and consumes them; watching how far both are."""
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
+import json
+import subprocess
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event as Flag
-from threading import Event as ThreadEvent
+from pathlib import Path
+from threading import Event as Flag
 from threading import Thread
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from flights import Event
 from millstream.connection import Cluster
@@ -28,11 +23,8 @@ from millstream.errors import MillstreamError
 from millstream.groups import describe_group
 
 CONSUMERS = 2
-COMMIT_EVERY_S = 0.25
 SAMPLE_EVERY_S = 0.25
 IDLE_TIMEOUT_S = 60.0
-NOT_READY = -1
-PROCESSES = multiprocessing.get_context("spawn")
 
 
 class Sample(NamedTuple):
@@ -69,98 +61,74 @@ class Traffic:
     consume_s: float = 0.0
 
 
+class Member:
+    """A consumer of the group, which is a process: `consumer.py`."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, name: str) -> None:
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("consumer.py")),
+            bootstrap,
+            group,
+            topic,
+            name,
+        ]
+        # In a session of its own: Ctrl-C is for the demo, which then closes its stdin.
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self.seen: Counter[str] | None = None  # until it has its partitions
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.seen = Counter(json.loads(line))
+
+    def stop(self) -> None:
+        """Have it commit and leave the group, and wait until it has."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(IDLE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self._reader.join()
+
+
 class Group:
-    """Consumers as processes of their own; leaving the block ends them, whatever happened in it."""
+    """The consumers; leaving the block stops them, whatever happened in it."""
 
     def __init__(self, bootstrap: str, group: str, topic: str) -> None:
-        self._stop = PROCESSES.Event()
-        self._members: list[tuple[BaseProcess, Connection[Any, Any]]] = []
-        self._counts: list[Any] = [PROCESSES.Value("q", NOT_READY) for _ in range(CONSUMERS)]
-        for number, count in enumerate(self._counts, start=1):
-            ours, theirs = PROCESSES.Pipe(duplex=False)
-            arguments = (bootstrap, group, topic, f"{group}-{number}", self._stop, count, theirs)
-            process = PROCESSES.Process(target=consume, args=arguments, daemon=True)
-            self._members.append((process, ours))
-
-    def __enter__(self) -> Group:
-        for process, _ in self._members:
-            process.start()
-        return self
+        self._members = [
+            Member(bootstrap, group, topic, f"{group}-{number + 1}") for number in range(CONSUMERS)
+        ]
 
     @property
-    def count(self) -> int:
-        """Records that all of them have counted so far."""
-        return sum(max(count.value, 0) for count in self._counts)
+    def seen(self) -> Counter[str]:
+        """How many records of each key all of them have counted so far."""
+        return sum((member.seen or Counter() for member in self._members), Counter())
 
     def wait_until_ready(self) -> None:
         """Until each of them has its partitions."""
         deadline = time.monotonic() + IDLE_TIMEOUT_S
-        while any(count.value == NOT_READY for count in self._counts):
+        while any(member.seen is None for member in self._members):
             self.check()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the consumers got no partitions within {IDLE_TIMEOUT_S:.0f} s")
             time.sleep(0.02)
 
     def check(self) -> None:
-        if any(process.exitcode for process, _ in self._members):
+        if any(member.process.poll() for member in self._members):
             raise RuntimeError("a consumer failed; what it said is above")
 
-    def stop(self) -> Counter[str]:
-        """Have them commit and leave the group; what they counted by key."""
-        self._stop.set()
-        total: Counter[str] = Counter()
-        for process, pipe in self._members:
-            if pipe.poll(IDLE_TIMEOUT_S):
-                total += pipe.recv()
-            process.join(IDLE_TIMEOUT_S)
-        return total
+    def __enter__(self) -> Group:
+        return self
 
     def __exit__(self, *error: object) -> None:
-        for process, _ in self._members:
-            if process.is_alive():
-                process.kill()
-            process.join()
-
-
-def consume(
-    bootstrap: str, group: str, topic: str, name: str, stop: Flag, count: Any, result: Connection[Any, Any]
-) -> None:
-    """One member of the group, until told to stop; sends how many records it had of each key."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the demo, which stops us
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "client.id": name,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "log_level": 0,
-        }
-    )
-    seen: Counter[str] = Counter()
-
-    def commit(consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        with suppress(KafkaException):  # nothing to commit yet
-            consumer.commit(asynchronous=False)
-
-    consumer.subscribe([topic], on_revoke=commit)
-    committed = time.monotonic()
-    while not stop.is_set():
-        messages = consumer.consume(2000, timeout=0.1)
-        for message in messages:
-            if (error := message.error()) is None:
-                seen[(message.key() or b"").decode()] += 1
-            elif error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
-                raise KafkaException(error)
-        if seen or consumer.assignment():
-            count.value = seen.total()
-        if seen and time.monotonic() - committed > COMMIT_EVERY_S:
-            with suppress(KafkaException):
-                consumer.commit(asynchronous=True)
-            committed = time.monotonic()
-    commit(consumer, [])
-    consumer.close()
-    result.send(seen)
+        for member in self._members:
+            member.stop()
 
 
 class Watch(Thread):
@@ -170,7 +138,7 @@ class Watch(Thread):
         super().__init__(daemon=True)
         self._traffic, self._cluster, self._group, self._consumers = traffic, cluster, group, consumers
         self._begun = time.monotonic()
-        self._ended = ThreadEvent()
+        self._ended = Flag()
 
     @property
     def seconds(self) -> float:
@@ -178,10 +146,11 @@ class Watch(Thread):
 
     def run(self) -> None:
         while not self._ended.wait(SAMPLE_EVERY_S):
-            with suppress(MillstreamError):  # the group is not there yet, or a request was late
+            with suppress(MillstreamError):  # a request was late
                 lag = describe_group(self._cluster, self._group).lag
                 published = self._traffic.published.total()
-                self._traffic.samples.append(Sample(self.seconds, published, self._consumers.count, lag))
+                sample = Sample(self.seconds, published, self._consumers.seen.total(), lag)
+                self._traffic.samples.append(sample)
 
     def end(self) -> None:
         self._ended.set()
@@ -199,15 +168,19 @@ def run(
         watch.start()
         try:
             publish(
-                bootstrap, topic, events, traffic, lambda: moved(traffic.published.total(), consumers.count)
+                bootstrap,
+                topic,
+                events,
+                traffic,
+                lambda: moved(traffic.published.total(), consumers.seen.total()),
             )
             traffic.publish_s = watch.seconds
             wait_for_consumers(consumers, traffic, moved)
             traffic.consume_s = watch.seconds
-            traffic.consumed = consumers.stop()
-            time.sleep(2 * SAMPLE_EVERY_S)  # the last samples: all is committed, no lag
+            time.sleep(4 * SAMPLE_EVERY_S)  # the last samples: all is committed, no lag
         finally:
             watch.end()
+    traffic.consumed = consumers.seen
     return traffic
 
 
@@ -247,7 +220,7 @@ def publish(
 def wait_for_consumers(consumers: Group, traffic: Traffic, moved: Callable[[int, int], None]) -> None:
     """Until they have counted as many records as are published; TimeoutError when they get no further."""
     published, before, since = traffic.published.total(), -1, time.monotonic()
-    while (count := consumers.count) < published:
+    while (count := consumers.seen.total()) < published:
         consumers.check()
         moved(published, count)
         if count != before:
@@ -255,4 +228,4 @@ def wait_for_consumers(consumers: Group, traffic: Traffic, moved: Callable[[int,
         elif time.monotonic() - since > IDLE_TIMEOUT_S:
             raise TimeoutError(f"the consumers stopped at {count:,} of {published:,} records")
         time.sleep(0.05)
-    moved(published, consumers.count)
+    moved(published, count)
