@@ -140,9 +140,13 @@ class Log:
     @property
     def unflushed_bytes(self) -> int:
         """At most this much would have to be written by :meth:`flush`."""
+        return sum(segment.size for segment in self.unflushed_segments)
+
+    @property
+    def unflushed_segments(self) -> list[Segment]:
         if self.flushed_offset >= self.log_end_offset:
-            return 0
-        return sum(segment.size for segment in self._segments.from_offset(self.flushed_offset))
+            return []
+        return self._segments.from_offset(self.flushed_offset)
 
     # -- appending --------------------------------------------------------------------------------------------
 

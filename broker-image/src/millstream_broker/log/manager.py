@@ -49,7 +49,8 @@ META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _DELETED_FOLDER = re.compile(r".+\.[0-9a-f]{32}-delete")
-_SYNC_AT_CLOSE_BYTES = 64 << 20  # a clean stop fsyncs when no more than this is unwritten
+_SYNC_AT_CLOSE_BYTES = 64 << 20  # a clean stop fsyncs when no more than this is unwritten,
+_SYNC_AT_CLOSE_SEGMENTS = 500  # in no more segments than this
 _THREADS = 4
 
 
@@ -296,7 +297,8 @@ class LogManager:
 
     def close(self, *, sync_limit: int = _SYNC_AT_CLOSE_BYTES) -> None:
         """Close every log and leave the marker of a clean stop. Blocking."""
-        synced = sum(log.unflushed_bytes for log in self) <= sync_limit
+        unflushed = [segment.size for log in self for segment in log.unflushed_segments]
+        synced = sum(unflushed) <= sync_limit and len(unflushed) <= _SYNC_AT_CLOSE_SEGMENTS
 
         def close(log: Log) -> bool:
             try:
