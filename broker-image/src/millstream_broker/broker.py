@@ -237,7 +237,7 @@ class Broker:
             await self._bring_up(new)
             self.metadata = Metadata(state)
         if gone:
-            self.groups.forget_topics({one.topic for one in gone} - state.topics.keys())
+            self.groups.forget_topics({one.topic for one in gone})
         if gone or state.deleting:
             self._spawn(self._finish_deletions(list(state.deleting)))
 

@@ -355,7 +355,9 @@ def test_members_are_restored_and_have_a_session_to_be_heard_of() -> None:
 def test_while_loading() -> None:
     machine = Machine()
     coordinator = machine.coordinator
-    coordinator.begin_load(coordinator.partition_of("g"))
+    assert not coordinator.begin_load(coordinator.partition_of("g")), "it is loaded"
+    coordinator.unload(coordinator.partition_of("g"))
+    assert coordinator.begin_load(coordinator.partition_of("g"))
     assert machine.join().joined.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert machine.sync("m", 1).synced.error is ErrorCode.REBALANCE_IN_PROGRESS
     assert machine.heartbeat("m", 1) is NONE, "answered blindly: the member must not leave for nothing"

@@ -17,6 +17,7 @@ from millstream_broker.client import BrokerError, ClusterClient
 from millstream_broker.protocol import (
     create_topics,
     delete_groups,
+    delete_topics,
     describe_groups,
     find_coordinator,
     heartbeat,
@@ -197,6 +198,27 @@ def poll(consumers: list[Any], seen: set[int]) -> int:
         if message is not None and not message.error():
             seen.add(int(message.value()))
     return len(seen)
+
+
+async def test_topic_made_anew_does_not_start_at_old_offsets(cluster: ClusterClient) -> None:
+    topic, group = unique("anew"), unique("anew")
+    await create(cluster, topic)
+    await cluster.coordinator(group)
+    position = offset_commit.OffsetCommitRequestPartition(0, 42, 0, "")
+    request = offset_commit.OffsetCommitRequest(
+        group, topics=[offset_commit.OffsetCommitRequestTopic(topic, [position])]
+    )
+    await cluster.call_coordinator(group, offset_commit.API, request)
+    assert await committed(cluster, group, topic) == 42
+    deletion = delete_topics.DeleteTopicsRequest(
+        [delete_topics.DeleteTopicState(name=topic)], [topic], timeout_ms=10_000
+    )
+    await cluster.call_controller(delete_topics.API, deletion)
+    await create(cluster, topic)
+    deadline = asyncio.get_running_loop().time() + 20
+    while await committed(cluster, group, topic) != -1:
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.01)
 
 
 def settle(consumers: list[Any], accept: Callable[[list[set[int]]], bool]) -> set[int]:

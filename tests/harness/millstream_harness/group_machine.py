@@ -59,7 +59,7 @@ class Call:
 class Machine:
     """Drives a coordinator. Stores succeed at once unless ``hold`` is set; then ``release`` lets the oldest go."""
 
-    def __init__(self, config: GroupConfig | None = None) -> None:
+    def __init__(self, config: GroupConfig | None = None, *, empty: bool = True) -> None:
         self.config = config or GroupConfig(group_initial_rebalance_delay_ms=0)
         ids = itertools.count(1)
         self.coordinator = GroupCoordinator(self.config, lambda: f"id{next(ids)}")
@@ -69,9 +69,10 @@ class Machine:
         self.held: list[Store] = []
         self.log: list[Store] = []
         self.calls: list[Call] = []
-        for partition in range(self.config.offsets_topic_num_partitions):
-            self.coordinator.loaded(partition, [])
-        self.wait(0)
+        if empty:
+            for partition in range(self.config.offsets_topic_num_partitions):
+                self.coordinator.loaded(partition, [])
+            self.wait(0)
 
     def wait(self, milliseconds: int) -> None:
         """Time passes, stopping at every deadline on the way as a timer would."""
@@ -106,15 +107,15 @@ class Machine:
 
     def reloaded(self) -> Machine:
         """A coordinator that starts anew from what is stored."""
-        fresh = Machine(self.config)
+        fresh = Machine(self.config, empty=False)
         fresh.now, fresh.log = self.now, self.log
         fresh.coordinator.advance(self.now, START + self.now)
         by_partition: dict[int, list[Group]] = {}
         for group in self.stored_groups():
             by_partition.setdefault(fresh.coordinator.partition_of(group.group_id), []).append(group)
-        for partition, groups in by_partition.items():
+        for partition in range(self.config.offsets_topic_num_partitions):
             fresh.coordinator.begin_load(partition)
-            fresh.coordinator.loaded(partition, groups)
+            fresh.coordinator.loaded(partition, by_partition.get(partition, []))
         return fresh
 
     def stored_groups(self) -> list[Group]:

@@ -63,11 +63,17 @@ class GroupCoordinator(Membership):
 
     # ---- partitions of __consumer_offsets
 
-    def begin_load(self, partition: int) -> None:
+    def begin_load(self, partition: int) -> bool:
+        """False where there is nothing to do, as it is loaded already."""
+        if partition in self._active:
+            return False
         self._loading.add(partition)
+        return True
 
     def loaded(self, partition: int, groups: Iterable[Group]) -> None:
         """All that the partition's log says; members have a whole session to be heard of again."""
+        if partition in self._active:
+            return  # loaded twice at once: what has happened since the first time counts
         for group in groups:
             self.groups[group.group_id] = group
             for member in group.members.values():

@@ -81,7 +81,8 @@ class GroupDriver:
 
     def lead(self, partition: int) -> None:
         """This broker leads the partition of __consumer_offsets from now on: load its groups."""
-        self._coordinator.begin_load(partition)
+        if not self._coordinator.begin_load(partition):
+            return
         task = asyncio.create_task(self._load(partition))
         self._loads.add(task)
         task.add_done_callback(self._loads.discard)
