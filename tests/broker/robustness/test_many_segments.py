@@ -1,0 +1,97 @@
+"""A partition of 20,000 segments: open files stay bounded, a restart is quick, memory is small.
+
+Prints what it measured (`pytest -s`); docs/limits.md has the figures. `MILLSTREAM_SEGMENTS` asks for more.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from millstream_broker.log.batch import build_batch, read_records
+from millstream_broker.log.config import LogConfig
+from millstream_broker.log.files import FileCache
+from millstream_broker.log.manager import LogManager
+from millstream_broker.protocol import list_offsets
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.process import open_files, resident_mb
+from millstream_harness.wire import Wire, record
+
+SEGMENTS = int(os.environ.get("MILLSTREAM_SEGMENTS", "20000"))
+SEGMENT_BYTES = 200
+FIRST_MS = 1_700_000_000_000
+OPEN_FILES = 1024
+READS = 1500
+
+
+def write_segments(folder: Path) -> None:
+    """One record a segment, its value its number, a second after the one before."""
+    manager = LogManager([folder], LogConfig(segment_bytes=SEGMENT_BYTES), files=FileCache(64))
+    manager.lock()
+    manager.identify(1, "many-segments")
+    manager.start()
+    log = manager.get_or_create("many", 0)
+    for number in range(SEGMENTS):
+        now_ms = FIRST_MS + number * 1000
+        batch = build_batch([record(b"%060d" % number, timestamp=now_ms)])
+        log.append(bytearray(batch), leader_epoch=0, now_ms=now_ms)
+    assert len(log.segments) == SEGMENTS
+    manager.close()
+
+
+def value_at(wire: Wire, offset: int) -> int:
+    records = wire.fetch("many", offset, partition_max_bytes=1, version=11).records
+    assert isinstance(records, memoryview)
+    (found,) = read_records(records)
+    assert found.offset == offset
+    return int(found.value or b"")
+
+
+def offset_of_time(wire: Wire, timestamp: int) -> int:
+    asked = list_offsets.ListOffsetsPartition(0, -1, timestamp)
+    request = list_offsets.ListOffsetsRequest(-1, 0, [list_offsets.ListOffsetsTopic("many", [asked])])
+    return wire.call(list_offsets.API, 7, request).topics[0].partitions[0].offset
+
+
+def look(broker: BrokerProcess, how: str, begun: float) -> None:
+    """Read here and there, and see what that takes."""
+    ready = time.monotonic() - begun
+    chance = random.Random(1)
+    with Wire(broker.bootstrap) as wire:
+        assert wire.end_offset("many") >= SEGMENTS
+        before = open_files(broker.pid)
+        begun = time.monotonic()
+        for offset in chance.sample(range(SEGMENTS), READS):
+            assert value_at(wire, offset) == offset
+        reads = (time.monotonic() - begun) / READS
+        begun = time.monotonic()
+        for number in (0, 1, SEGMENTS // 2, SEGMENTS - 1):
+            assert offset_of_time(wire, FIRST_MS + number * 1000 - 500) == number
+        lookups = (time.monotonic() - begun) / 4
+    print(
+        f"{SEGMENTS} segments, {how}: ready in {ready:.2f} s, {reads * 1e3:.2f} ms a read,"
+        f" {lookups * 1e3:.0f} ms a look-up by time, {resident_mb(broker.pid):.1f} MB,"
+        f" {before} then {open_files(broker.pid)} open files"
+    )
+    assert open_files(broker.pid) <= OPEN_FILES + 40
+    assert resident_mb(broker.pid) < 25 + 20 + SEGMENTS * 0.002
+
+
+@pytest.mark.timeout(60 + SEGMENTS // 200)
+def test_many_segments(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, {"log.segment.bytes": str(SEGMENT_BYTES), "log.retention.ms": "-1"})
+    write_segments(broker.data)
+    begun = time.monotonic()
+    with broker:
+        look(broker, "after a clean stop", begun)
+        with Wire(broker.bootstrap) as wire:
+            assert wire.produce("many", [record("more")]).base_offset == SEGMENTS
+        broker.kill()
+        begun = time.monotonic()
+        look(broker.start(), "after kill -9", begun)
+        assert broker.stop() == 0
+        assert "Traceback" not in broker.said()
