@@ -90,14 +90,11 @@ def start_operator(tmp_path: Path, namespace: Namespace) -> Iterator[StartOperat
     # It goes on while its resources are deleted: finalizers are its business. Without Clusters it lets go at once.
     for operator in started:
         for name in operator.namespaces:
-            kinds = "clusters.millstream.dev,topics.millstream.dev,consumergroups.millstream.dev"
+            kubectl = ("kubectl", "--namespace", name)
             run(
-                "kubectl",
-                "--namespace",
-                name,
-                "delete",
-                kinds,
-                "--all",
-                f"--timeout={DELETION_TIMEOUT_S:.0f}s",
+                *kubectl, "delete", "clusters.millstream.dev", "--all", f"--timeout={DELETION_TIMEOUT_S:.0f}s"
             )
+            run("kubectl", "delete", "namespace", name, "--wait=false", "--ignore-not-found")
+            held = (*kubectl, "get", "topics,consumergroups", "-o=jsonpath={.items[*].metadata.finalizers}")
+            until(f"nothing held in {name}", lambda held=held: not run(*held), DELETION_TIMEOUT_S)  # type: ignore[misc]
         operator.kill()
