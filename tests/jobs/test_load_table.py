@@ -20,7 +20,7 @@ from millstream_jobs import load as job
 from millstream_jobs import table
 from millstream_jobs.hadoop import HadoopFiles
 from millstream_jobs.publish import PublishError, manifest_path
-from millstream_jobs.run import BadRun, OffsetRange, Output, Result, Run, Value, ValueFormat
+from millstream_jobs.run import BadRun, OffsetRange, Output, Result, Run, Value
 
 # A Python thread has a connection of its own to Spark's JVM; py4j leaves closing it to the garbage collector.
 GATEWAY = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
@@ -130,7 +130,7 @@ def test_what_does_not_parse_is_counted_and_kept(loads: Loads) -> None:
 
 def test_binary_is_taken_as_it_is(loads: Loads) -> None:
     loads.publish([(b"\x00\xff", b"\x00\x01\xff"), (None, None)])
-    loads.load((0, 0, 2), value=Value(ValueFormat.BINARY), partition_by=("date",))
+    loads.load((0, 0, 2), value=Value("Binary"), partition_by=("date",))
     rows = loads.rows()
     assert [(row["_key"], row["value"]) for row in rows] == [(b"\x00\xff", b"\x00\x01\xff"), (None, None)]
     assert [str(row["date"]) for row in rows] == [str(row["_timestamp"].date()) for row in rows]

@@ -13,9 +13,7 @@ from millstream_jobs.load import main
 from millstream_jobs.run import (
     MAX_RESULT_BYTES,
     BadRun,
-    OutputFormat,
     Result,
-    ValueFormat,
     read_run,
     result_path,
 )
@@ -58,8 +56,8 @@ def test_a_run_is_read_as_it_is_written(tmp_path: Path) -> None:
     assert run.name == "flights-daily-0001"
     assert run.records == 56129
     assert run.offsets[1].first == run.offsets[1].until == 7
-    assert run.value.format is ValueFormat.JSON
-    assert run.output.format is OutputFormat.PARQUET
+    assert run.value.format == "JSON"
+    assert run.output.format == "Parquet"
     assert run.output.partition_by == ("date",)
 
 

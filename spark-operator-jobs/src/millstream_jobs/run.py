@@ -18,9 +18,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -32,13 +31,8 @@ class BadRun(Exception):
     """RUN.json cannot be run as it is; the text is one line for its author."""
 
 
-class ValueFormat(Enum):
-    JSON = "JSON"
-    BINARY = "Binary"
-
-
-class OutputFormat(Enum):
-    PARQUET = "Parquet"
+ValueFormat = Literal["JSON", "Binary"]
+OutputFormat = Literal["Parquet"]
 
 
 class OffsetRange(Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,13 +52,13 @@ class OffsetRange(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Value(Struct, frozen=True, forbid_unknown_fields=True):
-    format: ValueFormat = ValueFormat.JSON
+    format: ValueFormat = "JSON"
     schema: str = ""
 
 
 class Output(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     path: Annotated[str, Meta(pattern=r"^(/|[a-z][a-z0-9+.-]*:/)")]
-    format: OutputFormat = OutputFormat.PARQUET
+    format: OutputFormat = "Parquet"
     partition_by: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
 
 
@@ -139,14 +133,14 @@ def _check(run: Run, path: Path) -> None:
                 " it is listed before; each partition has one range"
             )
         seen.add((part.topic, part.partition))
-    if run.value.format is ValueFormat.JSON and not run.value.schema.strip():
+    if run.value.format == "JSON" and not run.value.schema.strip():
         raise BadRun(
             f'{path}: value.schema: "" is not allowed: JSON needs columns, such as "carrier STRING, delay DOUBLE"'
         )
-    if run.value.format is not ValueFormat.JSON and run.value.schema:
+    if run.value.format != "JSON" and run.value.schema:
         raise BadRun(
             f"{path}: value.schema: {json.dumps(run.value.schema)} is not allowed with value.format"
-            f" {run.value.format.value}: only JSON has one"
+            f" {run.value.format}: only JSON has one"
         )
 
 
@@ -156,8 +150,8 @@ ALLOWED = {
     "offsets": "at least one range",
     "topic": "a topic name: 1 to 249 letters, digits, dots, underscores and hyphens",
     "output.path": "an absolute path or a URI such as s3a://bucket/table",
-    "value.format": ", ".join(one.value for one in ValueFormat),
-    "output.format": ", ".join(one.value for one in OutputFormat),
+    "value.format": ", ".join(get_args(ValueFormat)),
+    "output.format": ", ".join(get_args(OutputFormat)),
 }
 
 

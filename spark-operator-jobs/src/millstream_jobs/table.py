@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     _parse_datatype_string,
 )
 
-from millstream_jobs.run import BadRun, Run, ValueFormat
+from millstream_jobs.run import BadRun, Run
 
 CORRUPT = "_corrupt_record"
 RECORD = ("_topic", "_partition", "_offset", "_timestamp", "_key")
@@ -42,7 +42,7 @@ def read(spark: SparkSession, run: Run) -> DataFrame:
     names = [*(field.name for field in schema), *((CORRUPT,) if CORRUPT in columns else ()), *RECORD]
     derived = _check_partition_columns(run, names)
     source = _source(spark, run)
-    if run.value.format is ValueFormat.JSON:
+    if run.value.format == "JSON":
         source = source.withColumn("text", F.col("value").cast("string")).withColumn(
             "parsed", _parsed(schema)
         )
@@ -85,7 +85,7 @@ def _source(spark: SparkSession, run: Run) -> DataFrame:
 
 def _schema(run: Run) -> StructType:
     """The value's columns as the user names them."""
-    if run.value.format is not ValueFormat.JSON:
+    if run.value.format != "JSON":
         return StructType([StructField("value", BinaryType())])
     given = run.value.schema
     try:
@@ -113,7 +113,7 @@ def _schema(run: Run) -> StructType:
 
 def _value_columns(run: Run) -> dict[str, Column]:
     """Each column of the value with what it is made of."""
-    if run.value.format is ValueFormat.BINARY:
+    if run.value.format == "Binary":
         return {"value": F.col("value")}
     columns = {field.name: F.col("parsed").getField(field.name) for field in _schema(run)}
     # A value such as "" or "null" parses to nothing at all, bytes that are no text to replacements, unsaid.
