@@ -8,6 +8,8 @@ machine that grows warmer or busier favours none. What is shown is the median ov
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -128,6 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--rounds: {options.rounds} is less than 1")
     if not 0 < options.scale <= 10:
         parser.error(f"--scale: {options.scale:g} is not above 0 and at most 10")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that brokers and folders do not stay behind
     results = measure([names[name] for name in wanted], options.rounds, options.scale, options.output)
     show(results)
     plots.draw(results, options.output)
