@@ -14,7 +14,7 @@ def class_needs_owner(services: Services, class_name: str | None) -> bool:
     try:
         classes = services.kube.list("storage.k8s.io/v1", "StorageClass", None, {})
     except KubeError as error:
-        if error.status == 403:  # an operator with rights in some namespaces only: fsGroup, as is usual
+        if error.status == 403:  # an operator without that right: fsGroup, as is usual
             return False
         raise
     return needs_init_container(services.volume_ownership, class_named(classes, class_name))
