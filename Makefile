@@ -36,7 +36,7 @@ images: jars
 	$(IMAGE_BUILD) millstream/spark:$(VERSION) spark-operator-jobs
 
 e2e: setup images
-	$(BIN)/pytest e2e $(PYTEST)
+	$(BIN)/pytest e2e --timeout 900 $(PYTEST)
 
 lock: requirements-dev.in
 	$(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \

@@ -64,7 +64,7 @@ def millstream(cluster: None) -> Iterator[Namespace]:
 @pytest.fixture(scope="module")
 def namespace(millstream: Namespace, request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """A namespace named after the test module; deleting it must not hang on a finalizer."""
-    name = "e2e-" + request.module.__name__.removeprefix("test_").replace("_", "-")
+    name = "e2e-" + request.path.stem.removeprefix("test_").replace("_", "-")
     run("kubectl", "delete", "namespace", name, "--ignore-not-found", timeout=180)
     run("kubectl", "create", "namespace", name)
     yield Namespace(name)
@@ -79,7 +79,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = outcome.get_result()  # type: ignore[attr-defined]
     if report.when == "call" and report.failed:
         for title, command in (
-            ("resources", ["kubectl", "get", "millstream,pods,jobs,pvc", "-A", "-o", "wide"]),
+            ("resources", ["kubectl", "get", "millstream,pods,jobs,pvc", "-A"]),
             (
                 "operator",
                 ["kubectl", "-n", SYSTEM.name, "logs", "deployment/millstream-operator", "--tail=60"],
