@@ -1,0 +1,58 @@
+"""spark-operator-jobs/manifests: what they run is what the job takes, in the image of this version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from millstream_harness.spark import ROOT
+from millstream_jobs import __version__
+from millstream_jobs.run import read_run
+
+MANIFESTS = ROOT / "spark-operator-jobs" / "manifests"
+
+
+def manifest(file: str, kind: str) -> dict[str, Any]:
+    documents = yaml.safe_load_all((MANIFESTS / file).read_text())
+    found: dict[str, Any] = next(one for one in documents if one["kind"] == kind)
+    return found
+
+
+def test_the_run_can_be_run(tmp_path: Path) -> None:
+    config_map = manifest("run.yaml", "ConfigMap")
+    path = tmp_path / "run.json"
+    path.write_text(config_map["data"]["run.json"])
+    run = read_run(path)
+    assert run.name == config_map["metadata"]["name"]
+    assert run.records == 2000
+
+
+def test_both_runners_run_it_in_this_versions_image() -> None:
+    name = manifest("run.yaml", "ConfigMap")["metadata"]["name"]
+    pod = manifest("job.yaml", "Job")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    application = manifest("spark-application.yaml", "SparkApplication")["spec"]
+    driver = application["driver"]["template"]["spec"]
+    assert container["image"] == application["image"] == f"millstream/spark:{__version__}"
+    assert [*container["args"]] == [
+        application["mainApplicationFile"].removeprefix("local://"),
+        *application["arguments"],
+    ]
+    for volumes in (pod["volumes"], driver["volumes"]):
+        assert {"name": "run", "configMap": {"name": name}} in volumes
+
+
+def test_the_spark_application_needs_no_webhook() -> None:
+    """Without Kubeflow's webhook nobody sets these."""
+    spec = manifest("spark-application.yaml", "SparkApplication")["spec"]
+    assert spec["mode"] == "cluster"
+    assert spec["restartPolicy"].keys() >= {
+        "type",
+        "onFailureRetryInterval",
+        "onSubmissionFailureRetryInterval",
+    }
+    for role in ("driver", "executor"):
+        assert spec[role].keys() >= {"cores", "memory", "template"}
+    assert spec["executor"]["instances"] == 1
