@@ -11,7 +11,6 @@ Errors are ``ManifestError`` with one line that names kind, resource, field, val
 
 from __future__ import annotations
 
-import json
 import re
 import typing
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ import msgspec
 from msgspec import Meta, field
 
 from .conditions import Condition
+from .explain import explain, shown
 from .quantity import QuantityError, parse_quantity
 
 GROUP = "millstream.dev"
@@ -518,12 +518,12 @@ KINDS: dict[str, type[Resource]] = {
 def decode(manifest: object) -> Resource:
     """A manifest (a YAML or JSON document) as its record; raises ManifestError."""
     if not isinstance(manifest, Mapping):
-        raise ManifestError(f"a manifest must be a mapping with apiVersion and kind, not {_shown(manifest)}")
+        raise ManifestError(f"a manifest must be a mapping with apiVersion and kind, not {shown(manifest)}")
     kind, version = manifest.get("kind"), manifest.get("apiVersion")
     if version != API_VERSION:
-        raise ManifestError(f"apiVersion: {_shown(version)} is not allowed: expected {API_VERSION}")
+        raise ManifestError(f"apiVersion: {shown(version)} is not allowed: expected {API_VERSION}")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ManifestError(f"kind: {_shown(kind)} is not allowed: expected one of {', '.join(KINDS)}")
+        raise ManifestError(f"kind: {shown(kind)} is not allowed: expected one of {', '.join(KINDS)}")
     return decode_as(KINDS[kind], manifest)
 
 
@@ -535,94 +535,10 @@ def decode_as(cls: type[ResourceT], manifest: Mapping[str, Any]) -> ResourceT:
     try:
         return msgspec.convert(manifest, cls)
     except msgspec.ValidationError as error:
-        raise ManifestError(_explain(cls, manifest, str(error))) from None
+        raise ManifestError(explain(cls, cls.KIND, manifest, str(error))) from None
 
 
 def encode_status(status: Status) -> dict[str, Any]:
     """A status as the API server takes it."""
     encoded: dict[str, Any] = msgspec.to_builtins(status)
     return encoded
-
-
-def _explain(cls: type[Resource], manifest: Mapping[str, Any], error: str) -> str:
-    """msgspec's message with the field's path as users write it, the value, and what is allowed."""
-    what, _, path = error.rpartition(" - at `$")
-    if not what:
-        what, path = error, ""
-    steps = [step for step in re.split(r"[.\[\]]+", path.rstrip("`").replace("[...]", ".*")) if step]
-    shown, value, struct = _follow(cls, manifest, steps)
-    metadata = manifest.get("metadata")
-    name = metadata.get("name", "?") if isinstance(metadata, Mapping) else "?"
-    prefix = f"{cls.KIND} {name}: "
-    if found := re.fullmatch(r"Object contains unknown field `(.*)`", what):
-        allowed = (
-            ", ".join(sorted(f.encode_name for f in msgspec.structs.fields(struct))) if struct else "none"
-        )
-        return f"{prefix}{_join(shown, found[1])}: unknown field; allowed: {allowed}"
-    if found := re.fullmatch(r"Object missing required field `(.*)`", what):
-        return f"{prefix}{_join(shown, found[1])}: required"
-    if what.startswith(("Expected", "Invalid")):
-        return f"{prefix}{shown}: {_shown(value)} is not allowed: {what[0].lower()}{what[1:]}{_choices(cls, steps)}"
-    return f"{prefix}{shown}: {what}" if shown else f"{prefix}{what}"
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "nothing"
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:77]}…"
-
-
-def _follow(cls: type, manifest: object, steps: list[str]) -> tuple[str, object, type[msgspec.Struct] | None]:
-    """Walk a msgspec path: the path as users write it, the value there, and the record type there."""
-    shown, value, kind = "", manifest, typing.cast(Any, cls)
-    for step in steps:
-        kind = _plain(kind)
-        if step == "*":  # any value of a mapping: the first that is not text is to blame
-            entries = value if isinstance(value, Mapping) else {}
-            key = next((k for k, v in entries.items() if not isinstance(v, str)), "…")
-            shown, value, kind = f"{shown}[{key}]", entries.get(key), Any
-        elif step.isdigit():
-            shown = f"{shown}[{step}]"
-            value = value[int(step)] if isinstance(value, list | tuple) else None
-            kind = (typing.get_args(kind) or (Any,))[0]
-        else:
-            shown = _join(shown, step)
-            value = value.get(step) if isinstance(value, Mapping) else None
-            kind = _field_type(kind, step)
-    kind = _plain(kind)
-    is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-    return shown, value, typing.cast(type[msgspec.Struct], kind) if is_struct else None
-
-
-def _field_type(kind: object, name: str) -> object:
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        for entry in msgspec.structs.fields(kind):
-            if entry.encode_name == name:
-                return entry.type
-    return Any
-
-
-def _plain(kind: Any) -> Any:
-    """A type without Annotated and without ``| None``."""
-    if typing.get_origin(kind) is Annotated:
-        return _plain(typing.get_args(kind)[0])
-    options = [arg for arg in typing.get_args(kind) if arg is not type(None)]
-    if type(None) in typing.get_args(kind) and len(options) == 1:
-        return _plain(options[0])
-    return kind
-
-
-def _choices(cls: type, steps: list[str]) -> str:
-    kind: Any = cls
-    for step in steps:
-        kind = _plain(kind)
-        kind = (typing.get_args(kind) or (Any,))[0] if step.isdigit() else _field_type(kind, step)
-    kind = _plain(kind)
-    if typing.get_origin(kind) is Literal:
-        return f"; expected one of {', '.join(str(arg) for arg in typing.get_args(kind))}"
-    return ""
