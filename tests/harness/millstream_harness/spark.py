@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_harness.tools import require
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[3]
 SPARK_JARS = ROOT / ".jars" / "spark"
@@ -34,6 +39,20 @@ def spark_jars() -> Path:
             fcntl.flock(lock, fcntl.LOCK_EX)  # test processes beside this one want them too
             subprocess.run(["make", "-s", str(done.relative_to(ROOT))], cwd=ROOT, check=True)
     return SPARK_JARS
+
+
+@contextlib.contextmanager
+def spark_session() -> Iterator[SparkSession]:
+    """Spark in this process, as the batch load opens it; a second one would get the same."""
+    from millstream_jobs.load import open_session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILLSTREAM_SPARK_JARS", str(spark_jars()))
+        session = open_session("tests")
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 @dataclass(frozen=True, slots=True)
