@@ -47,7 +47,7 @@ def test_applying_the_example_makes_a_cluster_with_volumes(namespace: Namespace)
         "default-bootstrap",
     }
     assert namespace.list("pdb", "-l", "millstream.dev/cluster=default")
-    (pod,) = namespace.list("pod", "-l", "millstream.dev/cluster=default")
+    (pod,) = namespace.list("pod", "-l", "millstream.dev/cluster=default,app.kubernetes.io/component=broker")
     assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
 
 
@@ -122,11 +122,13 @@ def test_a_group_of_two_consumes_it_all_and_its_lag_goes_to_zero(namespace: Name
 
 def test_a_killed_broker_comes_back_with_everything(namespace: Namespace) -> None:
     before = namespace.get("topic.millstream.dev", "flights")["status"]["topicId"]
-    (pod,) = namespace.list("pod", "-l", "millstream.dev/cluster=default")
+    (pod,) = namespace.list("pod", "-l", "millstream.dev/cluster=default,app.kubernetes.io/component=broker")
     namespace.kubectl("delete", "pod", pod["metadata"]["name"], "--grace-period=0", "--force")
 
     def another() -> bool:
-        pods = namespace.list("pod", "-l", "millstream.dev/cluster=default")
+        pods = namespace.list(
+            "pod", "-l", "millstream.dev/cluster=default,app.kubernetes.io/component=broker"
+        )
         return any(
             one["metadata"]["uid"] != pod["metadata"]["uid"]
             and any(
@@ -222,7 +224,9 @@ def test_a_dangling_cluster_reference_says_so_and_heals(namespace: Namespace) ->
     namespace.kubectl("delete", "cluster.millstream.dev", "later")
     until(
         "its pods are gone",
-        lambda: not namespace.list("pod", "-l", "millstream.dev/cluster=later"),
+        lambda: (
+            not namespace.list("pod", "-l", "millstream.dev/cluster=later,app.kubernetes.io/component=broker")
+        ),
         timeout=120,
     )
     claims = namespace.list("pvc", "-l", "millstream.dev/cluster=later")

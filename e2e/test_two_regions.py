@@ -68,7 +68,7 @@ def test_a_killed_worker_neither_loses_nor_repeats(namespace: Namespace) -> None
 
 
 def test_an_unreachable_source_says_so_and_heals(namespace: Namespace) -> None:
-    (pod,) = namespace.list("pod", "-l", "millstream.dev/cluster=west")
+    (pod,) = namespace.list("pod", "-l", "millstream.dev/cluster=west,app.kubernetes.io/component=broker")
     namespace.kubectl("scale", "statefulset/west-brokers", "--replicas=0")
     namespace.kubectl("wait", "--for=delete", f"pod/{pod['metadata']['name']}", "--timeout=60s")
     namespace.wait_condition("cluster.millstream.dev", "west", timeout=180)  # the operator puts it back
