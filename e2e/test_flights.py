@@ -175,12 +175,13 @@ def test_nothing_is_written_while_nothing_changes(namespace: Namespace) -> None:
             for one in namespace.list(kinds)
         }
 
+    before: dict[str, str] = {}
+
     def settled() -> bool:
         nonlocal before
         before, last = versions(), before
         return before == last
 
-    before: dict[str, str] = {}
     until("two equal looks", settled, timeout=120, every=20)
     reconciled = reconciles()
     until("more reconciles", lambda: reconciles() > reconciled + 5, timeout=180, every=2)

@@ -24,7 +24,9 @@ def test_import_operator_is_the_standard_library(start: Path) -> None:
 
 
 def test_operator_is_no_package_and_holds_no_tests() -> None:
-    outside = [path for path in (ROOT / "operator").rglob("*.py") if "src" not in path.relative_to(ROOT).parts]
+    outside = [
+        path for path in (ROOT / "operator").rglob("*.py") if "src" not in path.relative_to(ROOT).parts
+    ]
     assert [path for path in outside if path.name in ("__init__.py", "conftest.py")] == []
     assert [path for path in outside if path.name.startswith("test_")] == []
     assert not (ROOT / "operator/src/__init__.py").exists()
