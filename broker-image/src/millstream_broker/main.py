@@ -15,11 +15,12 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import __version__
 from .config import BrokerConfig, ConfigError, parse_properties
+from .loop import loop_factory
 
 log = logging.getLogger(__name__)
 
@@ -72,16 +73,6 @@ def read_config(properties: Path | None, overrides: Sequence[str]) -> BrokerConf
             raise ConfigError(f"--override {override}: expected KEY=VALUE")
         given[key.strip()] = value
     return BrokerConfig(given)
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's loop where it is installed, else asyncio's."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 def _raise_open_file_limit() -> None:

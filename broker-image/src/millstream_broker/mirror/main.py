@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import __version__
-from ..main import loop_factory
+from ..loop import loop_factory
 from .config import MirrorConfig, MirrorConfigError, parse
 from .source import MirrorRefused
 from .worker import MirrorWorker
