@@ -24,7 +24,7 @@ RECORDS = 90
 """So many at first, in turn to each partition, a second apart."""
 # A Python thread has a connection of its own to Spark's JVM; py4j leaves closing it to the garbage collector.
 GATEWAY = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
-pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings(GATEWAY)]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings(GATEWAY)]
 
 
 @pytest.fixture(scope="module")

@@ -164,6 +164,18 @@ def test_one_client_with_many_requests_does_not_keep_the_others_waiting(start_br
         reader.join()
 
 
+def test_a_poll_without_end_by_a_client_that_has_gone(start_broker: StartBroker) -> None:
+    """It sent more than it waits for, so that it has gone is not seen before the poll is over."""
+    broker = start_broker({"connections.max.idle.ms": "1000"})
+    warm_up(broker, "left")
+    files = open_files(broker.pid)
+    for _ in range(20):
+        with Wire(broker.bootstrap) as wire:
+            forever = wire.frame(fetch.API, 12, fetch_request("left", 3, wait_ms=2**31 - 1))
+            wire.socket.sendall(forever + wire.frame(metadata.API, 12, metadata.MetadataRequest(None)) * 10)
+    eventually(lambda: open_files(broker.pid), lambda count: count <= files, "connections closed")
+
+
 def test_half_a_frame_and_silence(tmp_path: Path) -> None:
     config = {"queued.max.request.bytes": str(16 * MIB)}
     with Impatient(tmp_path, config) as broker:

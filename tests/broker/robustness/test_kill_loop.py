@@ -11,6 +11,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.ledger import Load, check
+from millstream_harness.scenario import unique
+from millstream_harness.wire import Wire, record
 
 ROUNDS = int(os.environ.get("MILLSTREAM_KILLS", "10"))
 PARTITIONS = 2
@@ -48,3 +50,29 @@ def test_killed_in_a_loop_under_load(tmp_path: Path) -> None:
             assert load.ledger.count >= 100 * ROUNDS
             assert sum(check(broker.bootstrap, load.topic, [load]).values()) >= load.ledger.count
         assert "Traceback" not in broker.said()
+
+
+def test_the_ledger_finds_what_is_wrong(shared_broker: BrokerProcess) -> None:
+    """Lost, doubled, out of order, somebody else's: each by one record more or less than the ledger has."""
+    topic = unique("ledger")
+    with Wire(shared_broker.bootstrap) as wire:
+        wire.create(topic)
+        with Load(shared_broker.bootstrap, topic, name="mine", pause_s=0.01) as load:
+            load.until(50)
+        assert check(shared_broker.bootstrap, topic, [load]) == {0: load.ledger.count}
+        last = load.ledger.sent[0] - 1
+        load.ledger.acknowledged[0][last + 1] = last + 1
+        with pytest.raises(
+            AssertionError, match=f"mine {last + 1} was acknowledged at {last + 1}, is nowhere"
+        ):
+            check(shared_broker.bootstrap, topic, [load])
+        wire.produce(topic, [record(f"mine:{last}:"), record("mine:-1"), record("yours:0:")])
+        with pytest.raises(AssertionError) as wrong:
+            check(shared_broker.bootstrap, topic, [load])
+        for said in (
+            f"mine {last} is here a second time",
+            "comes after",
+            "nobody's record: b'yours:0:'",
+            "is nowhere",
+        ):
+            assert said in str(wrong.value)

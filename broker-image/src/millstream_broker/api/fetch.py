@@ -4,6 +4,7 @@
   cut: the first one in the response goes out even if it alone is larger than the limits (KIP-74), so that a consumer
   always gets on, and an offset inside a batch returns the batch.
 - An error in any partition is answered at once.
+- No poll outlasts `connections.max.idle.ms`: whether its client is still there may show only when it is answered.
 - Fetch sessions (KIP-227) are declined: the response says session 0, and a client that names a session gets
   FETCH_SESSION_ID_NOT_FOUND, upon which it sends all its partitions.
 - There being no transactions, the last stable offset is the high watermark.
@@ -73,7 +74,8 @@ async def _wait(broker: Broker, request: FetchRequest, reading: Reading) -> Fetc
     partitions = reading.partitions
     for partition in partitions:
         partition.waiters.add(poll)
-    timer = asyncio.get_running_loop().call_later(request.max_wait_ms / 1000, poll.over)
+    wait_s = min(request.max_wait_ms / 1000, broker.server.max_idle_s)
+    timer = asyncio.get_running_loop().call_later(wait_s, poll.over)
     try:
         await poll.future
     finally:
