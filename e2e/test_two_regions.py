@@ -36,6 +36,7 @@ def test_the_example_mirrors_west_into_east(namespace: Namespace) -> None:
     namespace.apply(ROOT / "examples/two-regions")
     for cluster in ("west", "east"):
         namespace.wait_condition("cluster.millstream.dev", cluster, timeout=240)
+    namespace.wait_condition("topic.millstream.dev", "orders")
     produce(namespace, "west", range(HALF))
     mirror = namespace.wait_condition(KIND, MIRROR, timeout=240)
     assert [one["name"] for one in mirror["status"]["sources"]] == ["west"]

@@ -81,6 +81,7 @@ class Runner:
     _failures: dict[Key, int] = field(default_factory=dict)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _last_success: float | None = None
+    _successes: int = 0
 
     @property
     def store(self) -> Store:
@@ -138,11 +139,12 @@ class Runner:
                     continue
 
     def health(self) -> dict[str, float | int | None]:
-        """For the liveness probe: seconds since the last success, and for how long work has been waiting."""
+        """For the liveness probe: seconds since the last success, how many there were, and for how long work has been waiting."""
         now = asyncio.get_running_loop().time()
         age = None if self._last_success is None else round(now - self._last_success, 1)
         return {
             "lastReconcileAgeSeconds": age,
+            "reconciles": self._successes,
             "overdueSeconds": round(self.queue.overdue(now), 1),
             "resources": len(self.queue),
         }
@@ -165,6 +167,7 @@ class Runner:
             if seconds >= 0:
                 self._failures.pop(key, None)
                 self._last_success = loop.time()
+                self._successes += 1
                 self.enqueue(key, seconds * random.uniform(0.9, 1.1))
             else:
                 self._failures[key] = failures = self._failures.get(key, 0) + 1

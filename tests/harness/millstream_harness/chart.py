@@ -42,13 +42,12 @@ def remove() -> None:
     run("kubectl", "delete", "namespace", SYSTEM.name, "--ignore-not-found", timeout=180)
 
 
-def operator_health() -> dict[str, object]:
-    """What the operator's liveness endpoint says, through the API server's proxy."""
+def reconciles() -> int:
+    """How many reconciles the operator has done, as its liveness endpoint says (through the API server's proxy)."""
     pods = SYSTEM.list("pod", "-l", "app.kubernetes.io/component=operator")
     name = next(one["metadata"]["name"] for one in pods if one["status"].get("phase") == "Running")
     path = f"/api/v1/namespaces/{SYSTEM.name}/pods/{name}:8080/proxy/healthz"
-    health: dict[str, object] = json.loads(run("kubectl", "get", "--raw", path))
-    return health
+    return int(json.loads(run("kubectl", "get", "--raw", path))["work"]["reconciles"])
 
 
 def gone(namespace: str, timeout: float = 180.0) -> None:

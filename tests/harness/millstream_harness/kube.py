@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 Json = dict[str, Any]
+CLIENT_POD = "client"
 
 
 class CommandFailed(Exception):
@@ -108,24 +109,13 @@ class Namespace:
         except AssertionError as error:
             raise AssertionError(f"{error}; condition: {last}") from None
 
-    def client(self, *command: str, image: str, stdin: bytes | None = None, timeout: float = 300.0) -> str:
-        """Run the ``millstream`` command in a pod of its own and return what it printed."""
-        name = f"client-{time.monotonic_ns()}"
-        try:
-            return self.kubectl(
-                "run",
-                name,
-                f"--image={image}",
-                "--image-pull-policy=IfNotPresent",
-                "--restart=Never",
-                "--rm",
-                "--quiet",
-                "--stdin",
-                "--command",
-                "--",
-                *command,
-                stdin=stdin or b"",
-                timeout=timeout,
-            )
-        finally:
-            self.kubectl("delete", "pod", name, "--ignore-not-found", "--now")
+    def client(self, *command: str, image: str, stdin: bytes = b"", timeout: float = 300.0) -> str:
+        """Run the ``millstream`` command in the namespace's client pod, which is made when first needed."""
+        sleeper = "import signal; signal.signal(15, lambda *_: exit()); signal.pause()"
+        if not self.kubectl("get", "pod", CLIENT_POD, "--ignore-not-found"):
+            self.kubectl(
+                "run", CLIENT_POD, f"--image={image}", "--image-pull-policy=IfNotPresent", "--restart=Never",
+                "--command", "--", "python3", "-c", sleeper,
+            )  # fmt: skip
+        self.kubectl("wait", "--for=condition=Ready", f"pod/{CLIENT_POD}", "--timeout=60s")
+        return self.kubectl("exec", "--stdin", CLIENT_POD, "--", *command, stdin=stdin, timeout=timeout)
