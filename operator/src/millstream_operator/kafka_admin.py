@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import BrokerResponseError, IncompatibleBrokerVersion, KafkaError, RetriableError, for_code
 from kafka.net.compat import KafkaNetClient
+from kafka.net.inet import KafkaNetSocket
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 CONNECT_TIMEOUT_S = 5.0
@@ -93,6 +94,27 @@ class GroupState:
 
     state: str
     members: tuple[GroupMember, ...]
+
+
+class _TidySocket(KafkaNetSocket):  # type: ignore[misc]
+    """kafka-python's own way to connect, except that a socket which does not connect is closed."""
+
+    SCHEMES = ("millstream",)  # kafka-python picks the class by the scheme of proxy_url
+
+    async def connect(
+        self, net: Any, addrinfo: Any, socket_options: Any = (), timeout_at: float | None = None
+    ) -> socket.socket:
+        family, kind, protocol, _, address = addrinfo
+        sock: socket.socket = self.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            for option in socket_options:
+                sock.setsockopt(*option)
+            await self.sock_connect(net, sock, address, timeout_at=timeout_at)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
 
 class KafkaAdmin:
@@ -281,6 +303,7 @@ class KafkaAdmin:
             try:
                 self._client = KafkaAdminClient(
                     kafka_client=network,
+                    proxy_url=f"{_TidySocket.SCHEMES[0]}://",
                     bootstrap_servers=self.bootstrap,
                     client_id=self._client_id,
                     bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
