@@ -114,7 +114,7 @@ def test_a_group_of_two_consumes_it_all_and_its_lag_goes_to_zero(namespace: Name
     until("two members that share the partitions", shared, timeout=120)
     until("no lag", lambda: seen()["lag"]["records"] == 0, timeout=240)
     namespace.kubectl("delete", "pod", "consumer-1", "consumer-2", "--now")
-    until("an empty group", lambda: seen()["state"] == "Empty" and not seen()["members"], timeout=120)
+    until("an empty group", lambda: seen()["state"] == "Empty" and not seen().get("members"), timeout=120)
 
 
 def test_a_killed_broker_comes_back_with_everything(namespace: Namespace) -> None:
