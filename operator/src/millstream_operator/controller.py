@@ -139,7 +139,7 @@ class Runner:
                     continue
 
     def health(self) -> dict[str, float | int | None]:
-        """For the liveness probe: seconds since the last success, how many there were, how long work has been waiting."""
+        """For the liveness probe: seconds since the last success, how many there were, how long work has waited."""
         now = asyncio.get_running_loop().time()
         age = None if self._last_success is None else round(now - self._last_success, 1)
         return {
