@@ -64,4 +64,6 @@ def commit(consumer: Consumer, *, wait: bool) -> None:
 
 
 if __name__ == "__main__":
-    consume(*sys.argv[1:])
+    with suppress(BrokenPipeError):  # whoever wanted to know is gone
+        consume(*sys.argv[1:])
+    sys.stdout = None  # nothing is left to flush
