@@ -136,7 +136,8 @@ def test_a_killed_broker_comes_back_with_everything(namespace: Namespace) -> Non
 
     until("another broker pod is ready", another, timeout=180)
     namespace.wait_condition("cluster.millstream.dev", "default")
-    assert records_in(namespace, "flights") == ROWS
+    # the cluster's DNS may remember for some seconds that the pod was gone
+    until("every record is there", lambda: records_in(namespace, "flights") == ROWS, timeout=60)
     assert namespace.get("topic.millstream.dev", "flights")["status"]["topicId"] == before
     assert namespace.get("consumergroup", "delay-watch")["status"]["lag"]["records"] == 0
 
