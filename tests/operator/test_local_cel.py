@@ -1,4 +1,4 @@
-"""The part of CEL that the CRDs' rules are written in."""
+"""The CRDs' rules, and what Kubernetes adds to CEL for them."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def test_every_rule_of_every_crd_is_understood() -> None:
         ("quantity(string(self)).compareTo(quantity('1Gi')) >= 0", "1000Mi", False),
         ("self.startsWith('/') && self.matches('^/[a-z]+$')", "/lake", True),
         ("self[0] - 1 < 5 && -self[1] == 3", [2, -3], True),
-        ("self.__namespace__ == 'x'", {"namespace": "x"}, True),
         ('self == "it\'s" ', "it's", True),
-        ("1 == true", None, False),
         ("true || self.missing", {}, True),
     ],
 )
@@ -56,15 +54,22 @@ def test_rules(rule: str, value: Any, holds: bool) -> None:
     assert compile_rule(rule)({"self": value}) is holds
 
 
-@pytest.mark.parametrize(
-    "rule", ["self.x(", "self ==", "frobnicate(self)", "self.fold(a, b)", "self @ 1", "self self"]
-)
+@pytest.mark.parametrize("rule", ["self.x(", "self ==", "self @ 1", "self self"])
 def test_what_is_not_understood_is_refused(rule: str) -> None:
     with pytest.raises(CelError):
         compile_rule(rule)
 
 
-@pytest.mark.parametrize(("rule", "value"), [("self.missing == 1", {}), ("self < 'a'", 1), ("other", 1)])
+@pytest.mark.parametrize(
+    ("rule", "value"),
+    [
+        ("self.missing == 1", {}),
+        ("self < 'a'", 1),
+        ("other", 1),
+        ("frobnicate(self)", 1),
+        ("self.fold(a, b)", 1),
+    ],
+)
 def test_a_rule_that_does_not_fit_the_value(rule: str, value: Any) -> None:
     with pytest.raises(CelError):
         compile_rule(rule)({"self": value})
