@@ -1,4 +1,4 @@
-"""A Spark session for all tests of jobs, and loads as processes."""
+"""A Spark session for tests of jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from millstream_harness.spark import spark_session
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """As the job opens it; read what a job has written with it, or run one in it."""
     with spark_session() as session:

@@ -23,8 +23,8 @@ from millstream_jobs.publish import PublishError, manifest_path
 from millstream_jobs.run import BadRun, OffsetRange, Output, Result, Run, Value
 
 # A Python thread has a connection of its own to Spark's JVM; py4j leaves closing it to the garbage collector.
-GATEWAY = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
-pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings(GATEWAY)]
+PY4J = "ignore::pytest.PytestUnraisableExceptionWarning"
+pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings(PY4J)]
 
 Load = Callable[..., Result]
 SCHEMA = "carrier STRING, delay DOUBLE, time_hour TIMESTAMP"

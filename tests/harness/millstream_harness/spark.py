@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -53,6 +54,7 @@ def spark_session() -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
+        gc.collect()  # py4j leaves sockets to the garbage collector: not in somebody else's test
 
 
 @dataclass(frozen=True, slots=True)
