@@ -80,7 +80,7 @@ def test_the_runs_file_is_what_the_job_reads(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text(data["run.json"])
     run = read_run(file)
-    assert run.name == "daily-0001"
+    assert run.name == "daily-0001-u-1", "its rows are not those of another load of that name"
     assert run.bootstrap == "default-bootstrap.flights.svc:9092"
     assert [(part.topic, part.partition, part.first, part.until) for part in run.offsets] == [
         ("flights", 0, 0, 56129)

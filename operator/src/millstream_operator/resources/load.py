@@ -89,7 +89,8 @@ def run_file(load: BatchLoad, bootstrap: str, *, result: str, output_path: str |
         value["schema"] = load.spec.value.schema
     output = load.spec.output
     return {
-        "name": run_name(load),
+        # A BatchLoad that is deleted and made again counts its runs from 1 again; its rows are another load's.
+        "name": f"{run_name(load)}-{load.metadata.uid[:8]}",
         "bootstrap": bootstrap,
         "offsets": [
             {"topic": part.topic, "partition": part.partition, "from": part.from_, "until": part.until}
