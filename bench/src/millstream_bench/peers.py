@@ -8,7 +8,6 @@ and only one of them runs at a time.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -54,10 +53,7 @@ class Peer:
 
     def launch(self) -> None:
         """Start the process and do not wait for it."""
-        with self._broker.output.open("ab") as out:
-            self._broker.process = subprocess.Popen(
-                self._broker.command, stdout=out, stderr=subprocess.STDOUT
-            )
+        self._broker.launch(self._broker.command)
 
     def start(self) -> None:
         """Prepare, launch, and wait until a record is acknowledged."""

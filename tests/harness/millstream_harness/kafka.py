@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-import signal
 import socket
-import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
+from millstream_harness.daemon import Daemon
 from millstream_harness.java import java_command, run
 
 JVM = (
@@ -29,18 +28,19 @@ JVM = (
 )
 CLUSTER_ID = "bWlsbHN0cmVhbS10ZXN0cw"
 READY = re.compile(r"Kafka Server started")
-START_TIMEOUT_S = 60.0
 
 
-class KafkaProcess:
+class KafkaProcess(Daemon):
     """One Apache Kafka node over one folder; the storage is formatted when it is new."""
 
+    name = "Kafka"
+    start_timeout_s = 60.0
+    stop_timeout_s = 30.0
+
     def __init__(self, folder: Path, config: Mapping[str, str] | None = None) -> None:
-        self.folder = folder
+        super().__init__(folder, "broker.log")
         self.config = dict(config or {})
         self.data = Path(self.config.get("log.dirs", str(folder / "data")))
-        self.output = folder / "broker.log"
-        self.process: subprocess.Popen[bytes] | None = None
         self.bootstrap = ""
         self.http = ""
 
@@ -51,11 +51,6 @@ class KafkaProcess:
     @property
     def command(self) -> list[str]:
         return java_command("kafka.Kafka", str(self.properties), options=JVM, log="broker")
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
 
     def prepare(self) -> None:
         """Write server.properties with ports that are free now, and format the data folder if it is new."""
@@ -83,63 +78,13 @@ class KafkaProcess:
                 )
             )
 
-    def launch(self) -> None:
-        """Start the process over a prepared folder without waiting for it."""
-        with self.output.open("ab") as out:
-            self.process = subprocess.Popen(self.command, stdout=out, stderr=subprocess.STDOUT)
-
-    def start(self) -> KafkaProcess:
+    def start(self) -> Self:
         """Start it and wait until it serves; raises RuntimeError with its output when it ends before."""
         self.prepare()
-        begun = self.output.stat().st_size if self.output.exists() else 0
-        self.launch()
-        assert self.process is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
-        said = ""
-        while time.monotonic() < deadline:
-            said = self.output.read_bytes()[begun:].decode(errors="replace")
-            if READY.search(said):
-                return self
-            if self.process.poll() is not None:
-                raise RuntimeError(f"Kafka ended with status {self.process.returncode}:\n{said}")
-            time.sleep(0.05)
-        self.kill()
-        raise RuntimeError(f"Kafka was not ready in {START_TIMEOUT_S} s:\n{said}")
-
-    def stop(self, timeout: float = 30.0) -> int:
-        """SIGTERM, then wait; returns the exit status."""
-        return self._end(signal.SIGTERM, timeout)
-
-    def kill(self) -> int:
-        """SIGKILL, as a machine that loses the process."""
-        return self._end(signal.SIGKILL, 10.0)
-
-    def _end(self, sign: signal.Signals, timeout: float) -> int:
-        if self.process is None:
-            return 0
-        process, self.process = self.process, None
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(sign)
-        try:
-            return process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
-
-    def restart(self) -> KafkaProcess:
-        self.stop()
-        return self.start()
-
-    def said(self) -> str:
-        """All it has printed so far."""
-        return self.output.read_text(errors="replace")
-
-    def __enter__(self) -> KafkaProcess:
-        return self if self.process else self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
+        begun = self.printed()
+        self.launch(self.command)
+        self.await_ready(READY.search, begun)
+        return self
 
 
 def free_ports(count: int) -> list[int]:

@@ -9,19 +9,16 @@ real one, which the test starts as a process of its own.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
-import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from millstream_operator import logs
 from millstream_operator.kube import Kube
@@ -29,23 +26,27 @@ from millstream_operator.main import operate, wait_for_crds
 from millstream_operator.models import Cluster
 from millstream_operator.services import Services
 
-START_TIMEOUT_S = 30.0
+from .daemon import Daemon
+
 LOOK_TIMEOUT_S = 40.0
 HARNESS = Path(__file__).resolve().parents[1]
 
 
-class OperatorProcess:
+class OperatorProcess(Daemon):
     """An operator for some namespaces; ``start``, ``stop`` (SIGTERM) and ``kill`` as often as wanted."""
 
+    name = "the operator"
+    start_timeout_s = 30.0
+    stop_timeout_s = 20.0
+
     def __init__(self, folder: Path, namespaces: Sequence[str], addresses: Mapping[str, str]) -> None:
+        super().__init__(folder, "operator.log")
         self.namespaces = namespaces
         self.addresses = dict(addresses)
-        self.output = folder / "operator.log"
-        self.process: subprocess.Popen[bytes] | None = None
         self.liveness = ""
         self.begun = 0
 
-    def start(self) -> OperatorProcess:
+    def start(self) -> Self:
         """Start it and wait until it answers on its liveness endpoint."""
         self.begun = len(self.said())
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -53,17 +54,15 @@ class OperatorProcess:
         self.liveness = f"http://127.0.0.1:{port}/healthz"
         addresses = [f"{cluster}={address}" for cluster, address in self.addresses.items()]
         command = [sys.executable, "-m", __name__, ",".join(self.namespaces), self.liveness, *addresses]
-        with self.output.open("ab") as out:
-            environment = {**os.environ, "PYTHONPATH": str(HARNESS)}
-            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline and self.process.poll() is None:
-            with contextlib.suppress(OSError):
-                self.health()
-                return self
-            time.sleep(0.05)
-        self.kill()
-        raise RuntimeError(f"the operator did not start:\n{self.said()}")
+        self.launch(command, {**os.environ, "PYTHONPATH": str(HARNESS)})
+        self.await_ready(lambda _: self._answers())
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.health())
+        except OSError:
+            return False
 
     def health(self) -> dict[str, Any]:
         with urllib.request.urlopen(self.liveness, timeout=5) as answer:
@@ -75,12 +74,6 @@ class OperatorProcess:
         assert self.process is not None
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
-
-    def stop(self) -> int:
-        return self._end(signal.SIGTERM)
-
-    def kill(self) -> int:
-        return self._end(signal.SIGKILL)
 
     def has_looked_at(self, resource: str) -> None:
         """Wait until it has looked at a resource (``Topic ns/name``) since it was started."""
@@ -99,22 +92,6 @@ class OperatorProcess:
             if time.monotonic() > deadline:
                 raise AssertionError(f"no look at {resource} in {LOOK_TIMEOUT_S} s:\n{self.said()}")
             time.sleep(0.05)
-
-    def said(self) -> str:
-        return self.output.read_text(errors="replace") if self.output.exists() else ""
-
-    def _end(self, sign: signal.Signals) -> int:
-        if self.process is None:
-            return 0
-        process, self.process = self.process, None
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(sign)
-        try:
-            return process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
 
 
 def main(namespaces: str, liveness: str, *addresses: str) -> None:
