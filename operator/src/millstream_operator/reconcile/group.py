@@ -32,7 +32,7 @@ from ..services import Services
 from ..status import FINALIZER, hold_finalizer, write_status
 from ..store import Key
 from .reference import cluster_key, find_cluster, rival
-from .report import Problem, conditions_with
+from .report import Problem, conditions_with, report_problem
 from .topic import deadline_passed
 
 logger = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ def reconcile_groups(services: Services, groups: Sequence[ConsumerGroup]) -> Map
             hold_finalizer(services, group, False)
             again[_key(group)] = PROBLEM_INTERVAL_S
         else:
-            again[_key(group)] = _report_problem(services, group, problem, PROBLEM_INTERVAL_S)
+            again[_key(group)] = report_problem(services, group, problem, PROBLEM_INTERVAL_S)
     if cluster is not None and mine:
         admin = services.admins.at(services.address_of(cluster))
         again.update(_delete(services, admin, [g for g in mine if g.metadata.deletion_timestamp is not None]))
@@ -252,9 +252,7 @@ def _look(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGroup]
         }
     except AdminError as error:
         problem = Problem(Reason.CLUSTER_NOT_READY, str(error))
-        return {
-            _key(group): _report_problem(services, group, problem, WAITING_INTERVAL_S) for group in groups
-        }
+        return {_key(group): report_problem(services, group, problem, WAITING_INTERVAL_S) for group in groups}
     for group in groups:
         write_status(
             services, group, build_status(group, observed[group.group_id], seconds[group.group_id], now)
@@ -284,31 +282,13 @@ def _delete(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGrou
             and not deadline_passed(group.metadata.deletion_timestamp, services.now())
         ):
             words = f"the committed offsets are not deleted yet: {error_text}"
-            again[_key(group)] = _report_problem(
+            again[_key(group)] = report_problem(
                 services, group, Problem(Reason.DELETING, words), WAITING_INTERVAL_S
             )
             continue
         hold_finalizer(services, group, False)
         again[_key(group)] = PROBLEM_INTERVAL_S
     return again
-
-
-def _report_problem(services: Services, group: ConsumerGroup, problem: Problem, seconds: float) -> float:
-    """Say what is wrong; the rest of the status stays as it was last seen."""
-    before = group.status
-    status = ConsumerGroupStatus(
-        observed_generation=group.metadata.generation,
-        state=before.state,
-        member_count=before.member_count,
-        members=before.members,
-        lag=before.lag,
-        topics=before.topics,
-        conditions=conditions_with(
-            group, (ConditionType.READY, False, problem.reason, problem.message), now=services.now()
-        ),
-    )
-    write_status(services, group, status)
-    return seconds
 
 
 def _text(partition: Partition) -> str:

@@ -11,6 +11,8 @@ import msgspec
 
 from ..conditions import Condition, ConditionType, Reason, set_condition
 from ..models import Resource
+from ..services import Services
+from ..status import write_status
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,18 @@ def conditions_with(
         generation = resource.metadata.generation
         result = set_condition(result, kind, status, reason, message, generation=generation, now=now)
     return result
+
+
+def report_problem(services: Services, resource: Resource, problem: Problem, seconds: float) -> float:
+    """Say what is wrong, and when to look again; the rest of the status stays as it was last seen."""
+    ready = (ConditionType.READY, False, problem.reason, problem.message)
+    status = msgspec.structs.replace(
+        resource.status,  # type: ignore[attr-defined]  # every kind has one
+        observed_generation=resource.metadata.generation,
+        conditions=conditions_with(resource, ready, now=services.now()),
+    )
+    write_status(services, resource, status)
+    return seconds
 
 
 def replace_ready(

@@ -21,7 +21,7 @@ from ..services import Services
 from ..status import FINALIZER, hold_finalizer, write_status
 from ..store import Key
 from .reference import cluster_key, find_cluster, rival
-from .report import Problem, conditions_with
+from .report import Problem, conditions_with, report_problem
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def reconcile_topics(services: Services, topics: Sequence[Topic]) -> Mapping[Key
             hold_finalizer(services, topic, False)  # the topic is not there, or not this resource's to delete
             again[_key(topic)] = PROBLEM_INTERVAL_S
         else:
-            again[_key(topic)] = _report_problem(services, topic, problem, PROBLEM_INTERVAL_S)
+            again[_key(topic)] = report_problem(services, topic, problem, PROBLEM_INTERVAL_S)
     if cluster is not None and mine:
         admin = services.admins.at(services.address_of(cluster))
         deleted = [topic for topic in mine if topic.metadata.deletion_timestamp is not None]
@@ -144,9 +144,7 @@ def _bring_about(services: Services, admin: KafkaAdmin, topics: Sequence[Topic])
             observed = {**observed, **admin.topics(changed)}
     except AdminError as error:
         problem = Problem(Reason.CLUSTER_NOT_READY, str(error))
-        return {
-            _key(topic): _report_problem(services, topic, problem, WAITING_INTERVAL_S) for topic in topics
-        }
+        return {_key(topic): report_problem(services, topic, problem, WAITING_INTERVAL_S) for topic in topics}
     return {
         _key(topic): _report(
             services,
@@ -192,7 +190,7 @@ def _delete(services: Services, admin: KafkaAdmin, topics: Sequence[Topic]) -> M
     for topic in topics:
         why = failed.get(topic.topic_name)
         if why is not None and not deadline_passed(topic.metadata.deletion_timestamp, services.now()):
-            _report_problem(
+            report_problem(
                 services, topic, Problem(Reason.DELETING, f"the topic is not deleted yet: {why}"), 0
             )
             again[_key(topic)] = WAITING_INTERVAL_S
@@ -222,7 +220,7 @@ def _report(
     if observed is None:
         # created a moment ago, and not in the brokers' metadata yet; or refused
         unseen = problem or Problem(Reason.CLUSTER_NOT_READY, "the topic is being created")
-        return _report_problem(services, topic, unseen, PROBLEM_INTERVAL_S if problem else 1.0)
+        return report_problem(services, topic, unseen, PROBLEM_INTERVAL_S if problem else 1.0)
     status = TopicStatus(
         observed_generation=topic.metadata.generation,
         topic_id=observed.topic_id,
@@ -244,25 +242,6 @@ def _ready(problem: Problem | None, observed: TopicState) -> tuple[ConditionType
     if observed.under_replicated:
         words += f", {observed.under_replicated} of them under-replicated"
     return ConditionType.READY, True, Reason.TOPIC_READY, words
-
-
-def _report_problem(services: Services, topic: Topic, problem: Problem, seconds: float) -> float:
-    """Say what is wrong; the rest of the status stays as it was last seen."""
-    before = topic.status
-    status = TopicStatus(
-        observed_generation=topic.metadata.generation,
-        topic_id=before.topic_id,
-        partitions=before.partitions,
-        replication_factor=before.replication_factor,
-        under_replicated=before.under_replicated,
-        size_bytes=before.size_bytes,
-        config_keys=before.config_keys,
-        conditions=conditions_with(
-            topic, (ConditionType.READY, False, problem.reason, problem.message), now=services.now()
-        ),
-    )
-    write_status(services, topic, status)
-    return seconds
 
 
 def _key(topic: Topic) -> Key:
