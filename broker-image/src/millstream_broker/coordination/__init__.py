@@ -46,6 +46,8 @@ class BrokerRecord:
     listeners: tuple[Listener, ...]
     rack: str | None = None
     epoch: int = 0
+    unclean: bool = False
+    """Its machine restarted since it last stopped in order: its logs may lack records that it acknowledged."""
 
     def endpoint(self, listener_name: str) -> Listener:
         """Where clients of that listener reach the broker."""
@@ -55,13 +57,21 @@ class BrokerRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
-    """Where a partition's replicas are and which of them leads; `version` conditions the next write."""
+    """Where a partition's replicas are and which of them leads; `version` conditions the next write.
+
+    While it is reassigned (KIP-455), `adding` and `removing` name those among `replicas` that come and go. `elr` has
+    the replicas outside the ISR that still have every acknowledged record (KIP-966).
+    """
 
     replicas: tuple[int, ...]
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
     version: int = 0
+    controller_epoch: int = 0
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

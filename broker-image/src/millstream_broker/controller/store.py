@@ -1,0 +1,101 @@
+"""What the controller needs of ZooKeeper, in the controller's own terms.
+
+Every write is fenced: it happens only while `epoch` is the newest controller's, and raises `Fenced` otherwise, upon
+which the controller must stop. Writes to partition states are conditional on the versions the records carry.
+Watches are level-triggered: a report carries the state after the change, and changes in quick succession may come as
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
+
+TopicPartition = tuple[str, int]
+
+
+class Fenced(Exception):
+    """Another broker is the controller now, or this one's session is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """All of the tree that the controller works on, at one time."""
+
+    brokers: Mapping[int, BrokerRecord]
+    topics: Mapping[str, TopicRecord]
+    """A partition without a state yet has leader NO_LEADER, leader_epoch -1, an empty ISR and version -1."""
+    deletions: frozenset[str]
+    """The topics that somebody asked to delete (/admin/delete_topics)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersChanged:
+    brokers: Mapping[int, BrokerRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsChanged:
+    """Topics that are new or were written by somebody else (partitions added), as in `Image.topics`."""
+
+    topics: Mapping[str, TopicRecord]
+    present: frozenset[str]
+    """The names of all topics there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionsRequested:
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class StatesChanged:
+    """Leaders changed the ISRs of these partitions."""
+
+    states: Mapping[TopicPartition, PartitionRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigsChanged:
+    """Configurations of topics as they are now (the controller needs min.insync.replicas and the like)."""
+
+    topics: Mapping[str, Mapping[str, str]]
+    brokers: Mapping[int | None, Mapping[str, str]]
+
+
+StoreEvent = BrokersChanged | TopicsChanged | DeletionsRequested | StatesChanged | ConfigsChanged
+
+
+class ControllerStore(Protocol):
+    epoch: int
+    """This controller's; every controller has a higher one than those before."""
+
+    async def load(self, report: Callable[[StoreEvent], None]) -> Image:
+        """Read everything and watch it from then on; `report` is called on the loop. Raises Fenced."""
+        ...
+
+    async def write_states(
+        self, states: Mapping[TopicPartition, PartitionRecord]
+    ) -> Mapping[TopicPartition, PartitionRecord]:
+        """Write each state whose stored version is the record's (-1: it must not exist).
+
+        Returns the records as they are afterwards: written ones with their new version, and for those that somebody
+        else had changed what is stored now, so that a record with another leader epoch than was to be written tells
+        of a conflict. Raises Fenced.
+        """
+        ...
+
+    async def write_assignment(self, topic: TopicRecord) -> None:
+        """Replace /brokers/topics/T: the replicas, adding and removing of all its partitions. Raises Fenced."""
+        ...
+
+    async def remove_topic(self, name: str) -> None:
+        """Remove the topic, its states, its configuration and the request for its deletion. Raises Fenced."""
+        ...
+
+    async def refuse_deletion(self, names: Collection[str]) -> None:
+        """Remove requests for the deletion of topics that there are not. Raises Fenced."""
+        ...
