@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from flights import ROWS, events
 from millstream_harness.chart import CLIENT, ROOT, SYSTEM, reconciles
-from millstream_harness.flights import ROWS, events
 from millstream_harness.kube import Namespace, run, until
 
 EXAMPLE = ROOT / "examples/flights"
@@ -66,7 +66,7 @@ def test_topic_group_and_load_say_how_they_are(namespace: Namespace) -> None:
 
 
 def test_publishing_shows_as_size_and_lag(namespace: Namespace) -> None:
-    lines = b"".join(key + b"\t" + value + b"\n" for key, value in events())
+    lines = b"".join(event.carrier.encode() + b"\t" + event.value + b"\n" for event in events())
     namespace.client(
         "millstream", "--bootstrap", BOOTSTRAP, "produce", "flights", "--key-separator", "\\t",
         image=CLIENT, stdin=lines, timeout=600,

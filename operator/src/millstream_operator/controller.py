@@ -24,7 +24,7 @@ from .models import KINDS, ManifestError, Resource
 from .reconcile.report import replace_ready
 from .services import Services
 from .status import write_raw_status
-from .store import Change, Key, Store, key_of
+from .store import Change, Key, Store, key_for, key_of
 from .workqueue import Batch, WorkQueue
 
 logger = logging.getLogger(__name__)
@@ -65,10 +65,6 @@ def one_by_one(
         return {key_for(resource): reconcile(services, resource) for resource in resources}
 
     return Controller(kind, batch, key_for, children=children)
-
-
-def key_for(resource: Resource) -> Key:
-    return Key(resource.KIND, resource.namespace, resource.name)
 
 
 @dataclass(slots=True)

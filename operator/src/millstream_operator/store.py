@@ -74,6 +74,10 @@ def key_of(manifest: Mapping[str, Any]) -> Key:
     return Key(manifest["kind"], metadata.get("namespace", "default"), metadata["name"])
 
 
+def key_for(resource: Resource) -> Key:
+    return Key(resource.KIND, resource.namespace, resource.name)
+
+
 class Store:
     def __init__(self) -> None:
         self._lock = threading.Lock()

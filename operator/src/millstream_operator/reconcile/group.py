@@ -30,7 +30,7 @@ from ..models import (
 )
 from ..services import Services
 from ..status import FINALIZER, hold_finalizer, write_status
-from ..store import Key
+from ..store import Key, key_for
 from .reference import cluster_key, find_cluster, rival
 from .report import Problem, conditions_with, report_problem
 from .topic import deadline_passed
@@ -181,9 +181,9 @@ def reconcile_groups(services: Services, groups: Sequence[ConsumerGroup]) -> Map
             mine.append(group)
         elif group.metadata.deletion_timestamp is not None:
             hold_finalizer(services, group, False)
-            again[_key(group)] = PROBLEM_INTERVAL_S
+            again[key_for(group)] = PROBLEM_INTERVAL_S
         else:
-            again[_key(group)] = report_problem(services, group, problem, PROBLEM_INTERVAL_S)
+            again[key_for(group)] = report_problem(services, group, problem, PROBLEM_INTERVAL_S)
     if cluster is not None and mine:
         admin = services.admins.at(services.address_of(cluster))
         again.update(_delete(services, admin, [g for g in mine if g.metadata.deletion_timestamp is not None]))
@@ -219,7 +219,7 @@ def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Obs
             first = admin.offsets(dict.fromkeys(start, when))
             refused = admin.commit(group.group_id, first)
             if refused is not None:  # a consumer has joined meanwhile: the group is theirs
-                logger.info("%s: %s", _key(group), refused)
+                logger.info("%s: %s", key_for(group), refused)
                 continue
             committed[group.group_id] = {**offsets, **first}
             states.update(admin.groups([group.group_id]))
@@ -252,12 +252,14 @@ def _look(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGroup]
         }
     except AdminError as error:
         problem = Problem(Reason.CLUSTER_NOT_READY, str(error))
-        return {_key(group): report_problem(services, group, problem, WAITING_INTERVAL_S) for group in groups}
+        return {
+            key_for(group): report_problem(services, group, problem, WAITING_INTERVAL_S) for group in groups
+        }
     for group in groups:
         write_status(
             services, group, build_status(group, observed[group.group_id], seconds[group.group_id], now)
         )
-    return dict.fromkeys(map(_key, groups), INTERVAL_S)
+    return dict.fromkeys(map(key_for, groups), INTERVAL_S)
 
 
 def _behind(observed: Observed) -> dict[Partition, int]:
@@ -282,18 +284,14 @@ def _delete(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGrou
             and not deadline_passed(group.metadata.deletion_timestamp, services.now())
         ):
             words = f"the committed offsets are not deleted yet: {error_text}"
-            again[_key(group)] = report_problem(
+            again[key_for(group)] = report_problem(
                 services, group, Problem(Reason.DELETING, words), WAITING_INTERVAL_S
             )
             continue
         hold_finalizer(services, group, False)
-        again[_key(group)] = PROBLEM_INTERVAL_S
+        again[key_for(group)] = PROBLEM_INTERVAL_S
     return again
 
 
 def _text(partition: Partition) -> str:
     return f"{partition.topic}-{partition.partition}"
-
-
-def _key(group: ConsumerGroup) -> Key:
-    return Key(group.KIND, group.namespace, group.name)

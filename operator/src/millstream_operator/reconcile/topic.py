@@ -19,7 +19,7 @@ from ..kafka_admin import AdminError, ConfigChange, KafkaAdmin, NewTopic, Refusa
 from ..models import Cluster, Topic, TopicSpec, TopicStatus
 from ..services import Services
 from ..status import FINALIZER, hold_finalizer, write_status
-from ..store import Key
+from ..store import Key, key_for
 from .reference import cluster_key, find_cluster, rival
 from .report import Problem, conditions_with, report_problem
 
@@ -99,9 +99,9 @@ def reconcile_topics(services: Services, topics: Sequence[Topic]) -> Mapping[Key
             mine.append(topic)
         elif topic.metadata.deletion_timestamp is not None:
             hold_finalizer(services, topic, False)  # the topic is not there, or not this resource's to delete
-            again[_key(topic)] = PROBLEM_INTERVAL_S
+            again[key_for(topic)] = PROBLEM_INTERVAL_S
         else:
-            again[_key(topic)] = report_problem(services, topic, problem, PROBLEM_INTERVAL_S)
+            again[key_for(topic)] = report_problem(services, topic, problem, PROBLEM_INTERVAL_S)
     if cluster is not None and mine:
         admin = services.admins.at(services.address_of(cluster))
         deleted = [topic for topic in mine if topic.metadata.deletion_timestamp is not None]
@@ -144,9 +144,11 @@ def _bring_about(services: Services, admin: KafkaAdmin, topics: Sequence[Topic])
             observed = {**observed, **admin.topics(changed)}
     except AdminError as error:
         problem = Problem(Reason.CLUSTER_NOT_READY, str(error))
-        return {_key(topic): report_problem(services, topic, problem, WAITING_INTERVAL_S) for topic in topics}
+        return {
+            key_for(topic): report_problem(services, topic, problem, WAITING_INTERVAL_S) for topic in topics
+        }
     return {
-        _key(topic): _report(
+        key_for(topic): _report(
             services,
             topic,
             observed.get(topic.topic_name),
@@ -193,12 +195,12 @@ def _delete(services: Services, admin: KafkaAdmin, topics: Sequence[Topic]) -> M
             report_problem(
                 services, topic, Problem(Reason.DELETING, f"the topic is not deleted yet: {why}"), 0
             )
-            again[_key(topic)] = WAITING_INTERVAL_S
+            again[key_for(topic)] = WAITING_INTERVAL_S
             continue
         if why is not None:
-            logger.warning("%s is let go, topic %s stays: %s", _key(topic), topic.topic_name, why)
+            logger.warning("%s is let go, topic %s stays: %s", key_for(topic), topic.topic_name, why)
         hold_finalizer(services, topic, False)
-        again[_key(topic)] = PROBLEM_INTERVAL_S
+        again[key_for(topic)] = PROBLEM_INTERVAL_S
     return again
 
 
@@ -242,7 +244,3 @@ def _ready(problem: Problem | None, observed: TopicState) -> tuple[ConditionType
     if observed.under_replicated:
         words += f", {observed.under_replicated} of them under-replicated"
     return ConditionType.READY, True, Reason.TOPIC_READY, words
-
-
-def _key(topic: Topic) -> Key:
-    return Key(topic.KIND, topic.namespace, topic.name)

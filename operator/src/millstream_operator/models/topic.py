@@ -1,0 +1,40 @@
+"""Topic: partitions, replicas and configuration of one topic."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from ..conditions import Condition
+from .base import ClusterRef, DeletionPolicy, Resource, Spec, Status, TopicName
+
+
+class TopicSpec(Spec, frozen=True):
+    cluster_ref: ClusterRef
+    topic_name: TopicName | None = None
+    partitions: Annotated[int, Meta(ge=1, le=100000)] = 1
+    replication_factor: Annotated[int, Meta(ge=1, le=1000)] = 1
+    config: dict[str, str] = field(default_factory=dict)
+    deletion_policy: DeletionPolicy = "Retain"
+
+
+class TopicStatus(Status, frozen=True):
+    observed_generation: int | None = None
+    topic_id: str | None = None
+    partitions: int | None = None
+    replication_factor: int | None = None
+    under_replicated: int | None = None
+    size_bytes: int | None = None
+    config_keys: tuple[str, ...] | None = None
+    conditions: tuple[Condition, ...] | None = None
+
+
+class Topic(Resource, frozen=True):
+    KIND, PLURAL = "Topic", "topics"
+    spec: TopicSpec
+    status: TopicStatus = field(default_factory=TopicStatus)
+
+    @property
+    def topic_name(self) -> str:
+        return self.spec.topic_name or self.name
