@@ -1,17 +1,23 @@
-"""Our codec against two others, byte for byte: kio, and kafka-python 3, which is built on Kafka's own definitions.
+"""Our codec against others, byte for byte: kio, and kafka-python 3, which is built on Kafka's own definitions.
 
 For every API, version and side, whatever value a message holds: what we write is what they write, and what they
 write we read as the value it was made of. kio has no versions that Kafka 4.1 has dropped; kafka-python has them all.
+What brokers say to each other is held to Apache Kafka's own classes, those of 3.9, which Spark's client brings.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import importlib
 import io
+import json
+import os
 import types
 import typing
+import uuid
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import kafka.protocol.admin
@@ -26,10 +32,17 @@ from kio.schema.errors import ErrorCode
 
 from millstream_broker.protocol import api_versions
 from millstream_broker.protocol.api import Api
+from millstream_broker.protocol.document import ZOOKEEPER
 from millstream_broker.protocol.schema import ZERO_UUID, Struct, fields_of
-from millstream_harness.messages import VERSION_IDS, VERSIONS, messages
+from millstream_harness.java import SPARK_JARS, client_classpath, fetched, java_command, kafka_jars, run
+from millstream_harness.messages import VERSIONS, messages
 
 AnyApi = Api[Any, Any]
+
+MESSAGES = Path(__file__).parent / "java" / "BrokerMessages.java"
+BETWEEN_BROKERS = [found for found in VERSIONS if found[0].name in ZOOKEEPER]
+CLIENTS = [found for found in VERSIONS if found not in BETWEEN_BROKERS]
+CLIENT_IDS = [f"{api.name}-v{version}" for api, version in CLIENTS]
 
 SOME = settings(
     max_examples=8,
@@ -120,7 +133,7 @@ def kio_bytes(message: Any) -> bytes:
 
 @pytest.mark.parametrize("side", ["request", "response"])
 @pytest.mark.parametrize(
-    ("api", "version"), [found for found in VERSIONS if kio_has(*found)], ids=lambda value: str(value)
+    ("api", "version"), [found for found in CLIENTS if kio_has(*found)], ids=lambda value: str(value)
 )
 def test_kio_writes_and_reads_the_same(api: AnyApi, version: int, side: str) -> None:
     theirs = kio_class(api, version, side)
@@ -209,7 +222,7 @@ def from_kafka_python(container: Any, version: int, struct: type[Struct]) -> Str
 
 
 @pytest.mark.parametrize("side", ["Request", "Response"])
-@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=VERSION_IDS)
+@pytest.mark.parametrize(("api", "version"), CLIENTS, ids=CLIENT_IDS)
 def test_kafka_python_writes_and_reads_the_same(api: AnyApi, version: int, side: str) -> None:
     theirs = kafka_python_class(api.name + side)
     struct = api.request if side == "Request" else api.response
@@ -232,7 +245,7 @@ def test_kafka_python_writes_and_reads_the_same(api: AnyApi, version: int, side:
 
 def test_the_oracles_cover_what_kafka_still_has() -> None:
     """kio lacks only what Kafka 4 dropped."""
-    lacking = {f"{api.name}-v{version}" for api, version in VERSIONS if not kio_has(api, version)}
+    lacking = {f"{api.name}-v{version}" for api, version in CLIENTS if not kio_has(api, version)}
     assert lacking == {
         "CreateTopics-v0",
         "CreateTopics-v1",
@@ -243,3 +256,52 @@ def test_the_oracles_cover_what_kafka_still_has() -> None:
         "DeleteAcls-v0",
         "WriteTxnMarkers-v0",
     }
+
+
+# --- Apache Kafka 3.9 ---
+
+
+def kafka_name(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def as_kafkas_json(value: Any) -> Any:
+    if isinstance(value, Struct):
+        return {kafka_name(name): as_kafkas_json(getattr(value, name)) for name, _ in fields_of(type(value))}
+    if isinstance(value, list):
+        return [as_kafkas_json(one) for one in value]
+    if isinstance(value, uuid.UUID):
+        return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+    return value
+
+
+def made_up(api: AnyApi, version: int, side: str) -> list[tuple[str, bytes, Struct]]:
+    """Some messages, each with Kafka's name for it and its bytes."""
+    made: list[tuple[str, bytes, Struct]] = []
+    encode = api.encode_request if side == "Request" else api.encode_response
+
+    @settings(SOME, max_examples=25)
+    @given(messages(api.request if side == "Request" else api.response, version))
+    def make(message: Struct) -> None:
+        made.append((f"{api.name}{side} {version}", encode(version, message), message))
+
+    make()
+    return made
+
+
+def test_kafka_reads_and_writes_what_brokers_say_to_each_other(tmp_path: Path) -> None:
+    made = [
+        one for found in BETWEEN_BROKERS for side in ("Request", "Response") for one in made_up(*found, side)
+    ]
+    lines = tmp_path / "messages"
+    lines.write_text("".join(f"{name} {encoded.hex()}\n" for name, encoded, _ in made))
+    jackson = sorted((*fetched(SPARK_JARS).glob("jackson-*.jar"), *kafka_jars().glob("jackson-*.jar")))
+    classpath = os.pathsep.join([client_classpath("3.9.0"), *map(str, jackson)])
+    done = run(java_command(str(MESSAGES), str(lines), classpath=classpath))
+    answers = done.stdout.rstrip("\n").split("\n")
+    assert len(answers) == len(made) > 100
+    for (_, encoded, message), answer in zip(made, answers, strict=True):
+        written, _, json_text = answer.partition(" ")
+        assert bytes.fromhex(written) == encoded
+        assert json.loads(json_text) == as_kafkas_json(message)

@@ -36,7 +36,7 @@ def test_a_gap_without_a_reason_is_refused() -> None:
 def test_every_key_is_kafkas() -> None:
     assert {found.name: key for key, found in APIS.items()}.items() <= {
         name: key for name, (key, _, _) in document.KAFKA.items()
-    }.items()
+    }.items() | document.ZOOKEEPER.items()
 
 
 async def test_kafkas_versions_are_what_kafka_says(kafka_jars: Path, tmp_path: Path) -> None:

@@ -92,6 +92,9 @@ KAFKA: Final[dict[str, tuple[int, int, int]]] = {
 }
 """What Apache Kafka 4.1.1 answers to ApiVersions: name to key, lowest and highest version."""
 
+ZOOKEEPER: Final[dict[str, int]] = {"StopReplica": 5, "UpdateMetadata": 6, "ControlledShutdown": 7}
+"""What brokers say to each other in a cluster on ZooKeeper, which Apache Kafka had until 3.9: name to key."""
+
 NEWER: Final[dict[str, str]] = {
     "Produce": "v12 adds partitions to a transaction by writing to them (KIP-890), v13 names topics by id (KIP-516)",
     "Fetch": "v13 names topics by id, which clients do without at v12 (KIP-516); v14 to v18 are for tiered storage, "
@@ -190,7 +193,8 @@ def check(served: dict[int, Api[Any, Any]]) -> None:
     missing = [name for name in KAFKA if name not in names]
     if sorted(absent) != sorted(missing):
         raise ValueError(f"ABSENT explains {sorted(absent)}, absent are {sorted(missing)}")
-    older = [api.name for api in APIS.values() if KAFKA[api.name][2] > api.versions[1]]
+    clients = [api for api in APIS.values() if api.name not in ZOOKEEPER]
+    older = [api.name for api in clients if KAFKA[api.name][2] > api.versions[1]]
     if sorted(older) != sorted(NEWER):
         raise ValueError(f"NEWER explains {sorted(NEWER)}, older than Kafka's are {sorted(older)}")
 
@@ -214,14 +218,16 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
     ]
     for key, api in sorted(served.items()):
         module = api.request.__module__.rsplit(".", 1)[1]
-        ours, theirs = versions(*api.versions), versions(*KAFKA[api.name][1:])
+        ours = versions(*api.versions)
+        theirs = "–" if api.name in ZOOKEEPER else versions(*KAFKA[api.name][1:])
         link = f"[{api.name}]({SOURCE}/protocol/{module}.py)"
         lines.append(f"| {key} | {link} | {ours} | {theirs} | {summary(api)} |")
     names = {api.name for api in served.values()}
     lines += [
         "",
         "Produce is advertised from version 0 and served from 3, as Kafka 4 does it: librdkafka before 2.11.1 stops",
-        "compressing otherwise. Older versions than Kafka 4's are there where they cost nothing.",
+        "compressing otherwise. Older versions than Kafka 4's are there where they cost nothing. StopReplica,",
+        "UpdateMetadata and ControlledShutdown are between brokers, as Kafka 3.9 has them on ZooKeeper.",
         "",
         "## What is left out",
         "",

@@ -10,6 +10,7 @@ from . import (
     alter_configs,
     alter_partition_reassignments,
     api_versions,
+    controlled_shutdown,
     create_acls,
     create_partitions,
     create_topics,
@@ -42,8 +43,10 @@ from . import (
     produce,
     sasl_authenticate,
     sasl_handshake,
+    stop_replica,
     sync_group,
     txn_offset_commit,
+    update_metadata,
     write_txn_markers,
 )
 from .api import Api
@@ -53,6 +56,9 @@ _ALL: Final[list[Api[Any, Any]]] = [
     fetch.API,
     list_offsets.API,
     metadata.API,
+    stop_replica.API,
+    update_metadata.API,
+    controlled_shutdown.API,
     offset_commit.API,
     offset_fetch.API,
     find_coordinator.API,

@@ -1,0 +1,52 @@
+"""StopReplica (key 5): the controller tells a broker to let go of replicas, and which of their logs to delete.
+
+Kafka's v3, of ZooKeeper's time (KIP-570 added the leader epoch; Kafka 4 has dropped the request). A request of an
+older leader epoch than the replica's is answered FENCED_LEADER_EPOCH; epoch -2 means that the topic is being deleted
+and -1 that the epoch is not known: both hold whatever the replica's epoch is.
+"""
+
+from __future__ import annotations
+
+from .api import Api
+from .schema import Struct, array, boolean, int16, int32, int64, string
+
+EPOCH_DURING_DELETE = -2
+
+
+class StopReplicaPartitionState(Struct):
+    partition_index: int = int32()
+    leader_epoch: int = int32(default=-1)
+    delete_partition: bool = boolean()
+
+
+class StopReplicaTopicState(Struct):
+    topic_name: str = string()
+    partition_states: list[StopReplicaPartitionState] = array(StopReplicaPartitionState)
+
+
+class StopReplicaRequest(Struct):
+    controller_id: int = int32()
+    controller_epoch: int = int32()
+    broker_epoch: int = int64(default=-1)
+    topic_states: list[StopReplicaTopicState] = array(StopReplicaTopicState)
+
+
+class StopReplicaPartitionError(Struct):
+    topic_name: str = string()
+    partition_index: int = int32()
+    error_code: int = int16()
+
+
+class StopReplicaResponse(Struct):
+    error_code: int = int16()
+    partition_errors: list[StopReplicaPartitionError] = array(StopReplicaPartitionError)
+
+
+API = Api(
+    key=5,
+    name="StopReplica",
+    versions=(3, 3),
+    flexible=2,
+    request=StopReplicaRequest,
+    response=StopReplicaResponse,
+)
