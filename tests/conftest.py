@@ -10,6 +10,7 @@ import pytest
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.java import kafka_jars as fetch_kafka_jars
+from millstream_harness.zookeeper import ZooKeeperProcess
 
 StartBroker = Callable[..., BrokerProcess]
 
@@ -41,3 +42,10 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 def kafka_jars() -> Path:
     """The folder of Apache Kafka's jars; run its tools with ``millstream_harness.java.run_kafka_tool``."""
     return fetch_kafka_jars()
+
+
+@pytest.fixture(scope="session")
+def shared_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    """A ZooKeeper that many tests use at once: each takes its ``own_tree``."""
+    with ZooKeeperProcess(tmp_path_factory.mktemp("shared-zookeeper")) as server:
+        yield server

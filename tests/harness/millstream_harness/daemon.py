@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import time
@@ -69,6 +70,13 @@ class Daemon:
     def kill(self) -> int:
         """SIGKILL, as a machine that loses the process."""
         return self._end(signal.SIGKILL, 10.0)
+
+    def pause(self) -> None:
+        """SIGSTOP: it is there and does nothing, until ``resume``."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     def _end(self, sign: signal.Signals, timeout: float) -> int:
         if self.process is None:

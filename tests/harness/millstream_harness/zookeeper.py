@@ -1,0 +1,157 @@
+"""ZooKeeper as real processes: one server, or an ensemble; started, killed, paused and started again.
+
+The server is Apache ZooKeeper of Spark's jars. Its tick is short (200 ms), so that sessions may be as short as 400 ms;
+a test asks for the timeout that it needs. Ports and data stay across restarts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import uuid
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Self
+
+from millstream_harness.broker import fixed_port
+from millstream_harness.daemon import Daemon
+from millstream_harness.java import SHORT_LIVED, java_command
+
+TICK_MS = 200
+NEEDED = (
+    "zookeeper-",
+    "slf4j-api",
+    "log4j-",
+    "netty-",
+    "metrics-core",
+    "snappy-java",
+    "commons-cli",
+    "commons-io",
+)
+JVM = (
+    *SHORT_LIVED,
+    "-Djava.awt.headless=true",
+    "-Dzookeeper.forceSync=no",
+    "-Dzookeeper.jmx.log4j.disable=true",
+)
+
+
+def zookeeper_classpath() -> str:
+    """ZooKeeper with what it needs, of the jars that pyspark brings."""
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    jars = sorted((Path(found.origin).parent / "jars").glob("*.jar"))
+    return os.pathsep.join(str(jar) for jar in jars if jar.name.startswith(NEEDED))
+
+
+def zookeeper_command(main: str, *args: str, options: Sequence[str] = JVM, log: str = "broker") -> list[str]:
+    """The command that runs a class of ZooKeeper's."""
+    return java_command(main, *args, options=options, log=log, classpath=zookeeper_classpath())
+
+
+class ZooKeeperProcess(Daemon):
+    """One server over one folder; alone, or with ``peers``: each server's number, quorum and election port."""
+
+    name = "ZooKeeper"
+
+    def __init__(
+        self, folder: Path, port: int = 0, number: int = 1, peers: dict[int, tuple[int, int]] | None = None
+    ) -> None:
+        super().__init__(folder, "zookeeper.log")
+        self.number = number
+        self.peers = peers or {}
+        self.data = folder / "data"
+        self.port = port or fixed_port()
+
+    @property
+    def connect(self) -> str:
+        """For `zookeeper.connect`."""
+        return f"127.0.0.1:{self.port}"
+
+    def own_tree(self) -> str:
+        """The same with a path of one's own, so that many tests share a server."""
+        return f"{self.connect}/{uuid.uuid4().hex}"
+
+    def launch_server(self) -> Self:
+        """Start it without waiting; an ensemble's server is ready only when there are enough."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        (self.data / "myid").write_text(str(self.number))
+        settings = {
+            "tickTime": TICK_MS,
+            "initLimit": 50,
+            "syncLimit": 10,
+            "dataDir": self.data,
+            "clientPort": self.port,
+            "clientPortAddress": "127.0.0.1",
+            "maxClientCnxns": 0,
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "*",
+        }
+        settings |= {
+            f"server.{number}": f"127.0.0.1:{quorum}:{election}"
+            for number, (quorum, election) in self.peers.items()
+        }
+        file = self.folder / "zoo.cfg"
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        self.launch(zookeeper_command("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(file)))
+        return self
+
+    def start(self) -> Self:
+        """Start it and wait until it serves."""
+        self.launch_server()
+        self.await_serving()
+        return self
+
+    def await_serving(self) -> None:
+        self.await_ready(lambda _: "Mode: " in self.ask("srvr"))
+
+    def ask(self, word: str) -> str:
+        """What it says to one of ZooKeeper's four-letter words; nothing when it does not answer."""
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0) as asked:
+            asked.sendall(word.encode())
+            return b"".join(iter(lambda: asked.recv(65536), b"")).decode()
+        return ""
+
+    def leads(self) -> bool:
+        return "Mode: leader" in self.ask("srvr")
+
+
+class ZooKeeperEnsemble:
+    """Several servers that keep one tree as long as most of them are there."""
+
+    def __init__(self, folder: Path, size: int = 3) -> None:
+        picked: set[int] = set()
+        while len(picked) < 3 * size:
+            picked.add(fixed_port())
+        ports = iter(picked)
+        peers = {number: (next(ports), next(ports)) for number in range(1, size + 1)}
+        self.servers = [
+            ZooKeeperProcess(folder / f"zookeeper-{number}", next(ports), number, peers) for number in peers
+        ]
+
+    @property
+    def connect(self) -> str:
+        return ",".join(server.connect for server in self.servers)
+
+    def start(self) -> Self:
+        for server in self.servers:
+            server.launch_server()
+        for server in self.servers:
+            server.await_serving()
+        return self
+
+    def kill(self) -> None:
+        for server in self.servers:
+            server.kill()
+
+    def leader(self) -> ZooKeeperProcess:
+        return next(server for server in self.servers if server.process is not None and server.leads())
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
