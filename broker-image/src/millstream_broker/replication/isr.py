@@ -1,0 +1,257 @@
+"""A leader's view of its followers: which replicas are in sync, and how far the high watermark may go.
+
+Events in (a follower fetched, the log grew, a write of the ISR came back), decisions out (the high watermark, an ISR to
+write). No clock and no input or output: milliseconds are given.
+
+- A follower's *log end* is the offset it fetches from: it has everything before. It is *caught up* at the time of a
+  fetch that reaches the leader's log end, or, fetching while records pour in, that of its previous fetch if it now
+  reaches the end the log had then (Kafka's rule).
+- The ISR is what coordination stores. While a change of it is being written nobody knows which of the two is stored:
+  then both count (the *maximal* ISR, KIP-497). There is one such write at a time; it carries the version it replaces.
+- The *high watermark* is the smallest log end in the maximal ISR. It moves only while the stored ISR has
+  min.insync.replicas members (KIP-966), and never back. It also waits for followers which keep up and are about to
+  join: under load they would otherwise chase it for ever.
+- Who leaves an ISR that thereby has too few members is kept in `elr`: the high watermark stands still from then on, so
+  these replicas go on having every acknowledged record. It does not move again before a state without them is stored.
+- A follower leaves the ISR when it was not caught up for `max_lag_ms`, or when it fetches below the high watermark,
+  for then it has lost records. It joins when its log end has reached the high watermark and the start of the leader's
+  epoch.
+- A new leader epoch begins with nothing known but the log.
+
+So each record below the high watermark is in the log of every member of the stored ISR, whichever that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from ..coordination import PartitionRecord
+
+UNKNOWN = -1
+
+
+def eligible_leaders(record: PartitionRecord, isr: Collection[int], min_isr: int) -> tuple[int, ...]:
+    """The `elr` that belongs beside a new ISR: who else has every acknowledged record then."""
+    if len(isr) >= min(min_isr, len(record.replicas)):
+        return ()
+    had_all = {*record.isr, *record.elr}
+    return tuple(one for one in record.replicas if one in had_all and one not in isr)
+
+
+class Follower:
+    """What a leader knows of one follower."""
+
+    __slots__ = ("caught_up_ms", "fetched_ms", "leader_end", "log_end")
+
+    def __init__(self, caught_up_ms: int) -> None:
+        self.log_end = UNKNOWN
+        self.caught_up_ms = caught_up_ms
+        self.fetched_ms = UNKNOWN
+        self.leader_end = UNKNOWN
+        """The leader's log end at the last fetch."""
+
+    def fetched(self, offset: int, leader_end: int, now_ms: int) -> None:
+        if offset >= leader_end:
+            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+        elif self.leader_end != UNKNOWN and offset >= self.leader_end:
+            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+        self.log_end = offset
+        self.leader_end = leader_end
+        self.fetched_ms = now_ms
+
+
+class Isr:
+    """Of one partition, for as long as this broker leads it."""
+
+    __slots__ = (
+        "_alive",
+        "_epoch_start",
+        "_log_end",
+        "_settled",
+        "broker_id",
+        "followers",
+        "high_watermark",
+        "max_lag_ms",
+        "min_isr",
+        "pending",
+        "record",
+    )
+
+    def __init__(
+        self,
+        broker_id: int,
+        record: PartitionRecord,
+        *,
+        log_end: int,
+        high_watermark: int,
+        min_isr: int,
+        max_lag_ms: int,
+        alive: Collection[int],
+        now_ms: int,
+    ) -> None:
+        """`log_end`: of the leader, as it takes over. `high_watermark`: the last it knew, as follower or before."""
+        self.broker_id = broker_id
+        self.min_isr = min_isr
+        self.max_lag_ms = max_lag_ms
+        self.high_watermark = min(high_watermark, log_end)
+        self._alive = frozenset(alive)
+        self._begin(record, log_end, now_ms)
+
+    def _begin(self, record: PartitionRecord, log_end: int, now_ms: int) -> None:
+        self.record = record
+        self.pending: PartitionRecord | None = None
+        self._settled = True
+        self._log_end = self._epoch_start = log_end
+        self.followers = {
+            one: Follower(now_ms if one in record.isr else UNKNOWN)
+            for one in record.replicas
+            if one != self.broker_id
+        }
+
+    # What there is
+
+    @property
+    def maximal(self) -> frozenset[int]:
+        """The stored ISR, and what is being written."""
+        stored = frozenset(self.record.isr)
+        return stored if self.pending is None else stored.union(self.pending.isr)
+
+    @property
+    def is_under_min(self) -> bool:
+        return len(self.record.isr) < min(self.min_isr, len(self.record.replicas))
+
+    def max_lag(self) -> int:
+        """Records that the follower furthest behind still has to fetch."""
+        ends = [max(one.log_end, 0) for one in self.followers.values()]
+        return max(0, self._log_end - min(ends, default=self._log_end))
+
+    # Events
+
+    def fetched(self, replica: int, offset: int, log_end: int, now_ms: int) -> None:
+        """A follower asks for records from `offset` on; `log_end` is the leader's. KeyError for a stranger."""
+        self._log_end = log_end
+        follower = self.followers[replica]
+        lost = offset < self.high_watermark and not UNKNOWN < follower.log_end <= offset
+        follower.fetched(offset, log_end, now_ms)
+        if lost:
+            follower.caught_up_ms = UNKNOWN
+
+    def advance(self, log_end: int, now_ms: int, own_end: int | None = None) -> int:
+        """Move the high watermark as far as it may go, and return it.
+
+        `own_end`: up to where the leader's own log counts, where the flush policy holds that before its end.
+        """
+        self._log_end = log_end
+        if self.is_under_min or self.record.elr:
+            return self.high_watermark
+        to = log_end if own_end is None else own_end
+        maximal = self.maximal
+        for replica, follower in self.followers.items():
+            if follower.log_end < to and (replica in maximal or self._is_joining(replica, follower, now_ms)):
+                to = follower.log_end
+        self.high_watermark = max(self.high_watermark, to)
+        return self.high_watermark
+
+    def update(self, record: PartitionRecord, log_end: int, now_ms: int) -> bool:
+        """Coordination has this record; whether it is newer. Another leader's must not come here."""
+        known = self.record
+        if record.leader_epoch > known.leader_epoch:
+            self._begin(record, log_end, now_ms)
+            return True
+        if record.leader_epoch < known.leader_epoch or record.version <= known.version:
+            if record.leader_epoch == known.leader_epoch and record.version == known.version:
+                self.record = record  # replicas are written apart from the state
+                self._keep_followers()
+            return False
+        self.record = record
+        self.pending = None  # it was conditional on a version that is no more
+        self._settled = True
+        self._keep_followers()
+        return True
+
+    def _keep_followers(self) -> None:
+        """Replicas may come and go within an epoch (reassignment)."""
+        self.followers = {
+            one: self.followers.get(one) or Follower(UNKNOWN)
+            for one in self.record.replicas
+            if one != self.broker_id
+        }
+
+    def set_alive(self, alive: Collection[int]) -> None:
+        """Brokers that are registered: no other joins an ISR."""
+        self._alive = frozenset(alive)
+
+    # The ISR
+
+    def propose(self, now_ms: int) -> PartitionRecord | None:
+        """The ISR to write now, if any; from then on it is `pending`, until one of the three below is told.
+
+        A write whose outcome is not known is proposed again as it was.
+        """
+        if self.pending is not None:
+            if self._settled:
+                return None
+        else:
+            isr = self._wanted(now_ms)
+            elr = tuple(
+                one
+                for one in eligible_leaders(self.record, isr, self.min_isr)
+                if one not in self.followers or not self._has_lost_records(self.followers[one])
+            )
+            if set(isr) == set(self.record.isr) and set(elr) == set(self.record.elr):
+                return None
+            self.pending = replace(self.record, isr=isr, elr=elr)
+        self._settled = True
+        return self.pending
+
+    def written(self, record: PartitionRecord) -> bool:
+        """The write succeeded; whether that is news still."""
+        return self._outcome(record)
+
+    def conflicted(self, stored: PartitionRecord) -> bool:
+        """The write failed for what is stored, which counts if it is of this epoch; another epoch will be told."""
+        return self._outcome(stored)
+
+    def unknown(self) -> None:
+        """Whether the write succeeded is not known: it must be repeated."""
+        self._settled = False
+
+    def _outcome(self, record: PartitionRecord) -> bool:
+        if record.leader_epoch != self.record.leader_epoch or record.leader != self.broker_id:
+            return False
+        return self.update(record, self._log_end, 0)
+
+    def _wanted(self, now_ms: int) -> tuple[int, ...]:
+        """The ISR as it should be, in the order of the replicas."""
+        stored = self.record.isr
+        wanted = []
+        for replica in self.record.replicas:
+            follower = self.followers.get(replica)
+            if follower is None:
+                keep = replica == self.broker_id
+            elif replica in stored:
+                keep = not self._has_fallen_behind(follower, now_ms)
+            else:
+                keep = self._may_join(replica, follower)
+            if keep:
+                wanted.append(replica)
+        return tuple(wanted)
+
+    def _has_fallen_behind(self, follower: Follower, now_ms: int) -> bool:
+        return self._has_lost_records(follower) or not self._is_caught_up(follower, now_ms)
+
+    def _has_lost_records(self, follower: Follower) -> bool:
+        """Of a member of the ISR, or one that was when the high watermark came to stand where it is."""
+        return UNKNOWN < follower.log_end < self.high_watermark
+
+    def _is_caught_up(self, follower: Follower, now_ms: int) -> bool:
+        if follower.log_end == self._log_end:
+            return True
+        return follower.caught_up_ms != UNKNOWN and now_ms - follower.caught_up_ms <= self.max_lag_ms
+
+    def _may_join(self, replica: int, follower: Follower) -> bool:
+        return replica in self._alive and follower.log_end >= max(self.high_watermark, self._epoch_start)
+
+    def _is_joining(self, replica: int, follower: Follower, now_ms: int) -> bool:
+        return replica in self._alive and follower.log_end != UNKNOWN and self._is_caught_up(follower, now_ms)
