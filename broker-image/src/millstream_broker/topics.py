@@ -6,13 +6,13 @@ broker has followed it (`Broker.follow`), so that a client which is told "create
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .config import ConfigError, TopicConfig
+from .controller.placement import place
 from .coordination import Conflict, PartitionRecord, TopicRecord
 from .metadata import check_topic_name, is_internal
 from .protocol.errors import ApiError, ErrorCode
@@ -57,7 +57,7 @@ def plan_topic(broker: Broker, new: NewTopic) -> TopicRecord:
         factor = new.replication_factor
         if factor == -1:
             factor = broker.config.integer("default.replication.factor")
-        replicas = spread(broker, count, factor)
+        replicas = place(broker.metadata.brokers, count, factor)
     return TopicRecord(new.name, uuid.uuid4(), _partitions(broker, replicas), config.overrides)
 
 
@@ -79,26 +79,6 @@ def check_topic_config(broker: Broker, overrides: Mapping[str, str]) -> TopicCon
         return TopicConfig(broker.config, overrides)
     except ConfigError as error:
         raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
-
-
-def spread(broker: Broker, count: int, factor: int) -> list[list[int]]:
-    """Replicas of `count` partitions, in turn over the brokers; raises ApiError."""
-    brokers = sorted(broker.metadata.brokers)
-    if factor <= 0:
-        raise ApiError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            "Replication factor was set to an invalid non-positive value.",
-        )
-    if factor > len(brokers):
-        raise ApiError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} "
-            f"cannot be reached because only {len(brokers)} broker(s) are registered.",
-        )
-    start = random.randrange(len(brokers))
-    return [
-        [brokers[(start + index + one) % len(brokers)] for one in range(factor)] for index in range(count)
-    ]
 
 
 def _partitions(broker: Broker, replicas: Sequence[Sequence[int]]) -> tuple[PartitionRecord, ...]:
@@ -173,7 +153,8 @@ def plan_partitions(
             ErrorCode.INVALID_REQUEST, f"The partitions of {name} cannot be changed: keys are bound to them."
         )
     if assignments is None:
-        replicas: Sequence[Sequence[int]] = spread(broker, count - present, len(topic.partitions[0].replicas))
+        factor = len(topic.partitions[0].replicas)
+        replicas: Sequence[Sequence[int]] = place(broker.metadata.brokers, count - present, factor)
     elif len(assignments) != count - present:
         message = (
             f"Attempted to add {count - present} additional partition(s), but only {len(assignments)} "
