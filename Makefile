@@ -51,7 +51,7 @@ clean:
 # Beside Apache Kafka, in turn, with its own clients: ROUNDS=3, BENCH="--only start,producer-200b --scale 0.1".
 ROUNDS ?= 5
 bench: setup $(KAFKA_JARS)/.complete
-	@PYTHONPATH=bench/src:tests/harness $(BIN)/python -P -m millstream_bench --rounds $(ROUNDS) $(BENCH)
+	@PYTHONPATH=bench/src:tests/harness:examples/flights $(BIN)/python -P -m millstream_bench --rounds $(ROUNDS) $(BENCH)
 
 # Apache Kafka and its tools, which tests and benchmarks run beside Millstream.
 $(KAFKA_JARS)/.complete: bench/kafka/pom.xml

@@ -6,17 +6,17 @@ import functools
 
 from confluent_kafka import Producer
 
+from flights import ROWS, events
 from millstream_bench import perf
 from millstream_bench.figures import Figure
 from millstream_bench.peers import Peer
 from millstream_bench.workload import Numbers, Workload, scaled
-from millstream_harness.flights import ROWS, events
 
 
 @functools.cache
 def flights() -> tuple[tuple[bytes, bytes], ...]:
     """(carrier, JSON) of every flight, read once."""
-    return tuple(events())
+    return tuple((event.carrier.encode(), event.value) for event in events())
 
 
 def run(peer: Peer, scale: float) -> Numbers:
