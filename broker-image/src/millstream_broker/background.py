@@ -1,4 +1,4 @@
-"""What a broker does from time to time: retention, compaction, checkpoints, fsync by `flush.ms`.
+"""What a broker does from time to time: retention, checkpoints, fsync by `flush.ms`, compaction (`cleaner`).
 
 Each is a loop of its own that sleeps, decides on the event loop and leaves what blocks to a thread. A failure is
 logged and tried again at the next turn.
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from .cleaner import Cleaner
 from .log.config import FOREVER
 from .log.manager import LogDirError
 from .protocol.errors import ApiError
@@ -28,7 +29,7 @@ def work_of(broker: Broker) -> Iterator[Coroutine[Any, Any, None]]:
     yield _every(broker, "log.flush.offset.checkpoint.interval.ms", _checkpoint)
     yield _flush_by_time(broker)
     if broker.config.flag("log.cleaner.enable"):
-        yield _every(broker, "log.cleaner.backoff.ms", _compact)
+        yield Cleaner(broker).run()
 
 
 async def _every(broker: Broker, key: str, work: Callable[[Broker], Awaitable[None]]) -> None:
@@ -58,21 +59,6 @@ async def _retain(broker: Broker) -> None:
 async def _checkpoint(broker: Broker) -> None:
     await broker.open_missing()
     await asyncio.to_thread(broker.logs.checkpoint)
-
-
-async def _compact(broker: Broker) -> None:
-    """Compact the logs that are due, the dirtiest first, one at a time."""
-    while (
-        compaction := broker.logs.next_compaction(_now_ms(), lambda key: _high_watermark_of(broker, key))
-    ) is not None:
-        try:
-            while await asyncio.to_thread(compaction.work):
-                compaction.commit()
-        except asyncio.CancelledError:
-            compaction.cancel()
-            raise
-        compaction.finish()
-        await asyncio.to_thread(broker.logs.remove_deleted)
 
 
 async def _flush_by_time(broker: Broker) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from . import api, background
+from .admissions import Admissions
 from .config import BrokerConfig, ConfigError, Listener, Source, TopicConfig, parse_address, parse_listeners
 from .coordination import BrokerRecord, ClusterState, CoordinationError, PartitionRecord, TopicRecord
 from .coordination.embedded import FILE_NAME as COORDINATION
@@ -81,6 +82,7 @@ class Broker:
         self._lost: dict[tuple[str, int], uuid.UUID] = {}
         """Those among them that are in a log directory which is offline, with their topics' ids."""
         self.logs = LogManager(self.log_dirs, config_of=self._log_config_of, files=FileCache(_open_files()))
+        self.admissions = Admissions(self)
         self.http = HttpServer(
             {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
         )
@@ -171,6 +173,7 @@ class Broker:
         self._ready = False
         self.server.close()
         await self.groups.close()
+        await self.admissions.close()
         await self._end_tasks()
         await self.coordination.leave()
         await asyncio.to_thread(self.logs.close)
@@ -407,9 +410,13 @@ def adopt(found: list[Found], broker_id: int) -> list[TopicRecord]:
 
 def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
     """What a topic's configuration says to its logs."""
+    cleanup_policy = ",".join(cast(list[str], topic["cleanup.policy"]))
+    segment_ms = topic.integer("segment.ms")
+    if "compact" in cleanup_policy:  # an active segment is not compacted
+        segment_ms = min(segment_ms, topic.integer("max.compaction.lag.ms"))
     return LogConfig(
         segment_bytes=topic.integer("segment.bytes"),
-        segment_ms=topic.integer("segment.ms"),
+        segment_ms=segment_ms,
         index_interval_bytes=topic.integer("index.interval.bytes"),
         index_size_max_bytes=topic.integer("segment.index.bytes"),
         retention_ms=topic.integer("retention.ms"),
@@ -417,7 +424,7 @@ def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
         max_message_bytes=topic.integer("max.message.bytes"),
         flush_messages=topic.integer("flush.messages"),
         flush_ms=topic.integer("flush.ms"),
-        cleanup_policy=",".join(cast(list[str], topic["cleanup.policy"])),
+        cleanup_policy=cleanup_policy,
         compression_type=cast(str, topic["compression.type"]),
         message_timestamp_type=cast(str, topic["message.timestamp.type"]),
         message_timestamp_before_max_ms=topic.integer("message.timestamp.before.max.ms"),

@@ -225,7 +225,7 @@ class Connection:
     def _may_follow(self, view: memoryview | None = None, begin: int = 0, end: int = 0) -> bool:
         """Whether a request may be handled although one before it waits."""
         last = self.pending[-1].route.registration
-        if not last.pipelined or len(self.pending) >= PIPELINE_DEPTH:
+        if not last.pipelined or len(self.pending) >= PIPELINE_DEPTH or self._server.is_full:
             return False
         if view is None or end - begin < 2:
             return True

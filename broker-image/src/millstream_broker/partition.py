@@ -17,6 +17,7 @@ from typing import Protocol
 
 from .config import LONG_MAX, TopicConfig
 from .coordination import PartitionRecord, TopicRecord
+from .log.admission import Admitted
 from .log.files import FileSlice
 from .log.log import AppendInfo, Log
 from .protocol.errors import ApiError, ErrorCode
@@ -41,6 +42,7 @@ class Partition:
         "_held_back",
         "_unacknowledged",
         "acknowledges_at_once",
+        "answers_at_once",
         "high_watermark",
         "index",
         "log",
@@ -72,6 +74,8 @@ class Partition:
         self._flush_messages = config.integer("flush.messages")
         self.acknowledges_at_once = self._flush_messages == LONG_MAX
         """Whether records are acknowledged without waiting for the disk."""
+        self.answers_at_once = self.acknowledges_at_once and not self.log.config.reads_records
+        """Whether nothing has to be waited for between a Produce request and its response."""
         self._appended(0)
 
     def lead(self, record: PartitionRecord) -> None:
@@ -96,6 +100,13 @@ class Partition:
         info = self.log.append(batches, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
         if not info.duplicate:
             self._appended(len(batches))
+        return info
+
+    def append_admitted(self, admitted: Admitted, now_ms: int) -> AppendInfo:
+        """Append batches that `log.admit` let in; raises ApiError."""
+        info = self.log.append_admitted(admitted, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
+        if not info.duplicate:
+            self._appended(len(admitted.view))
         return info
 
     def acknowledged(self, info: AppendInfo) -> asyncio.Future[None] | None:

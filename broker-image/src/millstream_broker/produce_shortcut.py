@@ -7,7 +7,8 @@ Most requests of a producer are for one partition, and differ from the last one 
 
 So those bytes in the middle are looked up instead of decoded, and the response is the bytes of an earlier one with
 three numbers filled in. Whatever is not exactly so (another shape, a partition whose acknowledgements wait for the
-disk, acks=0) goes the long way, through `protocol.produce` and `api.produce`, and gets the same answer there.
+disk or whose records are read first, acks=0) goes the long way, through `protocol.produce` and `api.produce`, and gets
+the same answer there.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from time import time
 from typing import TYPE_CHECKING
 
+from .log.admission import HeaderRefusedError
 from .protocol import produce
 from .protocol.errors import ApiError
 from .protocol.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
@@ -95,7 +97,7 @@ class ProduceShortcut:
 
     def _answer(self, frame: memoryview, at: int, known: Known) -> bytes | None:
         partition = self._broker.partitions.get(known.partition)
-        if partition is None or not partition.acknowledges_at_once:
+        if partition is None or not partition.answers_at_once:
             return None
         if known.all_replicas and len(partition.record.isr) < partition.min_insync_replicas:
             return None
@@ -105,6 +107,8 @@ class ProduceShortcut:
         (correlation_id,) = _HEAD.unpack_from(frame, 0)[1:]
         try:
             info = partition.append(records, int(time() * 1000))
+        except HeaderRefusedError:
+            return None
         except ApiError as error:
             self._broker.stats.records_refused += 1
             return _refused(known, correlation_id, error)

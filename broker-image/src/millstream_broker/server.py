@@ -115,6 +115,11 @@ class Server:
         self.frame_bytes += size
         return memoryview(mmap.mmap(-1, size) if size >= LARGE_FRAME_BYTES else bytearray(size))
 
+    @property
+    def is_full(self) -> bool:
+        """Whether connections that already have a request in progress should not be read."""
+        return self.frame_bytes > self.max_frame_bytes
+
     def _relieve(self) -> None:
         """Connections wait for room: close those that hold it and do not get on."""
         if not self.starved:
@@ -127,6 +132,10 @@ class Server:
                 )
         if self.starved:
             self.loop.call_later(1, self._relieve)
+
+    def hold(self, size: int) -> None:
+        """A request that was received whole is kept for a while: its bytes count like those of one that is cut off."""
+        self.frame_bytes += size
 
     def free_frame(self, size: int) -> None:
         self.frame_bytes -= size

@@ -14,17 +14,21 @@ from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from millstream_broker.log import admission, compression
+from millstream_broker.log.admission import RecordsRefusedError
 from millstream_broker.log.batch import (
     CONTROL,
     DELETE_HORIZON,
     HEADER,
+    HEADER_SIZE,
+    INT32_MAX,
+    TRANSACTIONAL,
     Record,
     build_batch,
     crc_matches,
     iter_batches,
     read_header,
     read_records,
-    recompress,
+    scan_records,
     stamp_append_time,
     validate,
 )
@@ -141,19 +145,19 @@ def resealed(batch: bytes, **changes: int) -> bytes:
     ("batch", "code"),
     [
         (b"", ErrorCode.INVALID_RECORD),
-        (b"\x00" * 10, ErrorCode.CORRUPT_MESSAGE),
-        (one()[:-1], ErrorCode.CORRUPT_MESSAGE),
-        (one() + b"\x00", ErrorCode.CORRUPT_MESSAGE),
-        (one() + one()[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (b"\x00" * 10, ErrorCode.INVALID_RECORD),
+        (one()[:-1], ErrorCode.INVALID_RECORD),
+        (one() + b"\x00", ErrorCode.INVALID_RECORD),
+        (one() + one()[:-1], ErrorCode.INVALID_RECORD),
         (one()[:-1] + b"\xff", ErrorCode.CORRUPT_MESSAGE),
         (resealed(one(), batch_length=10), ErrorCode.CORRUPT_MESSAGE),
         (resealed(one(), batch_length=-5), ErrorCode.CORRUPT_MESSAGE),
-        (resealed(one(), batch_length=2**31 - 1), ErrorCode.CORRUPT_MESSAGE),
+        (resealed(one(), batch_length=2**31 - 1), ErrorCode.INVALID_RECORD),
         (resealed(one(), magic=3), ErrorCode.CORRUPT_MESSAGE),
         (resealed(one(), magic=-1), ErrorCode.CORRUPT_MESSAGE),
-        (resealed(one(), magic=1), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
-        (struct.pack(">qiIbbqii", 0, 22, 0, 1, 0, NOW, -1, -1), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
-        (struct.pack(">qiIbbii", 0, 14, 0, 0, 0, -1, -1), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (resealed(one(), magic=1), ErrorCode.INVALID_RECORD),
+        (struct.pack(">qiIbbqii", 0, 22, 0, 1, 0, NOW, -1, -1), ErrorCode.INVALID_RECORD),
+        (struct.pack(">qiIbbii", 0, 14, 0, 0, 0, -1, -1), ErrorCode.INVALID_RECORD),
         (resealed(one(), record_count=2), ErrorCode.INVALID_RECORD),
         (resealed(one(), record_count=0), ErrorCode.INVALID_RECORD),
         (resealed(one(), record_count=0, last_offset_delta=-1), ErrorCode.INVALID_RECORD),
@@ -162,6 +166,7 @@ def resealed(batch: bytes, **changes: int) -> bytes:
         (resealed(one(), attributes=5), ErrorCode.INVALID_RECORD),
         (resealed(one(), attributes=CONTROL), ErrorCode.INVALID_RECORD),
         (resealed(one(), attributes=DELETE_HORIZON), ErrorCode.INVALID_RECORD),
+        (resealed(one(), attributes=TRANSACTIONAL), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         (resealed(one(), producer_id=1, producer_epoch=0, base_sequence=-1), ErrorCode.INVALID_RECORD),
         (resealed(one(), producer_id=1, producer_epoch=-1, base_sequence=0), ErrorCode.INVALID_RECORD),
     ],
@@ -253,8 +258,11 @@ def test_recompression_changes_nothing_else(
     written: list[Record], before: Compression, after: Compression
 ) -> None:
     batch = build_batch(written, compression=before, producer_id=3, producer_epoch=1, base_sequence=8)
-    changed = recompress(batch, read_header(batch), after)
-    assert crc_matches(changed)
+    name = "uncompressed" if after is Compression.NONE else after.name.lower()
+    config = LogConfig(
+        compression_type=name, message_timestamp_after_max_ms=2**62, max_message_bytes=INT32_MAX
+    )
+    (changed,) = admitted(config, batch)
     assert list(read_records(changed)) == list(read_records(batch))
     old, new = read_header(batch), read_header(changed)
     assert new.compression is after
@@ -264,8 +272,8 @@ def test_recompression_changes_nothing_else(
 
 
 def admitted(config: LogConfig, *batches: bytes) -> Sequence[bytes]:
-    data = memoryview(bytearray(b"".join(batches)))
-    view, headers = admission.admit(data, validate(data), config, NOW)
+    view, headers, append_time = admission.admit(b"".join(batches), config, NOW, where="/logs/t-0")
+    assert append_time == (NOW if config.message_timestamp_type == "LogAppendTime" else -1)
     found = list(iter_batches(view))
     assert [header for _, header in found] == headers
     assert all(crc_matches(view[position : position + header.size]) for position, header in found)
@@ -304,19 +312,85 @@ def test_timestamps_out_of_bounds(config: LogConfig, timestamp: int, accepted: b
     with pytest.raises(ApiError) as caught:
         admitted(config, batch)
     assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
-    assert str(timestamp) in caught.value.message
+    assert str(timestamp) in f"{caught.value.message} {getattr(caught.value, 'records', [])}"
 
 
-def test_a_producer_may_not_claim_append_time() -> None:
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_a_producer_may_not_claim_append_time(kind: str) -> None:
+    for read in (False, True):
+        with pytest.raises(ApiError) as caught:
+            admission.admit(
+                one(append_time=NOW), LogConfig(message_timestamp_type=kind), NOW, where="t-0", read=read
+            )
+        assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
+
+
+def refused(
+    config: LogConfig, *records: Record, codec: Compression = Compression.NONE
+) -> RecordsRefusedError:
+    with pytest.raises(RecordsRefusedError) as caught:
+        admission.admit(
+            build_batch(records, compression=codec), config, NOW, where="/logs/some.topic-7", read=True
+        )
+    return caught.value
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
+def test_compacted_topics_demand_keys(codec: Compression) -> None:
+    keyed, keyless = Record(b"k", b"v", NOW), Record(None, b"v", NOW)
+    admitted(LogConfig(), build_batch([keyed, keyless], compression=codec))
+    error = refused(LogConfig(cleanup_policy="compact,delete"), keyed, keyless, keyed, keyless, codec=codec)
+    assert error.code is ErrorCode.INVALID_RECORD
+    assert error.records == [
+        (i, "Compacted topic cannot accept message without key in topic partition some.topic-7")
+        for i in (1, 3)
+    ]
+    assert "due to 2 record errors in total" in error.message
+
+
+def test_records_out_of_time_are_named() -> None:
+    config = LogConfig(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500)
+    times = [NOW, NOW - 1001, NOW - 1000, -1, NOW + 500, NOW + 501]
+    error = refused(config, *(Record(b"k", b"v", time) for time in times), codec=Compression.ZSTD)
+    assert error.code is ErrorCode.INVALID_TIMESTAMP
+    assert error.records == [
+        (
+            i,
+            f"Timestamp {times[i]} of message with offset {i} is out of range. "
+            f"The timestamp should be within [{NOW - 1000}, {NOW + 500}]",
+        )
+        for i in (1, 5)
+    ]
+    # One that is not compacted would be refused for its first record alone.
+    assert refused(
+        LogConfig(cleanup_policy="compact"), Record(None, b"v", NOW), Record(b"k", b"v", NOW + 10**9)
+    ).code is (ErrorCode.INVALID_TIMESTAMP)
+
+
+def test_what_is_recompressed_must_fit_as_well() -> None:
+    batch = build_batch([Record(b"k", bytes(5000), NOW)], compression=Compression.ZSTD)
+    admitted(LogConfig(max_message_bytes=1000), batch)
     with pytest.raises(ApiError) as caught:
-        admitted(LogConfig(), one(append_time=NOW))
-    assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
-    assert admitted(LogConfig(message_timestamp_type="LogAppendTime"), one(append_time=5))
+        admitted(LogConfig(max_message_bytes=1000, compression_type="uncompressed"), batch)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_compacted_topics_demand_keys() -> None:
-    keyless = build_batch([Record(b"k", b"v", NOW), Record(None, b"v", NOW)], compression=Compression.LZ4)
-    admitted(LogConfig(), keyless)
-    with pytest.raises(ApiError) as caught:
-        admitted(LogConfig(cleanup_policy="compact"), one(), keyless)
-    assert caught.value.code is ErrorCode.INVALID_RECORD
+@given(record_lists, codecs)
+@settings(deadline=None)
+def test_a_scan_agrees_with_reading(written: list[Record], codec: Compression) -> None:
+    batch = build_batch(written, compression=codec)
+    assert list(scan_records(batch)) == [(r.timestamp, r.key is not None) for r in read_records(batch)]
+
+
+@given(st.binary(max_size=40), st.integers(1, 3))
+@settings(deadline=None)
+def test_records_that_cannot_be_read_are_refused(body: bytes, count: int) -> None:
+    batch = resealed(
+        one()[:HEADER_SIZE] + body,
+        batch_length=HEADER_SIZE - 12 + len(body),
+        record_count=count,
+        last_offset_delta=count - 1,
+    )
+    for read in (scan_records, read_records):
+        with contextlib.suppress(ApiError):
+            assert len(list(read(batch))) == count  # type: ignore[operator]

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream_broker.log.batch import CONTROL, Record, build_batch, iter_batches, read_header, read_records
-from millstream_broker.log.compaction import Compaction, due
+from millstream_broker.log.compaction import Allowance, Compaction, due
 from millstream_broker.log.compression import Compression
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
@@ -42,7 +42,7 @@ def put(log: Log, *pairs: tuple[str, str | None], codec: Compression = Compressi
 
 def compact(log: Log, *, now: int = NOW, max_keys: int = 1000) -> None:
     end = log.segments.active.base_offset
-    compaction = Compaction(log, end, now_ms=now, max_keys=max_keys)
+    compaction = Compaction(log, end, now_ms=now, allowance=Allowance(max_keys=max_keys))
     while compaction.work():
         assert compaction.commit()
     compaction.finish()
@@ -455,7 +455,7 @@ def test_the_manager_picks_the_dirtiest_and_remembers(tmp_path: Path) -> None:
             put(log, ("k", f"{i}"))
     assert manager.next_compaction(NOW, lambda key: 0) is None
     done = []
-    while (compaction := manager.next_compaction(NOW, share=1.0)) is not None:
+    while (compaction := manager.next_compaction(NOW)) is not None:
         while compaction.work():
             compaction.commit()
         compaction.finish()

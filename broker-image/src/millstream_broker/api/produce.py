@@ -5,18 +5,23 @@ would tell), 1 and -1 an answer when the records are as safe as the topic's flus
 `min.insync.replicas` in sync besides.
 
 The records are views of the receive buffer: they are written before this returns, which is why the handler is a
-plain function and may be pipelined.
+plain function and may be pipelined. Where they have to be read first (see `admissions`), they are copied.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from time import time
 from typing import TYPE_CHECKING
 
+from ..log.admission import HeaderRefusedError, RecordsRefusedError
+from ..log.log import AppendInfo
+from ..partition import Partition
 from ..protocol import produce
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -28,7 +33,7 @@ from . import Answer, CloseConnection, RequestContext, handler
 if TYPE_CHECKING:
     from ..broker import Broker
 
-Wait = tuple[PartitionProduceResponse, "asyncio.Future[None]"]
+Wait = tuple[PartitionProduceResponse, Partition, Awaitable[AppendInfo | None]]
 
 
 @handler(produce.API, pipelined=True)
@@ -58,10 +63,10 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
                     raise CloseConnection(f"Produce with acks=0 to {name}-{data.index}: {error}") from None
                 partitions.append(_failed(data.index, error))
         topics.append(TopicProduceResponse(name, partitions))
-    if not request.acks:
-        return None
     response = ProduceResponse(topics)
-    return _when_safe(response, waits) if waits else response
+    if waits:
+        return _when_done(response, waits, request.acks, broker)
+    return response if request.acks else None
 
 
 def _append(
@@ -76,26 +81,59 @@ def _append(
         )
     if not isinstance(data.records, memoryview):
         raise ApiError(ErrorCode.INVALID_RECORD, "the request has no records for the partition")
-    info = partition.append(data.records, now_ms)
+    info: AppendInfo | asyncio.Future[AppendInfo]
+    if partition.log.config.reads_records:
+        info = broker.admissions.append(partition, data.records)
+    else:
+        try:
+            info = partition.append(data.records, now_ms)
+        except HeaderRefusedError:  # the response names the records
+            info = broker.admissions.append(partition, data.records, read=True)
+    response = PartitionProduceResponse(data.index)
+    if isinstance(info, AppendInfo):
+        _fill(response, info, broker)
+        if acks and (waiting := partition.acknowledged(info)) is not None:
+            waits.append((response, partition, waiting))
+    else:
+        waits.append((response, partition, info))
+    return response
+
+
+def _fill(response: PartitionProduceResponse, info: AppendInfo, broker: Broker) -> None:
     if not info.duplicate:
         broker.stats.records_in += info.last_offset - info.first_offset + 1
-    response = PartitionProduceResponse(
-        data.index, 0, info.first_offset, info.log_append_time, info.log_start_offset
-    )
-    if acks and (waiting := partition.acknowledged(info)) is not None:
-        waits.append((response, waiting))
-    return response
+    response.base_offset, response.log_append_time_ms = info.first_offset, info.log_append_time
+    response.log_start_offset = info.log_start_offset
 
 
-async def _when_safe(response: ProduceResponse, waits: list[Wait]) -> ProduceResponse:
-    for partition, waiting in waits:
+async def _when_done(
+    response: ProduceResponse, waits: list[Wait], acks: int, broker: Broker
+) -> ProduceResponse | None:
+    refused: CloseConnection | None = None
+    for answer, partition, waiting in waits:
         try:
-            await waiting
+            info = await waiting
+            if info is not None:  # it is appended only now
+                _fill(answer, info, broker)
+                if acks and (safe := partition.acknowledged(info)) is not None:
+                    await safe
         except ApiError as error:
-            partition.error_code, partition.error_message = error.code, error.message
-            partition.base_offset = -1
-    return response
+            broker.stats.records_refused += 1
+            if not acks:
+                refused = CloseConnection(f"Produce with acks=0 to {partition}: {error}")
+            _fail(answer, error)
+    if refused is not None:
+        raise refused
+    return response if acks else None
 
 
 def _failed(index: int, error: ApiError) -> PartitionProduceResponse:
-    return PartitionProduceResponse(index, error.code, -1, error_message=error.message)
+    response = PartitionProduceResponse(index)
+    _fail(response, error)
+    return response
+
+
+def _fail(response: PartitionProduceResponse, error: ApiError) -> None:
+    response.error_code, response.error_message, response.base_offset = error.code, error.message, -1
+    if isinstance(error, RecordsRefusedError):
+        response.record_errors = [BatchIndexAndErrorMessage(*one) for one in error.records]

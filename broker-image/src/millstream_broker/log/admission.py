@@ -1,80 +1,150 @@
 """Which valid batches a topic's configuration lets in, and what it changes about them.
 
-message.timestamp.type=LogAppendTime   timestamps are replaced (timestamp and CRC, in place)
-message.timestamp.{before,after}.max.ms  INVALID_TIMESTAMP outside of them. The records are not read: the first
-                                       record's timestamp and the largest one are compared, as the header has them
-cleanup.policy=compact                 INVALID_RECORD without a key (the only case in which records are read)
+message.timestamp.type=LogAppendTime   timestamps are replaced (timestamp, type and CRC, in place)
+message.timestamp.after.max.ms         INVALID_TIMESTAMP beyond it: the header's largest timestamp tells
+message.timestamp.before.max.ms        likewise, but of each record
+cleanup.policy=compact                 INVALID_RECORD for a record without a key
 compression.type                       a codec other than `producer`: recompressed where it differs
+
+The last three read the records, which takes long and, where they are compressed, much memory: `LogConfig.reads_records`
+tells, and callers on the loop then leave :func:`admit` to a thread. A topic with Kafka's defaults is never read; that
+a header's timestamp is too late is then known, but not which records' it is (HeaderRefusedError). Kafka reads all.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from ..protocol.errors import ApiError, ErrorCode
 from .batch import (
     HEADER_SIZE,
     BatchHeader,
+    build_batch,
     crc_matches,
-    has_keys_only,
     iter_batches,
     read_header,
-    recompress,
+    read_records,
+    scan_records,
     stamp_append_time,
+    validate,
 )
 from .compression import Compression
-from .config import FOREVER, LogConfig
+from .config import LogConfig
+
+
+class Admitted(NamedTuple):
+    """Batches as they are to be stored, but for their offsets."""
+
+    view: memoryview
+    headers: list[BatchHeader]
+    append_time: int
+    """-1 unless message.timestamp.type=LogAppendTime."""
+
+
+class HeaderRefusedError(ApiError):
+    """INVALID_TIMESTAMP by a header; :func:`admit` with ``read`` says which records are at fault."""
+
+
+class RecordsRefusedError(ApiError):
+    """Some records are not let in, and so none: by their place in the request, with what is wrong (KIP-467)."""
+
+    def __init__(self, code: ErrorCode, message: str, records: list[tuple[int, str]]) -> None:
+        super().__init__(code, message)
+        self.records = records
 
 
 def admit(
-    view: memoryview, headers: list[BatchHeader], config: LogConfig, now_ms: int
-) -> tuple[memoryview, list[BatchHeader]]:
-    """The batches to store, and their headers; ApiError where one is refused."""
+    batches: bytes | bytearray | memoryview, config: LogConfig, now_ms: int, *, where: str, read: bool = False
+) -> Admitted:
+    """The batches to store; ApiError where one is refused. In any thread.
+
+    They are changed in place if they can be written. ``where`` is the log's folder; ``read``: read the records in any
+    case. ApiError: what ``batch.validate`` raises, RecordsRefusedError, HeaderRefusedError, MESSAGE_TOO_LARGE of a
+    batch as recompressed.
+    """
+    view = memoryview(batches)
+    if view.readonly:
+        view = memoryview(bytearray(view))
+    headers = validate(view, config.max_message_bytes)
     stamp = config.message_timestamp_type == "LogAppendTime"
-    if not stamp:
-        for header in headers:
-            _check_timestamps(header, config, now_ms)
-    if config.compacts:
-        position = 0
-        for header in headers:
-            if not has_keys_only(view[position : position + header.size]):
-                raise ApiError(
-                    ErrorCode.INVALID_RECORD, "a record without a key in a topic with cleanup.policy=compact"
-                )
-            position += header.size
+    if read or config.reads_records:
+        _check_records(view, headers, config, now_ms, where)
+    for header in headers:
+        if header.is_log_append_time:
+            raise HeaderRefusedError(
+                ErrorCode.INVALID_TIMESTAMP, "a producer may not send batches of type LogAppendTime"
+            )
+        if not stamp and header.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
+            raise HeaderRefusedError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"timestamp {header.max_timestamp} is more than message.timestamp.after.max.ms="
+                f"{config.message_timestamp_after_max_ms} after the broker's {now_ms}",
+            )
     if config.compression_type != "producer":
-        view, headers = _recompress(view, headers, Compression.from_name(config.compression_type))
-    if stamp:
-        position = 0
-        stamped = []
-        for header in headers:
-            stamped.append(stamp_append_time(view[position : position + header.size], header, now_ms))
-            position += header.size
-        headers = stamped
-    return view, headers
+        view, headers = _recompress(view, headers, config)
+    if not stamp:
+        return Admitted(view, headers, -1)
+    position = 0
+    stamped = []
+    for header in headers:
+        stamped.append(stamp_append_time(view[position : position + header.size], header, now_ms))
+        position += header.size
+    return Admitted(view, stamped, now_ms)
 
 
-def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
-    if header.is_log_append_time:
-        raise ApiError(ErrorCode.INVALID_TIMESTAMP, "a producer may not send batches of type LogAppendTime")
-    largest, first = header.max_timestamp, header.base_timestamp
-    if largest - now_ms > config.message_timestamp_after_max_ms:
-        raise ApiError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {largest} is more than message.timestamp.after.max.ms="
-            f"{config.message_timestamp_after_max_ms} after the broker's {now_ms}",
-        )
-    if config.message_timestamp_before_max_ms < FOREVER:
-        for timestamp in (first, largest):
-            if 0 <= timestamp < now_ms - config.message_timestamp_before_max_ms:
-                raise ApiError(
-                    ErrorCode.INVALID_TIMESTAMP,
-                    f"timestamp {timestamp} is more than message.timestamp.before.max.ms="
-                    f"{config.message_timestamp_before_max_ms} before the broker's {now_ms}",
+def _check_records(
+    view: memoryview, headers: list[BatchHeader], config: LogConfig, now_ms: int, where: str
+) -> None:
+    """RecordsRefusedError, in Kafka's words, if there is one to refuse."""
+    stamp = config.message_timestamp_type == "LogAppendTime"
+    earliest = now_ms - config.message_timestamp_before_max_ms
+    latest = now_ms + config.message_timestamp_after_max_ms
+    refused: list[tuple[int, str]] = []
+    code = ErrorCode.INVALID_RECORD
+    first = position = 0
+    for header in headers:
+        is_append_time = header.is_log_append_time
+        batch = view[position : position + header.size]
+        for index, (timestamp, has_key) in enumerate(scan_records(batch), first):
+            if not has_key and config.compacts:
+                partition = where.rpartition("/")[2]
+                refused.append(
+                    (
+                        index,
+                        f"Compacted topic cannot accept message without key in topic partition {partition}",
+                    )
                 )
+            elif is_append_time:
+                code = ErrorCode.INVALID_TIMESTAMP
+                refused.append((index, "Producer should not set timestamp type to LogAppendTime."))
+            elif not stamp and timestamp != -1 and not earliest <= timestamp <= latest:
+                code = ErrorCode.INVALID_TIMESTAMP
+                refused.append(
+                    (
+                        index,
+                        f"Timestamp {timestamp} of message with offset {index} is out of range. "
+                        f"The timestamp should be within [{earliest}, {latest}]",
+                    )
+                )
+        first += header.record_count
+        position += header.size
+    if not refused:
+        return
+    if code is ErrorCode.INVALID_TIMESTAMP:
+        message = "One or more records have been rejected due to invalid timestamp"
+    else:
+        shown = ", ".join(f"RecordError(batchIndex={index}, message={text!r})" for index, text in refused[:3])
+        message = (
+            f"One or more records have been rejected due to {len(refused)} record errors in total, "
+            f"and only showing the first three errors at most: [{shown}]"
+        )
+    raise RecordsRefusedError(code, message, refused)
 
 
 def _recompress(
-    view: memoryview, headers: list[BatchHeader], codec: Compression
+    view: memoryview, headers: list[BatchHeader], config: LogConfig
 ) -> tuple[memoryview, list[BatchHeader]]:
+    codec = Compression.from_name(config.compression_type)
     if all(header.compression is codec for header in headers):
         return view, headers
     stored = bytearray()
@@ -82,11 +152,23 @@ def _recompress(
     changed = []
     for header in headers:
         batch: bytes | memoryview = view[position : position + header.size]
+        position += header.size
         if header.compression is not codec:
-            batch = recompress(batch, header, codec)
+            batch = build_batch(
+                read_records(batch),
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                compression=codec,
+            )
+            if len(batch) > config.max_message_bytes:
+                raise ApiError(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"a batch of {len(batch)} bytes, compressed as compression.type={config.compression_type}, "
+                    f"exceeds max.message.bytes={config.max_message_bytes}",
+                )
         stored += batch
         changed.append(read_header(batch))
-        position += header.size
     return memoryview(stored), changed
 
 

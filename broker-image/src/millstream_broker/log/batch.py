@@ -147,8 +147,9 @@ def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX) -> list[BatchHeader]:
     """Check what a client sent to be appended: one or more whole batches. Returns their headers.
 
-    ApiError: CORRUPT_MESSAGE (length, CRC), UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0 and 1), MESSAGE_TOO_LARGE,
-    INVALID_RECORD (counts, codec, base offset, control batch, sequence). The records themselves are not read.
+    ApiError, as Kafka has them: INVALID_RECORD (nothing or a part of a batch, magic 0 and 1, counts, codec, base
+    offset, control batch, sequence), CORRUPT_MESSAGE (an impossible length or magic, CRC), MESSAGE_TOO_LARGE,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED. The records themselves are not read.
     """
     view = memoryview(buffer)
     position, end = 0, len(view)
@@ -159,17 +160,17 @@ def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX) -> list[BatchHe
         rest = end - position
         if rest > 16 and view[position + 16] < MAGIC:
             _refuse(
-                ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-                f"message format {view[position + 16]}: only format 2 is stored",
+                ErrorCode.INVALID_RECORD, f"message format {view[position + 16]}: only format 2 is stored"
             )
         if rest < HEADER_SIZE:
-            _refuse(ErrorCode.CORRUPT_MESSAGE, f"{rest} bytes where a batch has at least {HEADER_SIZE}")
+            _refuse(ErrorCode.INVALID_RECORD, f"{rest} bytes where a batch has at least {HEADER_SIZE}")
         header = BatchHeader._make(HEADER.unpack_from(view, position))
         if header.magic != MAGIC:
             _refuse(ErrorCode.CORRUPT_MESSAGE, f"magic {header.magic}: only 2 is known")
         size = header.batch_length + LOG_OVERHEAD
         if not HEADER_SIZE <= size <= rest:
-            _refuse(ErrorCode.CORRUPT_MESSAGE, f"a batch of {size} bytes in {rest} bytes")
+            code = ErrorCode.INVALID_RECORD if size > rest else ErrorCode.CORRUPT_MESSAGE
+            _refuse(code, f"a batch of {size} bytes in {rest} bytes")
         if size > max_message_bytes:
             _refuse(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -192,9 +193,11 @@ def _check_client_header(header: BatchHeader) -> None:
             ErrorCode.INVALID_RECORD,
             f"{count} records with a last offset delta of {header.last_offset_delta}",
         )
-    if header.attributes & ~(LOG_APPEND_TIME | TRANSACTIONAL) not in _CODECS:
+    if header.attributes & ~LOG_APPEND_TIME not in _CODECS:
         if header.attributes & CONTROL:
             _refuse(ErrorCode.INVALID_RECORD, "control batches are written by brokers only")
+        if header.attributes & TRANSACTIONAL:
+            _refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
         _refuse(ErrorCode.INVALID_RECORD, f"attributes {header.attributes:#06x}: unknown codec or flag")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         _refuse(
@@ -287,44 +290,68 @@ def build_batch(
     return bytes(batch)
 
 
+def empty_batch(header: BatchHeader) -> bytes:
+    """What compaction leaves of a batch that must not go although its records do: its header."""
+    batch = bytearray(HEADER_SIZE)
+    attributes = header.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL)
+    emptied = header._replace(
+        batch_length=HEADER_SIZE - LOG_OVERHEAD, attributes=attributes, base_timestamp=-1, record_count=0
+    )
+    HEADER.pack_into(batch, 0, *emptied)
+    struct.pack_into(">I", batch, CRC_OFFSET, crc32c(memoryview(batch)[CRC_START:]))
+    return bytes(batch)
+
+
 def read_records(batch: Buffer) -> Iterator[Record]:
     """The records of one whole batch (its CRC is not checked here). INVALID_RECORD when they cannot be read."""
     view = memoryview(batch)
     header = read_header(view)
     try:
-        data = decompress(header.compression, view[HEADER_SIZE : header.size])
-        if not isinstance(data, bytes):
-            data = bytes(data)
+        data = _plain_records(header, view)
         position = 0
         for _ in range(header.record_count):
             record, position = _read_record(data, position, header)
             yield record
+        if position != len(data):
+            raise ValueError(f"{len(data) - position} bytes behind the last record")
     except (ValueError, IndexError) as error:
         _refuse(ErrorCode.INVALID_RECORD, f"batch at offset {header.base_offset}: {error}")
-    if position != len(data):
-        _refuse(ErrorCode.INVALID_RECORD, f"{len(data) - position} bytes after the last record")
 
 
-def has_keys_only(batch: Buffer) -> bool:
-    """Whether every record has a key, as topics with cleanup.policy=compact demand."""
-    return all(record.key is not None for record in read_records(batch))
+def scan_records(batch: Buffer) -> Iterator[tuple[int, bool]]:
+    """Timestamp, and whether there is a key, of each record of one whole batch. INVALID_RECORD as in read_records.
+
+    What comes behind the key's length is skipped.
+    """
+    view = memoryview(batch)
+    header = read_header(view)
+    base, append_time = header.base_timestamp, header.max_timestamp if header.is_log_append_time else None
+    try:
+        data = _plain_records(header, view)
+        position = 0
+        for _ in range(header.record_count):
+            length, position = _read_varint(data, position)
+            end = position + length
+            if length < 0 or end > len(data):
+                raise ValueError(f"a record of {length} bytes at byte {position} of {len(data)}")
+            delta, position = _read_varint(data, position + 1)
+            _, position = _read_varint(data, position)
+            key, position = _read_varint(data, position)
+            if position + max(key, 0) > end:
+                raise ValueError(f"a key of {key} bytes at byte {position}, in a record that ends at {end}")
+            yield base + delta if append_time is None else append_time, key >= 0
+            position = end
+        if position != len(data):
+            raise ValueError(f"{len(data) - position} bytes behind the last record")
+    except (ValueError, IndexError) as error:
+        _refuse(ErrorCode.INVALID_RECORD, f"batch at offset {header.base_offset}: {error}")
 
 
-def recompress(batch: Buffer, header: BatchHeader, compression: Compression) -> bytes:
-    """The same batch with another codec (compression.type of the topic)."""
-    return build_batch(
-        read_records(batch),
-        base_offset=header.base_offset,
-        last_offset=header.last_offset,
-        leader_epoch=header.partition_leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        compression=compression,
-        transactional=header.is_transactional,
-        control=header.is_control,
-        append_time=header.max_timestamp if header.is_log_append_time else None,
-    )
+def _plain_records(header: BatchHeader, view: memoryview) -> bytes:
+    if not header.record_count:  # compaction took them all: nothing is left that could be decompressed
+        return b""
+    data = decompress(header.compression, view[HEADER_SIZE : header.size])
+    return data if isinstance(data, bytes) else bytes(data)
 
 
 def _write_record(body: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:

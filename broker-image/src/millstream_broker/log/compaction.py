@@ -16,7 +16,7 @@ Segments are replaced in groups that fit one segment, with Kafka's names and ste
 
 So a kill at any moment leaves the old segments or the new one. Readers keep the files they have.
 
-Memory: at most ``max_keys`` keys (by digest, about 180 bytes each); a dirty part with more takes several passes.
+Memory: at most ``Allowance.max_keys`` keys (by digest, KEY_BYTES each); a dirty part with more takes several passes.
 
 Threads: :meth:`Compaction.work` in any thread, :meth:`Compaction.commit` in the loop's, in turns::
 
@@ -33,8 +33,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 
 from ..protocol.errors import ApiError
@@ -44,21 +46,53 @@ from .batch import (
     BatchHeader,
     Record,
     build_batch,
+    empty_batch,
     read_header,
     read_records,
 )
+from .index import TIME_ENTRY
 from .log import Log
 from .segment import SUFFIXES, Segment
 
 logger = logging.getLogger(__name__)
 
-MAX_KEYS = 200_000
+KEY_BYTES = 180
+"""What a key costs while its latest offset is remembered: a digest, a number and their places in a dict that grows."""
+_WINDOW_S = 0.3  # a throttle that was idle lets so much through at once
+
+
+class Throttle:
+    """``log.cleaner.io.max.bytes.per.second``: a token bucket for what all passes read and write together."""
+
+    def __init__(self, rate: Callable[[], float]) -> None:
+        """``rate``: bytes a second, asked each time."""
+        self._rate = rate
+        self._free_at = 0.0
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> float:
+        """Account for so many bytes; how many seconds to wait for it. Any thread."""
+        cost = size / max(self._rate(), 1.0)
+        with self._lock:
+            now = time.monotonic()
+            self._free_at = max(self._free_at, now - _WINDOW_S) + cost
+            return max(0.0, self._free_at - now)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What one pass may take."""
+
+    share: float = 1.0
+    """Of one core: it sleeps between batches."""
+    max_keys: int = 200_000
+    throttle: Throttle | None = None
 
 
 def due(log: Log, now_ms: int, high_watermark: int) -> tuple[float, int] | None:
     """The share of dirty bytes in what can be compacted, and where that ends; None while it is too early.
 
-    It is time when the share reaches min.cleanable.dirty.ratio, or a dirty record is older than max.compaction.lag.ms.
+    It is time when the share exceeds min.cleanable.dirty.ratio, or a dirty record is older than max.compaction.lag.ms.
     """
     if log.uncleanable:
         return None
@@ -72,17 +106,17 @@ def due(log: Log, now_ms: int, high_watermark: int) -> tuple[float, int] | None:
             clean += segment.size
         else:
             dirty += segment.size
-            late = late or now_ms - segment.rolling_timestamp() > log.config.max_compaction_lag_ms
+            late = late or 0 <= segment.rolling_timestamp() < now_ms - log.config.max_compaction_lag_ms
     if not dirty:
         return None
     share = dirty / (clean + dirty)
-    return (share, end) if late or share >= log.config.min_cleanable_dirty_ratio else None
+    return (share, end) if late or share > log.config.min_cleanable_dirty_ratio else None
 
 
 def _cleanable_end(log: Log, now_ms: int, high_watermark: int) -> int:
     """Closed segments below the high watermark, as long as they are older than min.compaction.lag.ms."""
     lag = log.config.min_compaction_lag_ms
-    for segment in log.segments:
+    for segment in log.segments.from_offset(log.first_dirty_offset):
         end = log.segments.end_of(segment, log.log_end_offset)
         too_new = lag > 0 and segment.size and segment.max_timestamp > now_ms - lag
         if segment is log.segments.active or end > high_watermark or too_new:
@@ -103,18 +137,15 @@ class Compaction:
         end: int,
         *,
         now_ms: int,
-        max_keys: int = MAX_KEYS,
-        share: float = 1.0,
+        allowance: Allowance | None = None,
     ) -> None:
-        """``share`` of one core is what it may take (it sleeps between batches)."""
         self.log = log
         self.clean_until = max(log.first_dirty_offset, log.segments.first_offset)
         self._end = end
         self._now_ms = now_ms
-        self._max_keys = max_keys
-        self._share = share
+        self._allowance = allowance or Allowance()
         self._worked_from = 0.0
-        self._cancelled = False
+        self._cancelled = threading.Event()
         self._complete = False
         self._latest: dict[bytes, int] | None = None
         self._last_of_producers = {
@@ -134,7 +165,7 @@ class Compaction:
             return False
         except ApiError as error:
             logger.error("%s is not compacted any more: %s", self.log.directory, error.message)
-            self.log.uncleanable = self._cancelled = True
+            self.log.uncleanable = True
             return False
 
     def _work(self) -> bool:
@@ -157,10 +188,12 @@ class Compaction:
         """The latest offset of each key from the first dirty offset on, as far as memory allows."""
         latest: dict[bytes, int] = {}
         start = self.clean_until
+        most = self._allowance.max_keys
         for segment in self.log.segments.from_offset(start):
             for position, header in segment.headers_from(start):
-                if header.base_offset >= self._end or len(latest) >= self._max_keys:
+                if header.base_offset >= self._end or len(latest) >= most:
                     return latest
+                self._throttle(header.size)
                 if not header.is_control:
                     for record in read_records(segment.read(position, header.size)):
                         if record.key is not None:
@@ -173,22 +206,26 @@ class Compaction:
     def _grouped(self) -> list[list[Segment]]:
         """Neighbours that fit one segment together."""
         groups: list[list[Segment]] = []
-        size = 0
+        size = entries = 0
         segments = self.log.segments
+        most_entries = self.log.config.index_size_max_bytes // TIME_ENTRY.size
         for segment in segments:
             if segment.base_offset >= self.clean_until or segment is segments.active:
                 break
             end = segments.end_of(segment, self.log.log_end_offset)
+            indexed = max(len(segment.offsets), len(segment.times))
             if (
                 groups
                 and size + segment.size <= self.log.config.segment_bytes
+                and entries + indexed <= most_entries
                 and end - groups[-1][0].base_offset <= INT32_MAX
             ):
                 groups[-1].append(segment)
                 size += segment.size
+                entries += indexed
             else:
                 groups.append([segment])
-                size = segment.size
+                size, entries = segment.size, indexed
         return groups
 
     def _clean(self, group: list[Segment]) -> tuple[Segment, bool]:
@@ -206,8 +243,10 @@ class Compaction:
             cleaned.create()
             for batch in self._batches(group):
                 retained = self._retained(read_header(batch), batch)
+                self._throttle(len(batch))
                 if retained is not None:
                     cleaned.append(retained, [read_header(retained)])
+                    self._throttle(len(retained))
                 changed = changed or retained is not batch
                 self._rest()
             cleaned.finish()
@@ -231,8 +270,10 @@ class Compaction:
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         kept = [record for record in read_records(batch) if self._stays(record, horizon)]
         tombstones = any(record.value is None for record in kept)
-        if not kept and header.last_offset not in self._last_of_producers:
-            return None
+        if not kept:
+            if header.last_offset not in self._last_of_producers:
+                return None
+            return empty_batch(header) if header.record_count else batch
         if len(kept) == header.record_count and (horizon is not None or not tombstones):
             return batch
         if tombstones and horizon is None:
@@ -259,11 +300,17 @@ class Compaction:
 
     def _rest(self) -> None:
         """Leave the processor to the loop for the rest of each period."""
-        if self._cancelled:
+        worked, share = time.monotonic() - self._worked_from, self._allowance.share
+        self._wait(worked * (1 - share) / share if worked > 0.002 else 0)
+
+    def _throttle(self, size: int) -> None:
+        if (throttle := self._allowance.throttle) is not None:
+            self._wait(throttle.take(size))
+
+    def _wait(self, seconds: float) -> None:
+        if self._cancelled.wait(seconds) if seconds > 0 else self._cancelled.is_set():
             raise CancelledError
-        worked = time.monotonic() - self._worked_from
-        if self._share < 1 and worked > 0.002:
-            time.sleep(worked * (1 - self._share) / self._share)
+        if seconds > 0:
             self._worked_from = time.monotonic()
 
     # -- in the loop ------------------------------------------------------------------------------------------
@@ -291,7 +338,7 @@ class Compaction:
 
     def cancel(self) -> None:
         """Let :meth:`work` return soon."""
-        self._cancelled = True
+        self._cancelled.set()
 
     def finish(self) -> None:
         """The pass is over: the next one goes on from here. Nothing, if it was cancelled or failed before its end."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 FOREVER = 2**63 - 1
 
@@ -28,6 +28,19 @@ class LogConfig:
     max_compaction_lag_ms: int = FOREVER
     min_cleanable_dirty_ratio: float = 0.5
     producer_id_expiration_ms: int = 24 * 3_600_000  # producer.id.expiration.ms of the broker
+
+    reads_records: bool = field(init=False)
+    """Whether a batch's records have to be read before it is appended; else its header suffices."""
+
+    def __post_init__(self) -> None:
+        reads = (
+            self.compacts
+            or self.compression_type != "producer"
+            or (
+                self.message_timestamp_before_max_ms < FOREVER and self.message_timestamp_type == "CreateTime"
+            )
+        )
+        object.__setattr__(self, "reads_records", reads)
 
     @property
     def deletes(self) -> bool:

@@ -25,7 +25,8 @@ from typing import NamedTuple
 
 from ..protocol.errors import ApiError, ErrorCode
 from . import admission, epochs, recovery
-from .batch import PLACEMENT, BatchHeader, read_records, validate
+from .admission import Admitted
+from .batch import PLACEMENT, BatchHeader, read_records
 from .config import LogConfig as LogConfig  # named here for callers, as FileSlice
 from .epochs import LeaderEpochs
 from .files import FileCache, fsync_directory
@@ -155,17 +156,20 @@ class Log:
     ) -> AppendInfo:
         """Validate a producer's batches, give them offsets (in place, if the buffer can be written) and write them.
 
-        ApiError: what ``batch.validate``, ``admission.admit`` and ``Producers.check`` raise; RECORD_LIST_TOO_LARGE
+        ApiError: what ``admission.admit`` and ``Producers.check`` raise; RECORD_LIST_TOO_LARGE
         when they exceed segment.bytes; KAFKA_STORAGE_ERROR. After an error the log is as before.
         """
-        config = self.config
-        view = memoryview(batches)
-        if view.readonly:
-            view = memoryview(bytearray(view))
-        headers = validate(view, config.max_message_bytes)
-        view, headers = admission.admit(view, headers, config, now_ms)
+        admitted = admission.admit(batches, self.config, now_ms, where=self._segments.path)
+        return self.append_admitted(admitted, leader_epoch=leader_epoch, now_ms=now_ms)
+
+    def admit(self, batches: bytearray, *, now_ms: int) -> Admitted:
+        """The first half of :meth:`append`, each record read. In any thread."""
+        return admission.admit(batches, self.config, now_ms, where=self._segments.path, read=True)
+
+    def append_admitted(self, admitted: Admitted, *, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """The second half of :meth:`append`, for batches that were admitted in a thread."""
+        view, headers, append_time = admitted
         repeated = self.producers.check(headers)
-        append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else -1
         if repeated is not None:
             return AppendInfo(
                 repeated.first_offset,
@@ -174,10 +178,10 @@ class Log:
                 self.log_start_offset,
                 duplicate=True,
             )
-        if len(view) > config.segment_bytes:
+        if len(view) > self.config.segment_bytes:
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{len(view)} bytes exceed segment.bytes={config.segment_bytes}",
+                f"{len(view)} bytes exceed segment.bytes={self.config.segment_bytes}",
             )
         first = offset = self.log_end_offset
         position = 0

@@ -28,7 +28,7 @@ import os
 import re
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,7 @@ from pathlib import Path
 from ..protocol.errors import ApiError
 from . import checkpoints
 from .checkpoints import CheckpointError, TopicPartition
-from .compaction import Compaction, due
+from .compaction import Allowance, Compaction, due
 from .config import LogConfig
 from .files import FileCache, fsync_directory, write_atomically
 from .log import Log
@@ -401,13 +401,14 @@ class LogManager:
         now_ms: int,
         high_watermark_of: Callable[[TopicPartition], int] | None = None,
         *,
-        share: float = 0.5,
+        allowance: Allowance | None = None,
+        busy: Collection[Log] = (),
     ) -> Compaction | None:
-        """The dirtiest log that is due, to be compacted as :class:`Compaction` says. The loop's thread."""
+        """The dirtiest log that is due and not ``busy``, for :class:`Compaction`. The loop's thread."""
         best: tuple[float, int, Log] | None = None
         for key, home in self._homes.items():
             log = home.logs[key]
-            if not log.config.compacts or log.offline is not None:
+            if not log.config.compacts or log.offline is not None or log in busy:
                 continue
             limit = high_watermark_of(key) if high_watermark_of else log.log_end_offset
             found = due(log, now_ms, limit)
@@ -415,7 +416,7 @@ class LogManager:
                 best = *found, log
         if best is None:
             return None
-        return Compaction(best[2], best[1], now_ms=now_ms, share=share)
+        return Compaction(best[2], best[1], now_ms=now_ms, allowance=allowance)
 
     def remove_deleted(self) -> None:
         """Unlink the files of deleted segments and partitions. Blocking, in any thread."""

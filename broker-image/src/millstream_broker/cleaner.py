@@ -1,0 +1,93 @@
+"""Compaction in the background: which logs, how many at a time, and what they may take.
+
+`log.cleaner.threads` passes run at one time, each over another log and in a thread of its own: not those of
+`asyncio.to_thread`, where a throttled pass would keep fsyncs waiting. Together they take at most SHARE of one core,
+`log.cleaner.dedupe.buffer.size` bytes for keys, and read and write `log.cleaner.io.max.bytes.per.second`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from time import time
+from typing import TYPE_CHECKING, cast
+
+from .log.compaction import KEY_BYTES, Allowance, Compaction, Throttle
+from .protocol.errors import ApiError
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+SHARE = 0.5
+"""Of one core, for all passes: the loop wants the same interpreter."""
+
+log = logging.getLogger(__name__)
+
+
+class Cleaner:
+    """All calls are made on the loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._throttle = Throttle(lambda: cast(float, broker.config["log.cleaner.io.max.bytes.per.second"]))
+        self._passes: set[asyncio.Task[None]] = set()
+        self._compacting: set[Compaction] = set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(max(self._broker.config.integer("log.cleaner.backoff.ms"), 1) / 1000)
+                while len(self._passes) < self._broker.config.integer("log.cleaner.threads"):
+                    if (compaction := self._next()) is None:
+                        break
+                    task = asyncio.create_task(self._clean(compaction))
+                    self._passes.add(task)
+                    task.add_done_callback(self._passes.discard)
+        finally:
+            for task in self._passes:
+                task.cancel()
+            await asyncio.gather(*self._passes, return_exceptions=True)
+
+    def _next(self) -> Compaction | None:
+        """The dirtiest log that is due, and taken by nobody."""
+        config, partitions = self._broker.config, self._broker.partitions
+        threads = max(config.integer("log.cleaner.threads"), 1)
+        allowance = Allowance(
+            share=SHARE / threads,
+            max_keys=max(config.integer("log.cleaner.dedupe.buffer.size") // threads // KEY_BYTES, 1),
+            throttle=self._throttle,
+        )
+
+        def high_watermark_of(key: tuple[str, int]) -> int:
+            partition = partitions.get(key)
+            return 0 if partition is None else partition.high_watermark
+
+        compaction = self._broker.logs.next_compaction(
+            int(time() * 1000),
+            high_watermark_of,
+            allowance=allowance,
+            busy=[one.log for one in self._compacting],
+        )
+        if compaction is not None:
+            self._compacting.add(compaction)
+        return compaction
+
+    async def _clean(self, compaction: Compaction | None) -> None:
+        """This log, then others, as long as there are any."""
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, "cleaner") as thread:
+            while compaction is not None:
+                try:
+                    while await loop.run_in_executor(thread, compaction.work):
+                        compaction.commit()
+                    compaction.finish()
+                    await loop.run_in_executor(thread, self._broker.logs.remove_deleted)
+                except (OSError, ApiError) as error:
+                    log.error("%s: compaction failed: %s", compaction.log.directory, error)
+                    return
+                finally:
+                    compaction.cancel()
+                    self._compacting.discard(compaction)
+                compaction = self._next()
