@@ -27,8 +27,8 @@ NO_LEADER = -1
 class CoordinationError(ApiError):
     """The coordinator cannot be used; the text says why, in one line. Clients are told so, too."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> None:
+        super().__init__(code, message)
 
     def __str__(self) -> str:
         return self.message

@@ -1,0 +1,470 @@
+"""ZooKeeper for an event loop: kazoo's client, whose threads stay behind this module.
+
+A call ends within its deadline: with an answer, with one of ZooKeeper's own errors (`kazoo.exceptions`: no node, bad
+version, …), or with `Unavailable`. **Unavailable says nothing about a write**: it may have happened. Whoever writes
+reads back before he writes again. A call that finds no connection is not sent at all, so nothing is carried out long
+after it was given up.
+
+A watch is set by reading with `watch=`, and is called once, on the loop, with the path. Watches are lost with the
+connection, and nothing tells them so: on every `connected` all that matters is read again, with new watches.
+
+States: `connected` (with `is_new` when this is another session than before, in which what was ephemeral is gone or
+about to go), `suspended` (no connection; the session may live on), `lost` (the session is over; kazoo makes another).
+
+Of kazoo, which all of this is for: its callbacks come in its threads; the socket pair that wakes its connection thread
+blocks when some 270 requests wait (so few are in flight at a time, and none without a connection); it pauses for up to
+an hour between attempts to connect unless told otherwise; stopping it may take as long as a server is silent (so that
+is waited for in a thread that is left behind when the deadline comes).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    ConnectionClosedError,
+    ConnectionLoss,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.retry import KazooRetry
+
+from ...protocol.errors import ErrorCode
+from .. import CoordinationError
+from . import Ensemble
+
+IN_FLIGHT = 128
+T = TypeVar("T")
+Watch = Callable[[str], None]
+
+log = logging.getLogger(__name__)
+_kazoo_log = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_log.setLevel(logging.CRITICAL)  # it repeats itself at every attempt to connect; states are logged here
+
+
+class Unavailable(CoordinationError):
+    """ZooKeeper did not answer in time; a write may or may not have happened."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ErrorCode.REQUEST_TIMED_OUT)
+
+
+_UNKNOWN = (
+    ConnectionLoss,
+    ConnectionClosedError,
+    SessionExpiredError,
+    SessionMovedError,
+    OperationTimeoutError,
+)
+
+
+class State(Enum):
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+
+
+class Node(NamedTuple):
+    """A node as it was read: `created` is the transaction that made it (czxid), `owner` the session of an ephemeral."""
+
+    data: bytes
+    version: int
+    created: int
+    owner: int
+    created_ms: int
+
+
+class MultiError(Exception):
+    """A multi that did nothing: the operation at `index` failed with `error`."""
+
+    def __init__(self, index: int, error: Exception) -> None:
+        super().__init__(f"operation {index}: {error!r}")
+        self.index = index
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    path: str
+    data: bytes
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    path: str
+    version: int
+
+
+Operation = Create | Set | Delete | Check
+
+
+class _Result(AsyncResult):  # type: ignore[misc]
+    """kazoo's future, without the detour through its thread for completions."""
+
+    def _do_callbacks(self) -> None:
+        for callback in self._callbacks:
+            callback(self)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    def async_result(self) -> _Result:
+        return _Result(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Watcher:
+    """Equal for the same callback, so that reading twice leaves one watch with kazoo."""
+
+    session: Session
+    callback: Watch
+
+    def __call__(self, event: WatchedEvent) -> None:
+        if event.type != EventType.NONE:
+            self.session._on_loop(self.callback, self.session._without_chroot(event.path))
+
+
+class Session:
+    """One broker's connection to ZooKeeper, through as many sessions as it takes. All times are in seconds."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        timeout: float,
+        on_state: Callable[[State, bool], None],
+        *,
+        patience: float = 10.0,
+    ) -> None:
+        """`timeout` is the session's, `patience` how long one call may take; `on_state` gets (state, is_new)."""
+        self.ensemble = ensemble
+        self.timeout = timeout
+        self.patience = patience
+        self._on_state = on_state
+        self._loop = asyncio.get_running_loop()
+        self._connected = asyncio.Event()
+        self._session_id = 0
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._answers: deque[tuple[asyncio.Future[Any], Any]] = deque()
+        self._is_waking = False
+        self._is_closed = False
+        self._client = KazooClient(
+            hosts=ensemble.servers,
+            timeout=timeout,
+            handler=_Handler(),
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=1.5, max_delay=1.0),
+            logger=_kazoo_log,
+        )
+        self._client.add_listener(self._heard)
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._client.start_async()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connected.is_set()
+
+    @property
+    def session_id(self) -> int:
+        """The newest session's; what it owns is ours."""
+        return self._session_id
+
+    async def connected(self) -> None:
+        """Return when there is a connection."""
+        await self._connected.wait()
+
+    async def close(self, deadline: float) -> None:
+        """End the session, so that what is ephemeral goes at once; not later than `deadline`, come what may."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        done = asyncio.Event()
+
+        def stop() -> None:
+            try:
+                self._client.stop()
+                self._client.close()
+            except Exception as error:
+                log.debug("closing the session: %r", error)
+            self._on_loop(done.set)
+
+        threading.Thread(target=stop, name="zookeeper-close", daemon=True).start()
+        try:
+            await asyncio.wait_for(done.wait(), deadline)
+        except TimeoutError:
+            log.warning("ZooKeeper did not take leave within %g s: the session ends by itself", deadline)
+        self._connected.clear()
+
+    # Reading
+
+    async def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        """None when there is no such node; the watch then tells when there is."""
+        while True:
+            try:
+                data, stat = await self._call(self._client.get_async, self._at(path), self._watcher(watch))
+                return _node(data, stat)
+            except NoNodeError:
+                if watch is None:
+                    return None
+            found = await self._call(self._client.exists_async, self._at(path), self._watcher(watch))
+            if found is None:
+                return None
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
+        """The names of the nodes below; None when there is no such node, and then no watch either."""
+        try:
+            found: list[str] = await self._call(
+                self._client.get_children_async, self._at(path), self._watcher(watch)
+            )
+        except NoNodeError:
+            return None
+        return found
+
+    async def get_all(self, paths: Iterable[str], watch: Watch | None = None) -> list[Node | None]:
+        """Many at once, in their order. The watch is on those that there are."""
+        watcher = self._watcher(watch)
+
+        async def finish(sent: asyncio.Future[Any]) -> Node | None:
+            try:
+                return _node(*await self._answer(sent))
+            except NoNodeError:
+                return None
+
+        return await self._in_flight(
+            paths, lambda path: self._send(self._client.get_async, self._at(path), watcher), finish
+        )
+
+    async def children_of_all(self, paths: Iterable[str]) -> list[list[str] | None]:
+        """Many at once, in their order."""
+
+        async def finish(sent: asyncio.Future[Any]) -> list[str] | None:
+            try:
+                found: list[str] = await self._answer(sent)
+            except NoNodeError:
+                return None
+            return found
+
+        return await self._in_flight(
+            paths, lambda path: self._send(self._client.get_children_async, self._at(path)), finish
+        )
+
+    # Writing
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+    ) -> Node:
+        """Returns what was created (of a sequence: see `multi`); raises NodeExistsError, NoNodeError (the parent)."""
+        _, stat = await self._call(
+            self._client.create_async, self._at(path), data, None, ephemeral, sequence, False, True
+        )
+        return _node(data, stat)
+
+    async def ensure(self, path: str) -> None:
+        """Make the node, and those above it, where they are not."""
+        names = self._at(path).strip("/").split("/")
+        for depth in range(1, len(names) + 1):
+            above = "/" + "/".join(names[:depth])
+            if above == "/" or await self._call(self._client.exists_async, above) is not None:
+                continue
+            try:
+                await self._call(self._client.create_async, above)
+            except NodeExistsError:
+                continue
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> int:
+        """Returns the new version; raises BadVersionError, NoNodeError."""
+        stat = await self._call(self._client.set_async, self._at(path), data, version)
+        written: int = stat.version
+        return written
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        """Raises BadVersionError, NoNodeError, NotEmptyError."""
+        await self._call(self._client.delete_async, self._at(path), version)
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Any]:
+        """All or nothing. A result each: the path of what was created, the new version of what was set, else None.
+
+        Raises MultiError.
+        """
+        return self._multi_results(operations, await self._call(self._commit, operations))
+
+    async def multi_all(
+        self, multis: Iterable[Sequence[Operation]]
+    ) -> list[list[Any] | MultiError | Unavailable]:
+        """Many multis at once, in their order; each succeeds or fails by itself."""
+
+        async def finish(
+            sent: tuple[Sequence[Operation], asyncio.Future[Any]],
+        ) -> list[Any] | MultiError | Unavailable:
+            operations, future = sent
+            try:
+                return self._multi_results(operations, await self._answer(future))
+            except (MultiError, Unavailable) as error:
+                return error
+
+        async def send(operations: Sequence[Operation]) -> tuple[Sequence[Operation], asyncio.Future[Any]]:
+            return operations, await self._send(self._commit, operations)
+
+        return await self._in_flight(multis, send, finish)
+
+    def _commit(self, operations: Sequence[Operation]) -> AsyncResult:
+        transaction = self._client.transaction()
+        for one in operations:
+            path = self._at(one.path)
+            if isinstance(one, Create):
+                transaction.create(path, one.data, None, one.ephemeral, one.sequence)
+            elif isinstance(one, Set):
+                transaction.set_data(path, one.data, one.version)
+            elif isinstance(one, Delete):
+                transaction.delete(path, one.version)
+            else:
+                transaction.check(path, one.version)
+        return transaction.commit_async()
+
+    def _multi_results(self, operations: Sequence[Operation], results: list[Any]) -> list[Any]:
+        for index, result in enumerate(results):
+            if isinstance(result, Exception) and not isinstance(
+                result, RolledBackError | RuntimeInconsistency
+            ):
+                raise MultiError(index, result)
+        found: list[Any] = []
+        for one, result in zip(operations, results, strict=True):
+            if isinstance(result, Exception):
+                raise MultiError(0, result)
+            if isinstance(one, Create):
+                found.append(self._without_chroot(result))
+            else:
+                found.append(result.version if isinstance(one, Set) else None)
+        return found
+
+    # Sending, and answers
+
+    async def _in_flight(
+        self,
+        items: Iterable[Any],
+        send: Callable[[Any], Awaitable[Any]],
+        finish: Callable[[Any], Awaitable[T]],
+    ) -> list[T]:
+        """`finish(await send(item))` of each, sending ahead of the answers."""
+        found: list[T] = []
+        waiting: deque[Any] = deque()
+        for item in items:
+            waiting.append(await send(item))
+            if len(waiting) >= IN_FLIGHT // 2:
+                found.append(await finish(waiting.popleft()))
+        found += [await finish(sent) for sent in waiting]
+        return found
+
+    async def _call(self, call: Callable[..., AsyncResult], *arguments: Any) -> Any:
+        return await self._answer(await self._send(call, *arguments))
+
+    async def _send(self, call: Callable[..., AsyncResult], *arguments: Any) -> asyncio.Future[Any]:
+        try:
+            async with asyncio.timeout(self.patience):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise Unavailable(f"ZooKeeper at {self.ensemble} does not answer") from None
+        if not self._connected.is_set():
+            self._slots.release()
+            raise Unavailable(f"ZooKeeper at {self.ensemble} cannot be reached")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        call(*arguments).rawlink(lambda result: self._answered(future, result))
+        return future
+
+    async def _answer(self, future: asyncio.Future[Any]) -> Any:
+        try:
+            async with asyncio.timeout(self.patience):
+                return await future
+        except TimeoutError:
+            problem = f"did not answer within {self.patience:g} s"
+        except _UNKNOWN:
+            problem = "was lost before it answered"
+        raise Unavailable(f"ZooKeeper at {self.ensemble} {problem}")
+
+    def _answered(self, future: asyncio.Future[Any], result: AsyncResult) -> None:
+        """In kazoo's thread: one wake-up of the loop for all that comes meanwhile."""
+        self._answers.append((future, result))
+        if not self._is_waking:
+            self._is_waking = True
+            self._on_loop(self._deliver)
+
+    def _deliver(self) -> None:
+        self._is_waking = False
+        while self._answers:
+            future, result = self._answers.popleft()
+            self._slots.release()
+            if future.done():  # it timed out
+                continue
+            if result.exception is not None:
+                future.set_exception(result.exception)
+                future.exception()  # somebody else's failure may be raised first, and this one never be awaited
+            else:
+                future.set_result(result.value)
+
+    def _heard(self, state: str) -> None:
+        """In kazoo's thread."""
+        session = self._client.client_id
+        self._on_loop(self._become, state, session[0] if session else 0)
+
+    def _become(self, kazoo_state: str, session_id: int) -> None:
+        if self._is_closed:
+            return
+        is_new = False
+        if kazoo_state == KazooState.CONNECTED and session_id:
+            state = State.CONNECTED
+            is_new, self._session_id = session_id != self._session_id, session_id
+            self._connected.set()
+        else:
+            state = State.SUSPENDED if kazoo_state == KazooState.SUSPENDED else State.LOST
+            self._connected.clear()
+        self._on_state(state, is_new)
+
+    def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:  # the loop is closed: nobody is interested any more
+            log.debug("%s after the loop was closed", function)
+
+    # Paths
+
+    def _at(self, path: str) -> str:
+        return (self.ensemble.chroot + path if path != "/" else self.ensemble.chroot) or "/"
+
+    def _without_chroot(self, path: str) -> str:
+        return path[len(self.ensemble.chroot) :] or "/"
+
+    def _watcher(self, watch: Watch | None) -> _Watcher | None:
+        return None if watch is None else _Watcher(self, watch)
+
+
+def _node(data: bytes, stat: Any) -> Node:
+    return Node(data or b"", stat.version, stat.czxid, stat.ephemeralOwner, stat.ctime)
