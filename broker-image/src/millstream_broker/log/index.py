@@ -6,8 +6,9 @@
 As in Kafka, the entry of the offset index names the *last* offset of the batch that starts at its position. Kafka
 preallocates these files; we do not, so a file holds exactly its entries (Kafka reads both).
 
-Memory: nothing of the file is kept. A search reads the few entries it compares through the page cache. New entries
-gather in a short tail and are written in one go, because a segment's index can be rebuilt from its log and so need not
+Memory: nothing of the file is kept. Both members grow about evenly along a segment, so a search guesses where the entry
+is and reads a block around it through the page cache: two or three reads, whatever the size. New entries gather in a
+short tail and are written in one go, because a segment's index can be rebuilt from its log and so need not
 be written entry by entry. Entries are not trusted: whoever uses one checks the batch it points to (see ``segment``).
 """
 
@@ -22,6 +23,7 @@ from .files import FileCache, OpenFile
 
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
+_BLOCK = 64  # entries read at once in a search
 _TAIL_BYTES = 1536  # written out when it is this long: 192 offset entries, that is 768 KB of log or more
 
 
@@ -77,9 +79,51 @@ class SparseIndex:
             with contextlib.suppress(OSError):  # a full disk: the log's own writes tell, these wait
                 self.spill()
 
-    def count_at_most(self, target: int, *, member: int = 0) -> int:
-        """How many entries have a ``member`` (0 or 1) that is at most ``target``."""
-        return bisect_right(range(len(self)), target, key=lambda index: self[index][member])
+    def at_most(self, target: int, *, member: int = 0) -> tuple[int, tuple[int, int] | None]:
+        """How many entries have a ``member`` (0 or 1) of at most ``target``, and the last of them."""
+        stored, tail = self._pending
+        high = stored if tail else stored - 1
+        if high < 0:
+            return 0, None
+        above = self[high]
+        if above[member] > target:
+            return self._at_most_stored(target, member, high, above[member])
+        return self._at_most_in(tail, stored, target, member) if tail else (stored, above)
+
+    def _at_most_stored(
+        self, target: int, member: int, high: int, above: int
+    ) -> tuple[int, tuple[int, int] | None]:
+        """Likewise among the stored entries before ``high``, whose member is ``above``: too much."""
+        size = self.entry.size
+        low, below, found, turn = 0, min(0, target), None, 0
+        while low < high:  # entries before low are at most target, those from high on are not
+            turn += 1
+            guess = low + (high - low) * (target - below) // (above - below)
+            if turn % 3 == 0:  # they are less even than that
+                guess = (low + high) // 2
+            start = max(low, min(guess - _BLOCK // 2, high - _BLOCK))
+            block = self._files.get(self._path).pread(min(_BLOCK, high - start) * size, start * size)
+            if len(block) < size:  # somebody cut the file
+                high = start
+            elif (first := self.entry.unpack_from(block)[member]) > target:
+                high, above = start, first
+            else:
+                low, found = self._at_most_in(block, start, target, member)
+                below = found[member]
+                if low < start + len(block) // size:
+                    break
+        return low, found
+
+    def _at_most_in(
+        self, block: bytes | bytearray, start: int, target: int, member: int
+    ) -> tuple[int, tuple[int, int]]:
+        """Likewise in a block of the entries from ``start`` on, the first of which is at most ``target``."""
+        unpack, size = self.entry.unpack_from, self.entry.size
+        count = bisect_right(
+            range(len(block) // size), target, lo=1, key=lambda index: unpack(block, index * size)[member]
+        )
+        first, second = unpack(block, (count - 1) * size)
+        return start + count, (first, second)
 
     def spill(self) -> None:
         """Write the tail into the file (no fsync)."""

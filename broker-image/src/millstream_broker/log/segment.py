@@ -139,11 +139,8 @@ class Segment:
 
     def indexed_position(self, offset: int) -> tuple[int, int | None]:
         """Where to start looking for ``offset``: a position, and the last offset of the batch that must be there."""
-        count = self.offsets.count_at_most(offset - self.base_offset)
-        if not count:
-            return 0, None
-        relative, position = self.offsets[count - 1]
-        return position, self.base_offset + relative
+        _, entry = self.offsets.at_most(offset - self.base_offset)
+        return (0, None) if entry is None else (entry[1], self.base_offset + entry[0])
 
     def add_index_entries(self, header: BatchHeader, position: int) -> None:
         """Account for one batch at ``position``: largest timestamp, and index entries when they are due."""
@@ -184,18 +181,19 @@ class Segment:
     def resume_indexing(self, offset: int) -> int:
         """Drop index entries from ``offset`` on; from which position the batches have to be accounted for again."""
         self._offsets = self._times = None
-        count = self.offsets.count_at_most(offset - self.base_offset) if offset > self.base_offset else 0
-        position = 0
-        if count:
-            relative, position = self.offsets[count - 1]
+        count, entry = (
+            self.offsets.at_most(offset - self.base_offset) if offset > self.base_offset else (0, None)
+        )
+        position = last_offset = 0
+        if entry is not None:
+            position, last_offset = entry[1], self.base_offset + entry[0]
             header = self.header_at(position)
-            last_offset = self.base_offset + relative
             if header is None or header.last_offset != last_offset:
                 count = position = 0
         self.offsets.truncate(count)
         time_count = 0
         if count:
-            time_count = self._times_up_to(last_offset)
+            time_count, _ = self.times.at_most(last_offset - self.base_offset, member=1)
         self.times.truncate(time_count)
         last = self.times.last
         self._max_timestamp = last[0] if last else -1
@@ -205,22 +203,28 @@ class Segment:
         self._since_index = 0
         return position
 
-    def _times_up_to(self, offset: int) -> int:
-        return self.times.count_at_most(offset - self.base_offset, member=1)
-
     # -- timestamps -------------------------------------------------------------------------------------------
 
     def _load_max_timestamp(self) -> None:
-        """From the last entry of the time index, if the batch it names agrees."""
+        """From the last entry of the time index, if the batch it names agrees; else from all headers. Any thread."""
         if self._max_timestamp != _UNKNOWN:
             return
-        last = self.times.last
-        if last is not None and last >= self.times[0]:
+        times = self._times_as_stored()
+        last = times.last
+        if last is not None and last >= times[0] and self._confirms(last[0], self.base_offset + last[1]):
             timestamp, offset = last[0], self.base_offset + last[1]
-            if self._confirms(timestamp, offset):
-                self._max_timestamp, self._max_timestamp_offset = timestamp, offset
-                return
-        self.rebuild_indexes()
+        else:
+            timestamp, offset = -1, self.base_offset
+            for _, header in self.headers(0):
+                if header.max_timestamp > timestamp:
+                    timestamp, offset = header.max_timestamp, header.last_offset
+        self._max_timestamp_offset = offset
+        self._max_timestamp = timestamp  # after the other one: who sees this goes on
+
+    def _times_as_stored(self) -> SparseIndex:
+        """The time index, for any thread: only the loop's may keep what it opens."""
+        times = self._times
+        return SparseIndex.open(self._files, self.path(".timeindex"), TIME_ENTRY) if times is None else times
 
     @property
     def max_timestamp(self) -> int:
@@ -251,9 +255,12 @@ class Segment:
         return self.first_timestamp
 
     def records_from_timestamp(self, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
-        """Timestamp, offset and leader epoch of the first record at or after ``timestamp`` (may decompress a batch)."""
+        """Timestamp, offset and leader epoch of the first record at or after ``timestamp``.
+
+        May decompress a batch. Blocking, in any thread.
+        """
         offset = self._offset_before(timestamp)
-        for position, header in self.headers_from(max(offset, start_offset)):
+        for position, header in self.scan_from(max(offset, start_offset)):
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
             for record in read_records(self.read(position, header.size)):
@@ -263,19 +270,14 @@ class Segment:
 
     def _offset_before(self, timestamp: int) -> int:
         """All batches before this offset's are older than ``timestamp``."""
-        for _ in (1, 2):
-            count = self.times.count_at_most(timestamp - 1)
-            if not count:
-                break
-            largest, relative = self.times[count - 1]
-            if self._confirms(largest, self.base_offset + relative):
-                return self.base_offset + relative
-            self.rebuild_indexes()
+        _, entry = self._times_as_stored().at_most(timestamp - 1)
+        if entry is not None and self._confirms(entry[0], self.base_offset + entry[1]):
+            return self.base_offset + entry[1]
         return self.base_offset
 
     def _confirms(self, timestamp: int, offset: int) -> bool:
         """Whether the batch that a time index entry names is as it says."""
-        found = next(self.headers_from(offset), None)
+        found = next(self.scan_from(offset), None)
         return found is not None and (found[1].max_timestamp, found[1].last_offset) == (timestamp, offset)
 
     # -- reading ----------------------------------------------------------------------------------------------
@@ -335,21 +337,36 @@ class Segment:
             yield found
             yield from scan
 
+    def scan_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Like :meth:`headers_from`, in any thread: where the index is wrong it is not rebuilt but done without."""
+        offsets = self._offsets
+        if offsets is None:
+            offsets = SparseIndex.open(self._files, self.path(".index"), OFFSET_ENTRY)
+        _, entry = offsets.at_most(offset - self.base_offset)
+        position = 0
+        if entry is not None:
+            header = self.header_at(entry[1])
+            if header is not None and header.last_offset == self.base_offset + entry[0]:
+                position = entry[1]
+        for found in self.headers(position):
+            if found[1].last_offset >= offset:
+                yield found
+
     def boundary(self, position: int, limit: int, upper: int, end_offset: int) -> tuple[int, int | None]:
         """The end of the last whole batch before position ``limit`` and offset ``upper``, and the offset after it.
 
         ``position`` is the start of a batch; the segment ends before ``end_offset``. The offset is None when no batch
         fits.
         """
-        offsets = self.offsets
-        count = offsets.count_at_most(limit, member=1) if limit < self.size else len(offsets)
+        entries = []
+        if limit < self.size:
+            entries.append(self.offsets.at_most(limit, member=1)[1])
         if upper < end_offset:
-            count = min(count, offsets.count_at_most(upper - 1 - self.base_offset))
+            entries.append(self.offsets.at_most(upper - 1 - self.base_offset)[1])
         expected = None
-        if count:
-            relative, indexed = offsets[count - 1]
-            if indexed > position:
-                position, expected = indexed, self.base_offset + relative
+        relative, indexed = min([entry or (0, 0) for entry in entries], default=(0, 0))
+        if indexed > position:
+            position, expected = indexed, self.base_offset + relative
         next_offset = None
         for at, header in self.headers(position):
             if expected is not None:
