@@ -48,6 +48,8 @@ class BrokerRecord:
     epoch: int = 0
     unclean: bool = False
     """Its machine restarted since it last stopped in order: its logs may lack records that it acknowledged."""
+    directory: str | None = None
+    """The id of its first log directory, which tells its own earlier incarnation from another broker."""
 
     def endpoint(self, listener_name: str) -> Listener:
         """Where clients of that listener reach the broker."""

@@ -1,0 +1,364 @@
+"""The classic tree: where Kafka kept what in ZooKeeper, and in which JSON. Pure.
+
+    /cluster/id                                  {"version":"1","id":"5Zx…"}
+    /brokers/ids/N            ephemeral          a broker that lives; its czxid is the broker epoch (KIP-380)
+    /brokers/topics/T                            {"version":3,"topic_id":…,"partitions":{"0":[1,2]},
+                                                  "adding_replicas":{},"removing_replicas":{}}   (KIP-455, KIP-516)
+    /brokers/topics/T/partitions/P/state         {"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,
+                                                  "isr":[1,2]}
+    /controller               ephemeral          {"version":2,"brokerid":1,"timestamp":"…","kraftControllerEpoch":-1}
+    /controller_epoch                            a number
+    /config/{topics,brokers}/X                   {"version":1,"config":{…}}; brokers/<default> is for all of them
+    /config/changes/config_change_…  sequence    {"version":2,"entity_path":"topics/T"}
+    /admin/delete_topics/T                       empty: somebody asked to delete the topic
+    /isr_change_notification/isr_change_… seq.   {"version":1,"partitions":[{"topic":"T","partition":0}]}
+    /latest_producer_id_block                    {"version":1,"broker":1,"block_start":"0","block_end":"999"}
+
+What Millstream adds are fields that other readers pass over: `directory` and `unclean` of a broker, `elr` of a state.
+Reading raises TreeError, naming the path.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ...config import ConfigError, Listener
+from ...protocol.schema import ZERO_UUID
+from .. import NO_LEADER, BrokerRecord, CoordinationError, PartitionRecord, TopicRecord
+
+CLUSTER_ID = "/cluster/id"
+BROKERS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+CONFIG = "/config"
+CONFIG_CHANGES = "/config/changes"
+CONFIG_CHANGE = "/config/changes/config_change_"
+DELETE_TOPICS = "/admin/delete_topics"
+ISR_CHANGES = "/isr_change_notification"
+ISR_CHANGE = "/isr_change_notification/isr_change_"
+PRODUCER_IDS = "/latest_producer_id_block"
+
+ALWAYS = (
+    "/consumers",
+    BROKERS,
+    TOPICS,
+    CONFIG_CHANGES,
+    "/config/topics",
+    "/config/brokers",
+    "/config/clients",
+    "/config/users",
+    "/config/ips",
+    DELETE_TOPICS,
+    "/brokers/seqid",
+    ISR_CHANGES,
+    "/log_dir_event_notification",
+    PRODUCER_IDS,
+)
+"""What is there before anything else, as in Kafka."""
+MAX_NODE_BYTES = 1_000_000
+"""ZooKeeper closes the connection at 1 MiB (jute.maxbuffer), which tells nobody what was wrong."""
+DEFAULT_ENTITY = "<default>"
+NO_STATE = -1
+"""The version of a partition's state that is not there yet."""
+
+TopicPartition = tuple[str, int]
+
+
+class TreeError(CoordinationError):
+    """A node is not what it should be."""
+
+
+def broker_path(broker_id: int) -> str:
+    return f"{BROKERS}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}"
+
+
+def state_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def delete_topic_path(topic: str) -> str:
+    return f"{DELETE_TOPICS}/{topic}"
+
+
+def config_path(entity: str) -> str:
+    """`entity` is `topics/T`, `brokers/1` or `brokers/<default>`."""
+    return f"{CONFIG}/{entity}"
+
+
+def topic_entity(topic: str) -> str:
+    return f"topics/{topic}"
+
+
+def broker_entity(broker_id: int | None) -> str:
+    return f"brokers/{DEFAULT_ENTITY if broker_id is None else broker_id}"
+
+
+def _dump(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _load(path: str, data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise TreeError(f"ZooKeeper's {path} is not a JSON object: {data[:100]!r}")
+    return value
+
+
+def _wrong(path: str, data: bytes, error: Exception) -> TreeError:
+    return TreeError(f"ZooKeeper's {path} cannot be used: {error!r} in {data[:200]!r}")
+
+
+# Brokers
+
+
+def broker_json(broker: BrokerRecord, now_ms: int | None = None) -> bytes:
+    plaintext = next((one for one in broker.listeners if one.protocol == "PLAINTEXT"), None)
+    rack = {} if broker.rack is None else {"rack": broker.rack}
+    return _dump(
+        {
+            "features": {},
+            "listener_security_protocol_map": {one.name: one.protocol for one in broker.listeners},
+            "endpoints": [str(one) for one in broker.listeners],
+            "jmx_port": -1,
+            "port": plaintext.port if plaintext else -1,
+            "host": plaintext.host if plaintext else None,
+            "version": 5,
+            "timestamp": _now(now_ms),
+            **rack,
+            "directory": broker.directory,
+            "unclean": broker.unclean,
+        }
+    )
+
+
+def broker_from(broker_id: int, data: bytes, epoch: int) -> BrokerRecord:
+    path = broker_path(broker_id)
+    value = _load(path, data)
+    try:
+        protocols = value.get("listener_security_protocol_map", {})
+        listeners = tuple(_endpoint(text, protocols) for text in value["endpoints"])
+        return BrokerRecord(
+            broker_id,
+            listeners,
+            value.get("rack"),
+            epoch,
+            bool(value.get("unclean", False)),
+            value.get("directory"),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise _wrong(path, data, error) from None
+
+
+def _endpoint(text: str, protocols: Mapping[str, str]) -> Listener:
+    name, separator, address = text.partition("://")
+    host, colon, port = address.rpartition(":")
+    if not (separator and colon):
+        raise ConfigError(f"{text} is not NAME://HOST:PORT")
+    return Listener(name, host.strip("[]"), int(port), protocols.get(name, name))
+
+
+# Topics and their partitions
+
+
+def topic_json(topic: TopicRecord) -> bytes:
+    def of(field: str) -> dict[str, list[int]]:
+        pairs = ((str(index), list(getattr(one, field))) for index, one in enumerate(topic.partitions))
+        return {index: replicas for index, replicas in pairs if replicas or field == "replicas"}
+
+    return _dump(
+        {
+            "removing_replicas": of("removing"),
+            "partitions": of("replicas"),
+            "topic_id": _uuid_text(topic.topic_id),
+            "adding_replicas": of("adding"),
+            "version": 3,
+        }
+    )
+
+
+def topic_from(name: str, data: bytes) -> TopicRecord:
+    """The topic without its states: of each partition only where its replicas are; and without configuration."""
+    path = topic_path(name)
+    value = _load(path, data)
+    try:
+        replicas: dict[str, list[int]] = value["partitions"]
+        adding, removing = value.get("adding_replicas", {}), value.get("removing_replicas", {})
+        partitions = tuple(
+            PartitionRecord(
+                tuple(replicas[index]),
+                NO_LEADER,
+                -1,
+                (),
+                NO_STATE,
+                adding=tuple(adding.get(index, ())),
+                removing=tuple(removing.get(index, ())),
+            )
+            for index in map(str, range(len(replicas)))
+        )
+        return TopicRecord(name, _uuid_from(value.get("topic_id")), partitions)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _wrong(path, data, error) from None
+
+
+def state_json(partition: PartitionRecord) -> bytes:
+    elr = {"elr": list(partition.elr)} if partition.elr else {}
+    return _dump(
+        {
+            "controller_epoch": partition.controller_epoch,
+            "leader": partition.leader,
+            "version": 1,
+            "leader_epoch": partition.leader_epoch,
+            "isr": list(partition.isr),
+            **elr,
+        }
+    )
+
+
+def with_state(path: str, partition: PartitionRecord, data: bytes, version: int) -> PartitionRecord:
+    """The partition with what its state, read in that version, says."""
+    value = _load(path, data)
+    try:
+        return replace(
+            partition,
+            leader=int(value["leader"]),
+            leader_epoch=int(value["leader_epoch"]),
+            isr=tuple(map(int, value["isr"])),
+            version=version,
+            controller_epoch=int(value["controller_epoch"]),
+            elr=tuple(map(int, value.get("elr", ()))),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise _wrong(path, data, error) from None
+
+
+def same_state(one: PartitionRecord, other: PartitionRecord) -> bool:
+    """Whether they say the same of leader and ISR, whatever version they were read in."""
+    return state_json(one) == state_json(other)
+
+
+# The controller
+
+
+def controller_json(broker_id: int, now_ms: int | None = None) -> bytes:
+    return _dump({"version": 2, "brokerid": broker_id, "timestamp": _now(now_ms), "kraftControllerEpoch": -1})
+
+
+def controller_from(data: bytes) -> int:
+    try:
+        return int(_load(CONTROLLER, data)["brokerid"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise _wrong(CONTROLLER, data, error) from None
+
+
+def controller_epoch_from(data: bytes) -> int:
+    try:
+        return int(data)
+    except ValueError as error:
+        raise _wrong(CONTROLLER_EPOCH, data, error) from None
+
+
+# Cluster id, configuration, notes, producer ids
+
+
+def cluster_id_json(cluster_id: str) -> bytes:
+    return _dump({"version": "1", "id": cluster_id})
+
+
+def cluster_id_from(data: bytes) -> str:
+    value = _load(CLUSTER_ID, data).get("id")
+    if not isinstance(value, str):
+        raise TreeError(f"ZooKeeper's {CLUSTER_ID} has no id: {data!r}")
+    return value
+
+
+def config_json(config: Mapping[str, str]) -> bytes:
+    return _dump({"version": 1, "config": dict(config)})
+
+
+def config_from(entity: str, data: bytes) -> dict[str, str]:
+    value = _load(config_path(entity), data).get("config", {})
+    if not isinstance(value, dict):
+        raise TreeError(f"ZooKeeper's {config_path(entity)} has no configuration: {data[:200]!r}")
+    return {str(key): str(of) for key, of in value.items()}
+
+
+def config_change_json(entity: str) -> bytes:
+    return _dump({"version": 2, "entity_path": entity})
+
+
+def config_change_from(path: str, data: bytes) -> str:
+    """The entity that was changed."""
+    entity = _load(path, data).get("entity_path")
+    if not isinstance(entity, str):
+        raise TreeError(f"ZooKeeper's {path} names no entity: {data[:200]!r}")
+    return entity
+
+
+def isr_change_json(partitions: Iterable[TopicPartition]) -> bytes:
+    named = [{"topic": topic, "partition": partition} for topic, partition in partitions]
+    return _dump({"version": 1, "partitions": named})
+
+
+def isr_change_from(path: str, data: bytes) -> list[TopicPartition]:
+    try:
+        return [(one["topic"], int(one["partition"])) for one in _load(path, data)["partitions"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _wrong(path, data, error) from None
+
+
+class ProducerIdBlock(NamedTuple):
+    """`end` is the last id of the block."""
+
+    broker: int
+    start: int
+    end: int
+
+
+def producer_ids_json(block: ProducerIdBlock) -> bytes:
+    start, end = str(block.start), str(block.end)
+    return _dump({"version": 1, "broker": block.broker, "block_start": start, "block_end": end})
+
+
+def producer_ids_from(data: bytes) -> ProducerIdBlock:
+    value = _load(PRODUCER_IDS, data)
+    try:
+        return ProducerIdBlock(int(value["broker"]), int(value["block_start"]), int(value["block_end"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _wrong(PRODUCER_IDS, data, error) from None
+
+
+def _now(now_ms: int | None) -> str:
+    return str(int(time.time() * 1000) if now_ms is None else now_ms)
+
+
+def _uuid_text(topic_id: uuid.UUID) -> str:
+    """Kafka's form of a uuid: its 16 bytes in unpadded URL-safe base64."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def _uuid_from(text: str | None) -> uuid.UUID:
+    if text is None:  # a topic of Kafka's before 2.8
+        return ZERO_UUID
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
