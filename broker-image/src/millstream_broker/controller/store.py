@@ -89,7 +89,18 @@ class ControllerStore(Protocol):
         ...
 
     async def write_assignment(self, topic: TopicRecord) -> None:
-        """Replace /brokers/topics/T: the replicas, adding and removing of all its partitions. Raises Fenced."""
+        """Write /brokers/topics/T: the replicas, adding and removing of these partitions. Raises Fenced.
+
+        Partitions that somebody added meanwhile stay. `removing` may name brokers that are not among `replicas` any
+        more: they still have to delete their logs (`reassignment`). Does nothing where the topic is gone.
+        """
+        ...
+
+    async def accept_broker(self, broker: BrokerRecord) -> None:
+        """Mark in the broker's registration that what follows from its `unclean` is written. Raises Fenced.
+
+        Does nothing where the broker is gone or has registered again: its epoch tells.
+        """
         ...
 
     async def remove_topic(self, name: str) -> None:

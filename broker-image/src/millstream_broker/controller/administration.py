@@ -1,0 +1,121 @@
+"""What administrators ask of the controller, and what it does by itself from time to time.
+
+Each function notes what is wanted beside the partitions it is about; that they are looked at is the machine's work,
+and whoever asked is answered when it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..coordination import PartitionRecord
+from ..protocol.errors import ApiError, ErrorCode
+from . import reassignment
+from .elections import imbalanced
+from .messages import ElectionRequested, ElectionType, ReassignmentRequested, ShutdownRequested
+from .requests import Request
+from .store import TopicPartition
+
+if TYPE_CHECKING:
+    from .machine import ControllerMachine
+
+
+def shut_down(machine: ControllerMachine, event: ShutdownRequested) -> None:
+    """Have others lead what a broker leads, that it can stop."""
+    number = event.broker
+    broker = machine.brokers.get(number)
+    error = None
+    if broker is None:
+        error = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {number} is not registered.")
+    elif event.broker_epoch != broker.epoch:
+        error = ApiError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {number} has registered again since.")
+    if error is not None:
+        machine.requests.add(Request(event.caller, lambda _: error))
+        return
+    machine.leaving.add(number)
+    request = Request(event.caller, lambda _: _led_by(machine, number))
+    for key in machine.partitions.of_broker(number):
+        if number in machine.records[key].isr and key[0] not in machine.deletions:
+            machine.partitions.dirty.add(key)
+            machine.requests.wait(request, key)
+    machine.requests.add(request)
+
+
+def _led_by(machine: ControllerMachine, broker: int) -> list[TopicPartition]:
+    """What only this broker can lead although it has other replicas."""
+    return sorted(key for key in machine.partitions.leads(broker) if len(machine.records[key].replicas) > 1)
+
+
+def elect(machine: ControllerMachine, event: ElectionRequested) -> None:
+    everything = event.partitions is None
+    request = Request(event.caller, lambda request: request.results)
+    for key in machine.records if event.partitions is None else event.partitions:
+        record = machine.records.get(key)
+        if record is None or key[0] in machine.deletions:
+            error = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {key[0]}-{key[1]}")
+        elif _is_elected(machine, record, event.kind):
+            error = ApiError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
+        else:
+            notes = machine.partitions.note(key)
+            notes.preferred |= event.kind is ElectionType.PREFERRED
+            notes.unclean |= event.kind is ElectionType.UNCLEAN
+            machine.requests.wait(request, key, partial(_elected, machine, key, event.kind))
+            continue
+        if not everything:
+            request.results[key] = error
+    machine.requests.add(request)
+
+
+def _is_elected(machine: ControllerMachine, record: PartitionRecord, kind: ElectionType) -> bool:
+    if kind is ElectionType.PREFERRED and record.leader != record.replicas[0]:
+        return False
+    return record.leader in machine.brokers
+
+
+def _elected(machine: ControllerMachine, key: TopicPartition, kind: ElectionType) -> ApiError | None:
+    record = machine.records.get(key)
+    if record is None:
+        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted meanwhile.")
+    if _is_elected(machine, record, kind):
+        return None
+    name = f"{key[0]}-{key[1]}"
+    if kind is ElectionType.PREFERRED:
+        return ApiError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"The preferred leader {record.replicas[0]} of {name} is not alive or not in the ISR.",
+        )
+    return ApiError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"No replica of {name} is alive.")
+
+
+def rebalance(machine: ControllerMachine) -> None:
+    """Give leadership back to the preferred replicas of brokers that lead too little (auto.leader.rebalance.enable)."""
+    able = {one for one in machine.brokers if one not in machine.leaving}
+    for key in imbalanced(machine.records, able, machine.settings.imbalance_percentage):
+        if key[0] not in machine.deletions:
+            machine.partitions.note(key).preferred = True
+
+
+def reassign(machine: ControllerMachine, event: ReassignmentRequested) -> None:
+    answers: dict[TopicPartition, ApiError | None] = {}
+    request = Request(event.caller, lambda _: answers)
+    able = [one for one in machine.brokers if one not in machine.leaving]
+    for key, wanted in event.targets.items():
+        try:
+            machine.assignments.want(key, _planned(machine, key, wanted, able))
+        except ApiError as error:
+            answers[key] = error
+        else:
+            answers[key] = None
+            machine.requests.wait(request, ("assigned", key))
+    machine.requests.add(request)
+
+
+def _planned(
+    machine: ControllerMachine, key: TopicPartition, wanted: tuple[int, ...] | None, able: Collection[int]
+) -> PartitionRecord:
+    """Raises ApiError."""
+    if key not in machine.records or key[0] in machine.deletions:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+    return reassignment.plan(machine.assignments.newest(key, machine.records[key]), wanted, able)

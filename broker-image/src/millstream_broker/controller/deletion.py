@@ -1,0 +1,57 @@
+"""Topics on their way out: gone when nobody has their logs and nobody lists them.
+
+Every live broker is told that the topic is being deleted and then has to delete its replicas of it; a broker that has
+none says so at once, and thereby that it no longer lists the topic. Brokers that are away and have replicas are waited
+for until they are back. Only then is the topic removed from the store and its name free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from .store import TopicPartition
+
+
+class Deletion:
+    """One topic's."""
+
+    __slots__ = ("_left", "begun", "name", "removing", "replicas")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.begun = False
+        """Whether brokers were told: not before writes to its partitions are back."""
+        self.removing = False
+        self.replicas: frozenset[int] = frozenset()
+        self._left: dict[int, set[TopicPartition]] = {}
+
+    def begin(
+        self, live: Collection[int], replicas: Iterable[int], partitions: Collection[TopicPartition]
+    ) -> None:
+        self.begun = True
+        self.replicas = frozenset(replicas)
+        self._left = {broker: set(partitions) for broker in {*live, *self.replicas}}
+
+    def arrived(self, broker: int, partitions: Collection[TopicPartition]) -> None:
+        """A broker is new or back: whatever it said before does not count."""
+        if self.begun:
+            self._left[broker] = set(partitions)
+
+    def gone(self, broker: int) -> None:
+        """Who has no replicas is not waited for."""
+        if broker not in self.replicas:
+            self._left.pop(broker, None)
+
+    def stopped(self, broker: int, partitions: Iterable[TopicPartition]) -> None:
+        if (left := self._left.get(broker)) is not None:
+            left.difference_update(partitions)
+            if not left:
+                del self._left[broker]
+
+    def left(self, broker: int) -> Collection[TopicPartition]:
+        """What it still has to delete."""
+        return self._left.get(broker, ())
+
+    @property
+    def is_done(self) -> bool:
+        return self.begun and not self._left

@@ -1,0 +1,154 @@
+"""Who leads a partition and who is in its ISR, as a function of its stored state and of who lives.
+
+`settle` is level-triggered: given a state and the situation it says what the state should be; what it says settles to
+itself. Its rules, in this order:
+
+- A new partition is led by its first live replica; the ISR is all live replicas; the leader epoch is 0.
+- A replica that lost its memory (`forgetful`) leaves the ISR. Where nobody else is in it, the `elr` takes its place
+  (KIP-966): those have every acknowledged record, too. Where there is no elr either, it stays: there is nobody better.
+- Of the ISR those stay who live, are not about to stop, and have not restarted since; if there are none, those who
+  live; if there are none of those either, all (the last ones to have everything are never forgotten).
+- The leader stays while it is in the ISR; else the first of the ISR in the order of the replicas leads. If no member
+  of the ISR lives, a live one of the elr leads, then, only where unclean election is allowed, any live replica; else
+  nobody.
+- A new leader, a leader that restarted and a replica that lost its memory take a new leader epoch, so that nothing of
+  the time before (a fetch, an ISR change) counts for the time after.
+
+Every leader that is not elected uncleanly has each acknowledged record, provided that leaders keep the rules of
+`replication.isr`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from ..coordination import NO_LEADER, PartitionRecord
+
+NOBODY: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a partition's state depends on beside itself.
+
+    `leaving` brokers live and are about to stop. `staying`: the replicas that are to be left when a reassignment
+    completes, None for all. `preferred`: give leadership to the first replica, if it may have it.
+    """
+
+    live: Collection[int]
+    leaving: Collection[int] = NOBODY
+    restarted: Collection[int] = NOBODY
+    forgetful: Collection[int] = NOBODY
+    staying: Collection[int] | None = None
+    min_isr: int = 1
+    unclean: bool = False
+    preferred: bool = False
+    new_epoch: bool = False
+
+
+def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
+    """The state that the partition should have; `record` itself when it has it."""
+    if record.version < 0:
+        return _begin(record, now)
+    staying = now.staying
+    replicas = record.replicas if staying is None else tuple(r for r in record.replicas if r in staying)
+    isr, elr = _with_memory(record, replicas, now)
+    have_all = {*isr, *elr}
+    alive = [r for r in isr if r in now.live]
+    if not alive and (spare := [r for r in elr if r in now.live]):
+        alive = spare[:1]
+    elif not alive and now.unclean and (there := _live(replicas, now)):
+        alive = there[:1]
+        have_all = set(alive)
+    isr = [r for r in alive if r not in now.leaving and r not in now.restarted] or alive or isr
+    leader = _leader(record.leader, replicas, alive and isr, now)
+    renewed = now.new_epoch or leader in now.restarted or any(r in now.forgetful for r in replicas)
+    epoch = record.leader_epoch + (leader != record.leader or (renewed and leader != NO_LEADER))
+    elr = (
+        [r for r in replicas if r in have_all and r not in isr]
+        if len(isr) < enough(record, now.min_isr)
+        else []
+    )
+    if (leader, epoch, tuple(isr), tuple(elr)) == (
+        record.leader,
+        record.leader_epoch,
+        record.isr,
+        record.elr,
+    ):
+        return record
+    return replace(record, leader=leader, leader_epoch=epoch, isr=tuple(isr), elr=tuple(elr))
+
+
+def enough(record: PartitionRecord, min_isr: int) -> int:
+    """How large an ISR lets the high watermark move; while it is smaller, who left it still has everything.
+
+    At most what the leader uses (`replication.isr`), whichever of a reassignment's replicas it knows already.
+    """
+    coming = sum(r in record.replicas for r in record.adding)
+    going = sum(r in record.replicas for r in record.removing)
+    return min(min_isr, len(record.replicas) - max(coming, going))
+
+
+def _begin(record: PartitionRecord, now: Situation) -> PartitionRecord:
+    there = _live(record.replicas, now)
+    if not there:
+        return record
+    return replace(record, leader=there[0], leader_epoch=0, isr=tuple(there), elr=())
+
+
+def _live(replicas: Iterable[int], now: Situation) -> list[int]:
+    """Those who live, without those who are about to stop if others do."""
+    there = [r for r in replicas if r in now.live]
+    return [r for r in there if r not in now.leaving] or there
+
+
+def _with_memory(
+    record: PartitionRecord, replicas: Collection[int], now: Situation
+) -> tuple[list[int], list[int]]:
+    """ISR and elr without replicas that lost their memory, as far as there are others."""
+    isr = [r for r in record.isr if r in replicas]
+    elr = [r for r in record.elr if r in replicas and r not in isr and r not in now.forgetful]
+    remembering = [r for r in isr if r not in now.forgetful]
+    if remembering:
+        return remembering, elr
+    if elr:
+        return elr, []
+    return [record.leader] if record.leader in isr else isr[:1], []
+
+
+def _leader(leader: int, replicas: Iterable[int], isr: Collection[int], now: Situation) -> int:
+    """The leader among these members of the ISR, who live."""
+    order = tuple(replicas)
+    if leader in isr and not (now.preferred and order[0] in isr):
+        return leader
+    return next((r for r in order if r in isr), NO_LEADER)
+
+
+def imbalanced(
+    records: Mapping[tuple[str, int], PartitionRecord], live: Collection[int], percentage: int
+) -> list[tuple[str, int]]:
+    """Partitions whose preferred replica should lead again, of brokers that lead too few of what they should.
+
+    A broker has an imbalance of so many per cent of the partitions that it is the preferred leader of
+    (`leader.imbalance.per.broker.percentage`).
+    """
+    preferred: Counter[int] = Counter()
+    elsewhere: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for key, record in records.items():
+        first = record.replicas[0]
+        preferred[first] += 1
+        if record.leader != first and first in live:
+            elsewhere[first].append(key)
+    return [
+        key
+        for first, keys in elsewhere.items()
+        if len(keys) * 100 > preferred[first] * percentage
+        for key in keys
+        if may_lead_again(records[key])
+    ]
+
+
+def may_lead_again(record: PartitionRecord) -> bool:
+    return record.replicas[0] in record.isr and not (record.adding or record.removing)

@@ -1,0 +1,492 @@
+"""The controller as a state machine: events in, instructions out (`messages`); no input or output, no clock.
+
+It is level-triggered. What the store holds is in `records`; a partition that something happened to is *dirty*; each
+event ends with looking at the dirty ones: `elections.settle` says what a partition's state should be, and where that
+differs from what is stored, it is written. What comes back is taken for the truth, whether it is what was to be
+written or somebody else's, and looked at again. So lost answers, repeated reports and conflicts need no code of their
+own, and a new controller has only to look at everything.
+
+- One write of a partition's state is under way at a time, one of a topic's assignment, and no state is decided on
+  while the assignment is being written: what is decided is decided on what is stored.
+- What restarts, lost memory or was asked for is noted beside the partition (`Notes`) and crossed out when a state that
+  takes it into account is stored.
+- Brokers are told what is stored, after it is.
+- Work is bounded by what there is: sets of partitions, never queues of events.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
+from . import administration, reassignment
+from .assignments import Assignments
+from .deletion import Deletion
+from .elections import Situation, settle
+from .messages import (
+    Abandoned,
+    AcceptBroker,
+    AssignmentWritten,
+    BrokerAccepted,
+    ElectionRequested,
+    Event,
+    Instruction,
+    Push,
+    ReassignmentRequested,
+    RefuseDeletion,
+    RemoveTopic,
+    Reply,
+    Settings,
+    SettingsChanged,
+    ShutdownRequested,
+    StatesWritten,
+    Stopped,
+    StopReplicas,
+    Tick,
+    TopicRemoved,
+    WriteAssignment,
+    WriteStates,
+)
+from .partitions import Notes, Partitions
+from .requests import Requests
+from .store import (
+    BrokersChanged,
+    ConfigsChanged,
+    DeletionsRequested,
+    Image,
+    StatesChanged,
+    TopicPartition,
+    TopicsChanged,
+)
+
+WRITE_AT_ONCE = 500
+"""States in one WriteStates: brokers are told of the first while the next are written."""
+EPOCH_DURING_DELETE = -2
+NOTHING = Notes()
+
+
+class ControllerMachine:
+    """One controller's, from its election to its end. `epoch` is the controller's."""
+
+    def __init__(self, epoch: int, settings: Settings) -> None:
+        self.epoch = epoch
+        self.settings = settings
+        self.brokers: dict[int, BrokerRecord] = {}
+        self.leaving: set[int] = set()
+        self.topics: dict[str, TopicRecord] = {}
+        """With as many partitions as they have; what these are now is in `records`."""
+        self.partitions = Partitions()
+        self.records = self.partitions.records
+        self.deletions: dict[str, Deletion] = {}
+        self._writing: dict[TopicPartition, Notes] = {}
+        self.assignments = Assignments()
+        self._announced: dict[str, int] = {}
+        self._unaccepted: dict[int, set[TopicPartition]] = {}
+        self._to_push: set[TopicPartition] = set()
+        self._to_stop: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+        self.requests = Requests()
+        self._next_check = 0.0
+        self.out: list[Instruction] = []
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            BrokersChanged: self._brokers_changed,
+            TopicsChanged: self._topics_changed,
+            DeletionsRequested: lambda event: self._delete(event.topics),
+            StatesChanged: self._states_changed,
+            ConfigsChanged: self._configs_changed,
+            StatesWritten: self._states_written,
+            AssignmentWritten: self._assignment_written,
+            TopicRemoved: self._topic_removed,
+            BrokerAccepted: self._broker_accepted,
+            Stopped: self._stopped,
+            SettingsChanged: self._settings_changed,
+            Tick: self._tick,
+            ShutdownRequested: partial(administration.shut_down, self),
+            ElectionRequested: partial(administration.elect, self),
+            ReassignmentRequested: partial(administration.reassign, self),
+            Abandoned: lambda event: self.requests.abandon(event.caller),
+        }
+
+    def start(self, image: Image) -> list[Instruction]:
+        """Take over: look at everything, and tell everybody."""
+        self.out = []
+        self._add_topics(image.topics)
+        self._brokers_changed(BrokersChanged(image.brokers))
+        self._delete(image.deletions)
+        return self._finish()
+
+    def handle(self, event: Event) -> list[Instruction]:
+        self.out = []
+        self._handlers[type(event)](event)
+        return self._finish()
+
+    # What is asked of it
+
+    def told_brokers(self) -> list[BrokerRecord]:
+        """Those that brokers and clients are told of: not who is about to stop and leads nothing any more."""
+        return [
+            broker
+            for number, broker in self.brokers.items()
+            if number not in self.leaving or any(self.partitions.leads(number))
+        ]
+
+    def reassignments(
+        self, partitions: Iterable[TopicPartition] | None
+    ) -> dict[TopicPartition, PartitionRecord]:
+        """Those of these partitions (None: of all) that are being moved."""
+        keys = self.records if partitions is None else [one for one in partitions if one in self.records]
+        return {key: self.records[key] for key in keys if reassignment.is_moving(self.records[key])}
+
+    def leaderless(self) -> int:
+        """Partitions that nobody leads (OfflinePartitionsCount)."""
+        return sum(
+            record.leader not in self.brokers and key[0] not in self.deletions
+            for key, record in self.records.items()
+        )
+
+    def not_preferred(self) -> int:
+        """Partitions that another than the preferred replica leads (PreferredReplicaImbalanceCount)."""
+        return sum(
+            record.leader != record.replicas[0] and key[0] not in self.deletions
+            for key, record in self.records.items()
+        )
+
+    # Brokers
+
+    def _brokers_changed(self, event: BrokersChanged) -> None:
+        before, self.brokers = self.brokers, dict(event.brokers)
+        ended = {one for one, broker in before.items() if _epoch(self.brokers, one) != broker.epoch}
+        arrived = {one for one, broker in self.brokers.items() if _epoch(before, one) != broker.epoch}
+        for broker in ended:
+            self._broker_ended(broker)
+        for broker in sorted(arrived):
+            self._broker_arrived(self.brokers[broker])
+        others = tuple(one for one in self.brokers if one not in arrived)
+        if others and (ended or arrived or before != self.brokers):
+            self.out.append(Push(others, ()))
+
+    def _broker_ended(self, broker: int) -> None:
+        self.leaving.discard(broker)
+        self._unaccepted.pop(broker, None)
+        for key in self.partitions.of_broker(broker):
+            if broker in self.records[key].isr:
+                self.partitions.note(key).restarted.add(broker)
+        self.partitions.dirty |= self.partitions.of_broker(broker)
+        for deletion in self.deletions.values():
+            deletion.gone(broker)
+
+    def _broker_arrived(self, broker: BrokerRecord) -> None:
+        number = broker.broker_id
+        its = self.partitions.of_broker(number)
+        if broker.unclean:
+            self._unaccepted[number] = set(its)
+            for key in its:
+                self.partitions.note(key).forgetful.add(number)
+            self._accept()
+        self.partitions.dirty |= its
+        for deletion in self.deletions.values():
+            deletion.arrived(number, self._keys(deletion.name))
+        self.out.append(Push((number,), None))
+        if stops := self.to_delete(number):
+            self.out.append(StopReplicas(number, stops, True))
+
+    def to_delete(self, broker: int) -> dict[TopicPartition, int]:
+        """What a broker has to delete, with the leader epochs to say."""
+        stops = {
+            key: epoch
+            for key, epoch in self.partitions.to_delete(broker).items()
+            if key[0] not in self.deletions
+        }
+        for deletion in self.deletions.values():
+            stops |= dict.fromkeys(deletion.left(broker), EPOCH_DURING_DELETE)
+        return stops
+
+    def _accept(self) -> None:
+        for broker in [one for one, waiting in self._unaccepted.items() if not waiting]:
+            del self._unaccepted[broker]
+            self.out.append(AcceptBroker(self.brokers[broker]))
+
+    def _broker_accepted(self, event: BrokerAccepted) -> None:
+        known = self.brokers.get(event.broker.broker_id)
+        if known is not None and known.epoch == event.broker.epoch:
+            self.brokers[known.broker_id] = replace(known, unclean=False)
+
+    # Topics
+
+    def _topics_changed(self, event: TopicsChanged) -> None:
+        for name in [one for one in self.topics if one not in event.present]:
+            self._forget(name)
+        self._add_topics(event.topics)
+
+    def _add_topics(self, topics: Mapping[str, TopicRecord]) -> None:
+        """Take what is new of these topics: assignments that are known are changed by this controller alone."""
+        for topic in topics.values():
+            known = self.topics.get(topic.name)
+            if known is not None and known.topic_id != topic.topic_id:
+                self._forget(topic.name)
+                known = None
+            if known is None:
+                self.topics[topic.name] = topic
+                count = 0
+            else:
+                count = len(known.partitions)
+                self.topics[topic.name] = replace(
+                    known, partitions=known.partitions + topic.partitions[count:]
+                )
+            for index, record in enumerate(topic.partitions):
+                if index >= count:
+                    self.partitions.add((topic.name, index), record)
+                else:
+                    self._take((topic.name, index), record)
+
+    def _forget(self, name: str) -> None:
+        for key in self._keys(name):
+            self.partitions.forget(key)
+            self._to_push.discard(key)
+            self._settled(key)
+            self.requests.happened(("assigned", key))
+        self.topics.pop(name)
+        self.deletions.pop(name, None)
+        self._announced.pop(name, None)
+        self.assignments.drop(name)
+
+    def _delete(self, names: Collection[str]) -> None:
+        if unknown := frozenset(name for name in names if name not in self.topics):
+            self.out.append(RefuseDeletion(unknown))
+        for name in names:
+            if name in self.topics and name not in self.deletions:
+                self.deletions[name] = Deletion(name)
+                self.partitions.dirty.update(self._keys(name))
+
+    def _topic_removed(self, event: TopicRemoved) -> None:
+        if event.name in self.deletions and self.deletions[event.name].removing:
+            self._forget(event.name)
+
+    def _configs_changed(self, event: ConfigsChanged) -> None:
+        for name, config in event.topics.items():
+            if name in self.topics and self.topics[name].config != config:
+                self.topics[name] = replace(self.topics[name], config=config)
+                self.partitions.dirty.update(self._keys(name))
+
+    def _settings_changed(self, event: SettingsChanged) -> None:
+        if event.settings != self.settings:
+            self.settings = event.settings
+            self.partitions.dirty.update(self.records)
+
+    def _keys(self, name: str) -> list[TopicPartition]:
+        return [(name, index) for index in range(len(self.topics[name].partitions))]
+
+    # States
+
+    def _states_changed(self, event: StatesChanged) -> None:
+        for key, record in event.states.items():
+            if key in self.records:
+                self._take(key, record)
+
+    def _take(self, key: TopicPartition, stored: PartitionRecord) -> None:
+        """A state that may be newer than what is known; the assignment in it may be older."""
+        known = self.records[key]
+        if self.partitions.take_state(key, stored):
+            self._to_push.add(key)
+            if self.leaving:
+                self._stop_leaving(key, known, stored)
+
+    def _stop_leaving(self, key: TopicPartition, before: PartitionRecord, after: PartitionRecord) -> None:
+        """Who is about to stop and is out of the ISR must not fetch itself back into it."""
+        for broker in before.isr:
+            if broker in self.leaving and broker not in after.isr:
+                self._to_stop[broker][key] = after.leader_epoch
+
+    def _states_written(self, event: StatesWritten) -> None:
+        for key, asked in event.asked.items():
+            used = self._writing.pop(key, None)
+            if key not in self.records or used is None:
+                continue
+            self.partitions.dirty.add(key)
+            stored = event.stored.get(key)
+            if stored is None:
+                self.partitions.note(key).add(used)
+                continue
+            self._take(key, stored)
+            if not _same(stored, asked):
+                self.partitions.note(key).add(used)
+
+    def _decide(self, key: TopicPartition) -> PartitionRecord:
+        record, notes, config = (
+            self.records[key],
+            self.partitions.notes.get(key, NOTHING),
+            self.topics[key[0]].config,
+        )
+        finishing = (
+            bool(record.adding or record.removing)
+            and reassignment.can_finish(record, self.brokers)
+            and not self.assignments.is_wanted(key)
+        )
+        wanted = settle(
+            record,
+            Situation(
+                live=self.brokers,
+                leaving=self.leaving,
+                restarted=notes.restarted,
+                forgetful=notes.forgetful,
+                staying=reassignment.target(record) if finishing else None,
+                min_isr=int(config.get("min.insync.replicas", self.settings.min_isr)),
+                unclean=notes.unclean or _is_unclean_allowed(config, self.settings),
+                preferred=notes.preferred,
+                new_epoch=notes.new_epoch,
+            ),
+        )
+        if wanted is record:
+            if finishing and reassignment.is_settled(record):
+                self.assignments.want(key, reassignment.finish(record))
+            return record
+        return replace(wanted, controller_epoch=self.epoch)
+
+    def _settled(self, key: TopicPartition) -> None:
+        """Nothing is left to be written: what was noted is taken into account, or cannot be."""
+        self.partitions.notes.pop(key, None)
+        self.requests.happened(key)
+        if self._unaccepted:
+            for waiting in self._unaccepted.values():
+                waiting.discard(key)
+            self._accept()
+
+    def _tick(self, event: Tick) -> None:
+        if event.now < self._next_check:
+            return
+        is_first, self._next_check = self._next_check == 0.0, event.now + self.settings.imbalance_check_s
+        if self.settings.auto_rebalance and not is_first:
+            administration.rebalance(self)
+
+    # Assignments
+
+    def _assignment_written(self, event: AssignmentWritten) -> None:
+        name = event.topic.name
+        changes = self.assignments.written(name)
+        if name not in self.topics or self.topics[name].topic_id != event.topic.topic_id:
+            return
+        for index, assigned in changes.items():
+            key = (name, index)
+            before = self.records[key]
+            self.partitions.take_assignment(key, assigned)
+            if set(assigned.adding) - set(before.adding):
+                # A log that is deleted as late as now is not one that is made now: it has an older epoch.
+                self.partitions.note(key).new_epoch = True
+            for broker in set(reassignment.leftover(assigned)) - set(reassignment.leftover(before)):
+                if broker in self.brokers:
+                    self.out.append(StopReplicas(broker, {key: before.leader_epoch}, True))
+            self._to_push.add(key)
+            if not self.assignments.is_wanted(key):
+                self.requests.happened(("assigned", key))
+
+    def _stopped(self, event: Stopped) -> None:
+        if _epoch(self.brokers, event.broker) != event.broker_epoch:
+            return
+        for name in {key[0] for key in event.partitions}:
+            if (deletion := self.deletions.get(name)) is not None:
+                deletion.stopped(event.broker, event.partitions)
+        for key in event.partitions:
+            if key in self.records and key[0] not in self.deletions:
+                record = self.assignments.newest(key, self.records[key])
+                without = reassignment.deleted(record, event.broker)
+                if without is not record:
+                    self.assignments.want(key, without)
+
+    # The end of each event
+
+    def _finish(self) -> list[Instruction]:
+        self._look_at_deletions()
+        self._look_at_states()
+        self._look_at_assignments()
+        self._tell()
+        for caller, result in self.requests.complete():
+            self.out.append(Reply(caller, result))
+        out, self.out = self.out, []
+        return out
+
+    def _look_at_states(self) -> None:
+        elect: dict[TopicPartition, PartitionRecord] = {}
+        shrink: dict[TopicPartition, PartitionRecord] = {}
+        held = set()
+        for key in self.partitions.dirty:
+            if key[0] in self.deletions:
+                self._settled(key)
+            elif key in self._writing or self.assignments.is_writing(key[0]):
+                held.add(key)
+            elif (wanted := self._decide(key)) is self.records[key]:
+                self._settled(key)
+            else:
+                self._writing[key] = self.partitions.notes.pop(key, NOTHING)
+                (shrink if wanted.leader == self.records[key].leader else elect)[key] = wanted
+        self.partitions.dirty = held
+        for states in (elect, shrink):  # who has no leader comes first
+            keys = list(states)
+            for at in range(0, len(keys), WRITE_AT_ONCE):
+                self.out.append(WriteStates({key: states[key] for key in keys[at : at + WRITE_AT_ONCE]}))
+
+    def _look_at_assignments(self) -> None:
+        for name, indexes in self.assignments.next():
+            topic = None
+            if name in self.deletions:
+                self.assignments.drop(name)
+            else:
+                topic = self.assignments.begin(self.topics[name], self.records)
+            if topic is not None:
+                self.out.append(WriteAssignment(topic))
+            else:
+                for index in indexes:
+                    self.requests.happened(("assigned", (name, index)))
+
+    def _look_at_deletions(self) -> None:
+        for deletion in self.deletions.values():
+            name, keys = deletion.name, self._keys(deletion.name)
+            if not deletion.begun:
+                if self.assignments.is_writing(name) or any(key in self._writing for key in keys):
+                    continue
+                replicas = {
+                    r for key in keys for r in (*self.records[key].replicas, *self.records[key].removing)
+                }
+                deletion.begin(self.brokers, replicas, keys)
+                self.out.append(Push(tuple(self.brokers), keys))
+                epochs = dict.fromkeys(keys, EPOCH_DURING_DELETE)
+                self.out += [StopReplicas(broker, epochs, True) for broker in self.brokers]
+            if deletion.is_done and not deletion.removing:
+                deletion.removing = True
+                self.out.append(RemoveTopic(name))
+
+    def _tell(self) -> None:
+        """A topic is first told of as a whole: what nobody leads yet is a part of it."""
+        partitions = {key for key in self._to_push if key in self.records and key[0] not in self.deletions}
+        self._to_push.clear()
+        for name in {key[0] for key in partitions}:
+            count, told = len(self.topics[name].partitions), self._announced.get(name, 0)
+            if told < count:
+                partitions.update((name, index) for index in range(told, count))
+                self._announced[name] = count
+        if partitions and self.brokers:
+            self.out.append(Push(tuple(self.brokers), partitions))
+        for broker, stops in self._to_stop.items():
+            self.out.append(StopReplicas(broker, stops, False))
+        self._to_stop.clear()
+
+
+def _epoch(brokers: Mapping[int, BrokerRecord], broker: int) -> int | None:
+    return None if broker not in brokers else brokers[broker].epoch
+
+
+def _same(stored: PartitionRecord, asked: PartitionRecord) -> bool:
+    return (stored.leader, stored.leader_epoch, stored.isr, stored.elr, stored.controller_epoch) == (
+        asked.leader,
+        asked.leader_epoch,
+        asked.isr,
+        asked.elr,
+        asked.controller_epoch,
+    )
+
+
+def _is_unclean_allowed(config: Mapping[str, str], settings: Settings) -> bool:
+    text = config.get("unclean.leader.election.enable")
+    return settings.unclean_election if text is None else text.strip().lower() == "true"

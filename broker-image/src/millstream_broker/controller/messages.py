@@ -1,0 +1,195 @@
+"""What goes into the controller's state machine beside the store's reports, and what comes out.
+
+A `caller` is whatever the driver knows one who asked by; each gets exactly one `Reply`, unless it is `Abandoned`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
+from ..protocol.errors import ApiError
+from .store import StoreEvent, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The brokers' configuration, as far as it is the controller's."""
+
+    min_isr: int = 1
+    unclean_election: bool = False
+    auto_rebalance: bool = True
+    imbalance_check_s: float = 300.0
+    imbalance_percentage: int = 10
+
+
+class ElectionType(IntEnum):
+    """By the numbers of ElectLeaders (KIP-460)."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class StatesWritten:
+    """A WriteStates is done; `stored` is what the store answered."""
+
+    asked: Mapping[TopicPartition, PartitionRecord]
+    stored: Mapping[TopicPartition, PartitionRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentWritten:
+    topic: TopicRecord
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRemoved:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAccepted:
+    broker: BrokerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A broker, in the incarnation of that epoch, has stopped and deleted these replicas, or never had them."""
+
+    broker: int
+    broker_epoch: int
+    partitions: Collection[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed; `now` in seconds of a clock that only goes forward."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownRequested:
+    """Replied to with the partitions it still leads though they have other replicas, or ApiError."""
+
+    caller: Hashable
+    broker: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionRequested:
+    """Replied to with an ApiError or None for each partition; all partitions (None): those that needed one."""
+
+    caller: Hashable
+    kind: ElectionType
+    partitions: Collection[TopicPartition] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentRequested:
+    """Replied to with an ApiError or None for each partition when it is stored. A target of None cancels."""
+
+    caller: Hashable
+    targets: Mapping[TopicPartition, tuple[int, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """The caller does not wait any longer."""
+
+    caller: Hashable
+
+
+Event = (
+    StoreEvent
+    | StatesWritten
+    | AssignmentWritten
+    | TopicRemoved
+    | BrokerAccepted
+    | Stopped
+    | SettingsChanged
+    | Tick
+    | ShutdownRequested
+    | ElectionRequested
+    | ReassignmentRequested
+    | Abandoned
+)
+
+
+# Instructions
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStates:
+    """Answered with StatesWritten."""
+
+    states: Mapping[TopicPartition, PartitionRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAssignment:
+    """Answered with AssignmentWritten."""
+
+    topic: TopicRecord
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopic:
+    """Answered with TopicRemoved."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseDeletion:
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptBroker:
+    """What followed from the broker's having registered `unclean` is written. Answered with BrokerAccepted."""
+
+    broker: BrokerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Tell these brokers of these partitions as they are when they are told (None: of all), and of who lives."""
+
+    brokers: tuple[int, ...]
+    partitions: Collection[TopicPartition] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicas:
+    """Have a broker stop these replicas, each at its leader epoch; to be told after what was pushed before.
+
+    With `delete` it is repeated until the broker has done it (Stopped), or is gone.
+    """
+
+    broker: int
+    partitions: Mapping[TopicPartition, int]
+    delete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    caller: Hashable
+    result: Collection[TopicPartition] | Mapping[TopicPartition, ApiError | None] | ApiError
+
+
+Instruction = (
+    WriteStates | WriteAssignment | RemoveTopic | RefuseDeletion | AcceptBroker | Push | StopReplicas | Reply
+)

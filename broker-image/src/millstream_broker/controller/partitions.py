@@ -1,0 +1,98 @@
+"""The partitions as a controller knows them: what is stored, what happened to them since, whose they are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field, replace
+
+from ..coordination import PartitionRecord
+from . import reassignment
+from .store import TopicPartition
+
+
+@dataclass(slots=True)
+class Notes:
+    """What a partition's next state has to take into account beside what is."""
+
+    restarted: set[int] = field(default_factory=set)
+    forgetful: set[int] = field(default_factory=set)
+    preferred: bool = False
+    unclean: bool = False
+    new_epoch: bool = False
+
+    def add(self, other: Notes) -> None:
+        self.restarted |= other.restarted
+        self.forgetful |= other.forgetful
+        self.preferred |= other.preferred
+        self.unclean |= other.unclean
+        self.new_epoch |= other.new_epoch
+
+
+class Partitions:
+    """Records by partition, indexed by broker. `dirty` are those to look at."""
+
+    __slots__ = ("_of_broker", "dirty", "notes", "records")
+
+    def __init__(self) -> None:
+        self.records: dict[TopicPartition, PartitionRecord] = {}
+        self.notes: dict[TopicPartition, Notes] = {}
+        self.dirty: set[TopicPartition] = set()
+        self._of_broker: dict[int, set[TopicPartition]] = defaultdict(set)
+
+    def of_broker(self, broker: int) -> Set[TopicPartition]:
+        """Those that it is a replica of, or still has to delete."""
+        return self._of_broker[broker]
+
+    def leads(self, broker: int) -> Iterable[TopicPartition]:
+        return (key for key in self._of_broker[broker] if self.records[key].leader == broker)
+
+    def note(self, key: TopicPartition) -> Notes:
+        """What to take into account at the next look, which is soon."""
+        self.dirty.add(key)
+        if (notes := self.notes.get(key)) is None:
+            notes = self.notes[key] = Notes()
+        return notes
+
+    def add(self, key: TopicPartition, record: PartitionRecord) -> None:
+        self.records[key] = record
+        for broker in _involved(record):
+            self._of_broker[broker].add(key)
+        self.dirty.add(key)
+
+    def forget(self, key: TopicPartition) -> None:
+        for broker in _involved(self.records.pop(key)):
+            self._of_broker[broker].discard(key)
+        self.notes.pop(key, None)
+        self.dirty.discard(key)
+
+    def take_state(self, key: TopicPartition, stored: PartitionRecord) -> bool:
+        """Take leader and ISR if they are newer than what is known; whether they were."""
+        known = self.records[key]
+        if stored.version <= known.version:
+            return False
+        self.records[key] = replace(
+            stored, replicas=known.replicas, adding=known.adding, removing=known.removing
+        )
+        self.dirty.add(key)
+        return True
+
+    def take_assignment(self, key: TopicPartition, stored: PartitionRecord) -> None:
+        known = self.records[key]
+        for broker in _involved(known):
+            self._of_broker[broker].discard(key)
+        self.add(
+            key, replace(known, replicas=stored.replicas, adding=stored.adding, removing=stored.removing)
+        )
+
+    def to_delete(self, broker: int) -> dict[TopicPartition, int]:
+        """What it is no replica of any more and has not said to have deleted, with the present leader epochs."""
+        return {
+            key: self.records[key].leader_epoch
+            for key in self._of_broker[broker]
+            if broker not in self.records[key].replicas
+        }
+
+
+def _involved(record: PartitionRecord) -> tuple[int, ...]:
+    return (*record.replicas, *reassignment.leftover(record))

@@ -1,0 +1,104 @@
+"""Moving a partition to other brokers, step by step (KIP-455); functions of its stored assignment.
+
+    [1, 2]                   replicas
+    [3, 4, 1, 2] +3,4 -1,2   begun: the new ones first; `adding` 3 and 4, `removing` 1 and 2
+                             3 and 4 fetch until they are in the ISR
+                             then the ISR shrinks to 3 and 4, and one of them leads
+    [3, 4]       -1,2        finished: 1 and 2 still have to delete their logs
+    [3, 4]                   they have
+
+All of it is stored with the topic's assignment, so any controller can go on with it. A replica in `removing` that is
+not in `replicas` any more is one which has not yet said that its log is deleted: it may be away for long. Cancelling
+is to be reassigned to the replicas of before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from ..coordination import PartitionRecord
+from ..protocol.errors import ApiError, ErrorCode
+
+
+def is_moving(record: PartitionRecord) -> bool:
+    """Whether it is under way, apart from logs that are still to be deleted."""
+    return bool(record.adding) or any(r in record.replicas for r in record.removing)
+
+
+def target(record: PartitionRecord) -> tuple[int, ...]:
+    """The replicas there will be."""
+    return tuple(r for r in record.replicas if r not in record.removing)
+
+
+def origin(record: PartitionRecord) -> tuple[int, ...]:
+    """The replicas there were."""
+    return tuple(r for r in record.replicas if r not in record.adding)
+
+
+def leftover(record: PartitionRecord) -> tuple[int, ...]:
+    """Brokers that have not yet deleted the log of a partition they are no replica of."""
+    return tuple(r for r in record.removing if r not in record.replicas)
+
+
+def plan(record: PartitionRecord, wanted: Sequence[int] | None, live: Collection[int]) -> PartitionRecord:
+    """The assignment with which the move to `wanted` begins, None to cancel; raises ApiError."""
+    if wanted is None:
+        if not is_moving(record):
+            raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        return begin(record, origin(record))
+    problem = None
+    if not wanted:
+        problem = "The manual partition assignment includes an empty replica list."
+    elif len(set(wanted)) < len(wanted):
+        twice = next(one for one in wanted if wanted.count(one) > 1)
+        problem = f"The manual partition assignment includes the broker {twice} more than once."
+    elif unknown := [one for one in wanted if one not in origin(record) and one not in live]:
+        problem = (
+            f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
+        )
+    if problem is not None:
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+    return begin(record, tuple(wanted))
+
+
+def begin(record: PartitionRecord, wanted: tuple[int, ...]) -> PartitionRecord:
+    """The assignment with which the move to `wanted` begins.
+
+    What an earlier move was adding and this one does not want stays until the end: it may be all that is in sync.
+    """
+    before = origin(record)
+    going = [r for r in record.replicas if r not in wanted]
+    return replace(
+        record,
+        replicas=(*wanted, *going),
+        adding=tuple(r for r in wanted if r not in before),
+        removing=(*going, *(r for r in leftover(record) if r not in wanted)),
+    )
+
+
+def can_finish(record: PartitionRecord, live: Collection[int]) -> bool:
+    """Whether all that come, and all that stay and live, are in sync, and one of them can lead."""
+    if not is_moving(record) or record.version < 0:
+        return False
+    if not all(r in record.isr for r in record.adding):
+        return False
+    staying = [r for r in target(record) if r in live]
+    return bool(staying) and all(r in record.isr for r in staying)
+
+
+def is_settled(record: PartitionRecord) -> bool:
+    """Whether the leader and the ISR are among those who stay, so that the others can go."""
+    staying = target(record)
+    return record.leader in staying and all(r in staying for r in record.isr)
+
+
+def finish(record: PartitionRecord) -> PartitionRecord:
+    return replace(record, replicas=target(record), adding=())
+
+
+def deleted(record: PartitionRecord, broker: int) -> PartitionRecord:
+    """That broker has deleted the log."""
+    if broker in record.replicas or broker not in record.removing:
+        return record
+    return replace(record, removing=tuple(r for r in record.removing if r != broker))

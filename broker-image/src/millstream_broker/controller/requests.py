@@ -1,0 +1,67 @@
+"""Who asked the controller for something and waits: each is answered once, when nothing is left to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+Key = Hashable
+
+
+class Request:
+    """What one caller waits for, and the results so far."""
+
+    __slots__ = ("answer", "caller", "results", "waiting")
+
+    def __init__(self, caller: Hashable, answer: Callable[[Request], Any]) -> None:
+        self.caller = caller
+        self.answer = answer
+        self.waiting: set[Key] = set()
+        self.results: dict[Any, Any] = {}
+
+
+class Requests:
+    """All that is asked for, by what is waited for."""
+
+    def __init__(self) -> None:
+        self._by_caller: dict[Hashable, Request] = {}
+        self._by_key: dict[Key, list[tuple[Request, Callable[[], Any]]]] = {}
+        self._complete: list[Request] = []
+
+    def add(self, request: Request) -> None:
+        """After its `wait`s; one that waits for nothing is complete."""
+        self._by_caller[request.caller] = request
+        if not request.waiting:
+            self._complete.append(request)
+
+    def wait(self, request: Request, key: Key, result: Callable[[], Any] = lambda: None) -> None:
+        """Have it wait for `key`; `result` is asked for then."""
+        request.waiting.add(key)
+        self._by_key.setdefault(key, []).append((request, result))
+
+    def happened(self, key: Key) -> None:
+        for request, result in self._by_key.pop(key, ()):
+            if request.caller not in self._by_caller:
+                continue
+            request.results[key] = result()
+            request.waiting.discard(key)
+            if not request.waiting:
+                self._complete.append(request)
+
+    def abandon(self, caller: Hashable) -> None:
+        request = self._by_caller.pop(caller, None)
+        if request is None:
+            return
+        for key in request.waiting:
+            waiting = [one for one in self._by_key.get(key, ()) if one[0] is not request]
+            if waiting:
+                self._by_key[key] = waiting
+            else:
+                self._by_key.pop(key, None)
+
+    def complete(self) -> Iterable[tuple[Hashable, Any]]:
+        """Callers whose request is done, with their answers; each once."""
+        done, self._complete = self._complete, []
+        for request in done:
+            if self._by_caller.pop(request.caller, None) is not None:
+                yield request.caller, request.answer(request)
