@@ -1,7 +1,7 @@
 """Kafka's error codes: number, whether asking again may help, and what it means.
 
 Numbers, names and the retriable flag are Kafka's (https://kafka.apache.org/protocol#protocol_error_codes), those of
-4.1; the texts are ours.
+4.1; the texts are ours, but for those that Kafka too sends to clients.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ErrorCode(IntEnum):
     NONE = 0, False, "no error"
     OFFSET_OUT_OF_RANGE = 1, False, "the offset is not within what the partition holds"
     CORRUPT_MESSAGE = 2, True, "a record batch fails its CRC, is cut off or is otherwise corrupt"
-    UNKNOWN_TOPIC_OR_PARTITION = 3, True, "this broker has no such topic or partition"
+    UNKNOWN_TOPIC_OR_PARTITION = 3, True, "This server does not host this topic-partition."
     INVALID_FETCH_SIZE = 4, False, "the fetch size is not valid"
     LEADER_NOT_AVAILABLE = 5, True, "the partition has no leader at the moment"
     NOT_LEADER_OR_FOLLOWER = 6, True, "this broker is not the leader, or not a replica, of the partition"
@@ -143,7 +143,7 @@ class ErrorCode(IntEnum):
     PRINCIPAL_DESERIALIZATION_FAILURE = 97, False, "the forwarded principal cannot be read"
     SNAPSHOT_NOT_FOUND = 98, False, "no such snapshot"
     POSITION_OUT_OF_RANGE = 99, False, "the position is not within the snapshot"
-    UNKNOWN_TOPIC_ID = 100, True, "this broker has no topic of this id"
+    UNKNOWN_TOPIC_ID = 100, True, "This server does not host this topic ID."
     DUPLICATE_BROKER_REGISTRATION = 101, False, "another broker has registered under this id"
     BROKER_ID_NOT_REGISTERED = 102, False, "no broker has registered under this id"
     INCONSISTENT_TOPIC_ID = 103, True, "the topic's id differs from that of the log"

@@ -4,6 +4,9 @@ Kafka's v7, of ZooKeeper's time (KIP-516 added the topic ids; Kafka 4 has droppe
 topics and partitions that changed, and always all live brokers. `leader` -2 means that the topic is being deleted
 (LEADER_DURING_DELETE): the partition goes out of the metadata. An answer means that the broker does what it was told.
 
+`elr` is ours, a tagged field that others pass over: the replicas outside the ISR that have every acknowledged record
+(KIP-966), for the leader writes them back beside the ISR.
+
 The elements of all arrays together are bounded (`api.MAX_ELEMENTS`), so more than about 20,000 partitions need
 several requests.
 """
@@ -27,6 +30,7 @@ class UpdateMetadataPartitionState(Struct):
     zk_version: int = int32()
     replicas: list[int] = array("int32")
     offline_replicas: list[int] = array("int32")
+    elr: list[int] = array("int32", tag=10000)
 
 
 class UpdateMetadataTopicState(Struct):
