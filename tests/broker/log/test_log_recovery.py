@@ -7,9 +7,11 @@ import random
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +23,7 @@ from millstream_broker.log.batch import Record, build_batch, iter_batches, read_
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache
 from millstream_broker.log.log import Log
+from millstream_broker.log.recovery import OldFormatError
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
@@ -421,3 +424,25 @@ def test_flush_beside_appends(tmp_path: Path) -> None:
     log.close(clean=False)
     log = open_log(tmp_path / "t-0", recovery_point=end)
     assert offsets(log) == list(range(start, end))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("behind", [False, True])
+def test_old_message_formats_are_named_and_left_as_they_are(
+    tmp_path: Path, magic: int, clean: bool, behind: bool
+) -> None:
+    folder = tmp_path / "t-0"
+    log = Log.open(folder, LogConfig(), clean=True, now_ms=NOW)
+    if behind:  # as after a message.format.version that was lowered again
+        log.append(build_batch([Record(b"k", b"v", NOW)]), leader_epoch=0, now_ms=NOW)
+    log.close()
+    message = struct.pack(">bb", magic, 0) + (struct.pack(">q", NOW) if magic else b"")
+    message += struct.pack(">i1si1s", 1, b"k", 1, b"v")
+    path = folder / f"{0:020d}.log"
+    with path.open("ab") as file:
+        file.write(struct.pack(">qiI", int(behind), len(message) + 4, zlib.crc32(message)) + message)
+    before = path.read_bytes()
+    with pytest.raises(OldFormatError, match=f"t-0/0{{20}}.log: message format {magic} at byte"):
+        Log.open(folder, LogConfig(), clean=clean, now_ms=NOW)
+    assert path.read_bytes() == before

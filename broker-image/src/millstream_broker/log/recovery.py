@@ -9,16 +9,22 @@ How much must be read depends on what is known (see ``Log.open``):
     after a clean stop                         headers behind the last index entry
     after kill -9, the machine having stayed up  those batches with their CRCs, for the page cache kept every write
     after a loss of power                      every batch behind the recovery point, that is, the last fsync
+
+What Kafka wrote before 0.11 (message formats 0 and 1) is not a torn tail and must not be cut: OldFormatError.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
+import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .batch import MAGIC
 from .config import LogConfig
 from .epochs import LeaderEpochs
 from .files import FileCache, fsync_directory
@@ -29,7 +35,12 @@ from .segments import Segments
 
 logger = logging.getLogger(__name__)
 
+_OLD_HEAD = struct.Struct(">qiIb")
 NOWHERE = 2**62  # an offset behind every log: nothing is to be verified
+
+
+class OldFormatError(OSError):
+    """A segment in message format 0 or 1."""
 
 
 @dataclass(slots=True)
@@ -138,6 +149,7 @@ def load(
 def _check(segments: Segments, folder: Folder, from_offset: int | None) -> int:
     """Verify what has to be, cut what is torn, rebuild indexes; the end offset."""
     checksums = from_offset is not None
+    refuse_old_format(segments[0], 0)
     if from_offset is None:
         from_offset = NOWHERE
     first = segments.index_of(from_offset)
@@ -180,6 +192,7 @@ def check_tail(segment: Segment, *, from_offset: int, checksums: bool) -> tuple[
         end = segment.intact_end(position, first.base_offset if first and position else segment.base_offset)
         if end < segment.size:
             whole = False
+            refuse_old_format(segment, end)
             segment.truncate(end)
     next_offset, end = segment.base_offset, position
     for at, header in segment.headers(position):
@@ -188,6 +201,22 @@ def check_tail(segment: Segment, *, from_offset: int, checksums: bool) -> tuple[
     if end < segment.size:  # only without checksums: it was not as clean as was claimed
         return check_tail(segment, from_offset=segment.base_offset, checksums=True)[0], False
     return next_offset, whole
+
+
+def refuse_old_format(segment: Segment, position: int) -> None:
+    """OldFormatError if a message of format 0 or 1 (offset, size, CRC-32, format, …) stands where a batch could."""
+    head = segment.read(position, _OLD_HEAD.size)
+    if len(head) < _OLD_HEAD.size:
+        return
+    _, size, crc, magic = _OLD_HEAD.unpack(head)
+    if not 0 <= magic < MAGIC or not _OLD_HEAD.size <= size + 12 <= segment.size - position:
+        return
+    if crc == zlib.crc32(segment.read(position + 16, size - 4)):
+        raise OldFormatError(
+            errno.ENOTSUP,
+            f"{segment.path()}: message format {magic} at byte {position}, only format 2 (Kafka 0.11 and later) can "
+            "be read. Move the partition's folder away, or let Kafka 0.11 to 3.x write the topic anew",
+        )
 
 
 def restore_producers(
