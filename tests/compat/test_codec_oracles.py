@@ -268,7 +268,9 @@ def kafka_name(name: str) -> str:
 
 def as_kafkas_json(value: Any) -> Any:
     if isinstance(value, Struct):
-        return {kafka_name(name): as_kafkas_json(getattr(value, name)) for name, _ in fields_of(type(value))}
+        # A tagged field is ours: Kafka keeps it, but does not know its name.
+        known = [name for name, wire in fields_of(type(value)) if wire.tag is None]
+        return {kafka_name(name): as_kafkas_json(getattr(value, name)) for name in known}
     if isinstance(value, list):
         return [as_kafkas_json(one) for one in value]
     if isinstance(value, uuid.UUID):
