@@ -1,0 +1,175 @@
+"""Topics whose records are read before they are appended: in order, beside everything else, and within bounds."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream_broker.log.batch import Record, build_batch, iter_batches, read_header, read_records
+from millstream_broker.log.compression import Compression
+from millstream_broker.protocol import create_topics, produce
+from millstream_broker.protocol.errors import ErrorCode
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.wire import Wire, produce_request
+
+NOW = int(time.time() * 1000)
+MIB = 1 << 20
+QUEUED = 2 * MIB
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    config = {"queued.max.request.bytes": str(QUEUED)}
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), config) as process:
+        yield process
+
+
+@pytest.fixture
+def wire(broker: BrokerProcess) -> Iterator[Wire]:
+    with Wire(broker.bootstrap) as wire:
+        yield wire
+
+
+def create(wire: Wire, topic: str, partitions: int = 1, **config: str) -> None:
+    configs = [
+        create_topics.CreatableTopicConfig(name.replace("_", "."), value) for name, value in config.items()
+    ]
+    wanted = create_topics.CreatableTopic(topic, partitions, 1, [], configs)
+    answer = wire.call(create_topics.API, 7, create_topics.CreateTopicsRequest([wanted], 10_000, False))
+    assert answer.topics[0].error_code == 0
+
+
+def answer_of(wire: Wire) -> produce.PartitionProduceResponse:
+    answer: produce.ProduceResponse = wire.receive()
+    return answer.responses[0].partition_responses[0]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"compression_type": "lz4"},
+        {"cleanup_policy": "compact"},
+        {"message_timestamp_before_max_ms": "1000000"},
+        {"cleanup_policy": "compact", "flush_messages": "1"},
+    ],
+)
+def test_nothing_overtakes(wire: Wire, config: dict[str, str]) -> None:
+    """Small batches, which are read at once, among compressed ones, which are not; and other partitions between."""
+    topic = "-".join(config.values()).replace(",", "")
+    create(wire, topic, 3, **config)
+    codecs = list(Compression)
+    sequences = [0, 0, 0]
+    sent = []
+    for number in range(60):
+        partition, count = number % 7 % 3, 1 if number % 4 else 500
+        records = [Record(b"%d" % number, b"%d" % i, NOW) for i in range(count)]
+        batch = build_batch(
+            records,
+            producer_id=9,
+            producer_epoch=0,
+            base_sequence=sequences[partition],
+            compression=codecs[number // 2 % 5],
+        )
+        wire.send(produce.API, 9, produce_request(topic, batch, partition=partition))
+        sent.append((partition, sequences[partition], records))
+        sequences[partition] += count
+    for partition, offset, _ in sent:
+        answer = answer_of(wire)
+        assert (answer.index, answer.error_code, answer.base_offset) == (partition, 0, offset)
+    for partition in range(3):
+        found: list[Record] = []
+        while len(found) < sequences[partition]:
+            data = wire.fetch(topic, len(found), partition=partition).records
+            assert data
+            for position, header in iter_batches(data):
+                found += read_records(data[position : position + header.size])
+        expected = [record for where, _, records in sent if where == partition for record in records]
+        assert [record._replace(offset=-1) for record in found] == expected
+
+
+def test_the_broker_serves_while_a_batch_is_decompressed(broker: BrokerProcess, wire: Wire) -> None:
+    create(wire, "bombed", compression_type="gzip")
+    create(wire, "others")
+    bomb = build_batch([Record(b"k", bytes(64 * MIB), NOW)], compression=Compression.ZSTD)
+    assert len(bomb) < MIB
+    with Wire(broker.bootstrap) as bomber:
+        bomber.send(produce.API, 9, produce_request("bombed", bomb))
+        for offset in range(20):
+            assert wire.produce("others", [Record(b"k", b"v", NOW)]).base_offset == offset
+        assert not select.select([bomber.socket], [], [], 0)[0], "64 MiB were compressed in no time"
+        assert answer_of(bomber).error_code == 0
+    data = wire.fetch("bombed", 0).records
+    assert data
+    header = read_header(data)
+    assert (header.compression, header.record_count) == (Compression.GZIP, 1)
+
+
+def test_too_much_when_decompressed_is_refused(wire: Wire) -> None:
+    create(wire, "too-much", compression_type="gzip")
+    bomb = build_batch([Record(b"k", bytes(129 * MIB), NOW)], compression=Compression.ZSTD)
+    answer = wire.produce("too-much", bomb)
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert "too large" in str(answer.error_message)
+    assert wire.produce("too-much", [Record(b"k", b"v", NOW)]).base_offset == 0
+
+
+def test_what_waits_is_bounded(broker: BrokerProcess) -> None:
+    """Each of ten clients sends 16 MiB without waiting; all is appended, and little of it waits in the broker."""
+    batch = build_batch(
+        [Record(b"key-%d" % i, os.urandom(2000), NOW) for i in range(100)], compression=Compression.LZ4
+    )
+    count = 16 * MIB // len(batch)
+    with Wire(broker.bootstrap) as wire:
+        create(wire, "much", 10, cleanup_policy="compact", segment_bytes=str(100 * MIB))
+    wires = [Wire(broker.bootstrap) for _ in range(10)]
+    unsent = {}
+    for partition, one in enumerate(wires):
+        request = produce_request("much", batch, partition=partition)
+        unsent[one] = memoryview(b"".join(one.frame(produce.API, 9, request) for _ in range(count)))
+        one.socket.setblocking(False)
+    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak is what is resident now
+    before = _peak(broker)
+    answered = dict.fromkeys(wires, 0)
+    deadline = time.monotonic() + 60
+    while any(answers < count for answers in answered.values()):
+        assert time.monotonic() < deadline
+        by_socket = {one.socket: one for one in wires}
+        readable, writable, _ = select.select(
+            by_socket, [one.socket for one, rest in unsent.items() if rest], [], 1
+        )
+        for socket in writable:
+            unsent[by_socket[socket]] = unsent[by_socket[socket]][socket.send(unsent[by_socket[socket]]) :]
+        for socket in readable:
+            one = by_socket[socket]
+            socket.setblocking(True)
+            answer = answer_of(one)
+            socket.setblocking(False)
+            assert (answer.error_code, answer.base_offset) == (0, 100 * answered[one])
+            answered[one] += 1
+    for one in wires:
+        one.socket.close()
+    # What may wait, a receive buffer's worth of each connection twice, and what the allocator keeps.
+    growth = _peak(broker) - before
+    print(f"grew by {growth / MIB:.1f} MiB")
+    assert growth < QUEUED + 10 * 2 * 256 * 1024 + 16 * MIB
+
+
+def _peak(broker: BrokerProcess) -> int:
+    """The most bytes that were resident."""
+    for line in Path(f"/proc/{broker.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError
+
+
+def test_without_acknowledgement_a_refusal_closes_the_connection(wire: Wire) -> None:
+    create(wire, "keyed", cleanup_policy="compact")
+    keyless = build_batch([Record(None, b"v", NOW)], compression=Compression.GZIP)
+    wire.send(produce.API, 9, produce_request("keyed", build_batch([Record(b"k", b"v", NOW)]), acks=0))
+    wire.send(produce.API, 9, produce_request("keyed", keyless, acks=0))
+    assert wire.is_closed()
