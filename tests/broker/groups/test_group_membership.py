@@ -30,6 +30,34 @@ def test_first_member_waits_for_the_initial_delay_and_each_newcomer_extends_it()
     assert not joined[1].members, "only the leader learns of the others"
 
 
+def test_group_that_became_empty_gathers_its_next_members_as_a_new_one_does() -> None:
+    machine = Machine(GroupConfig(group_initial_rebalance_delay_ms=3_000))
+    first = machine.join()
+    machine.wait(3_000)
+    machine.coordinator.leave("g", [LeavingMember(first.joined.member_id)])
+    assert machine.group().state is GroupState.EMPTY
+    again = machine.join()
+    machine.wait(2_000)
+    second = machine.join()
+    machine.wait(2_000)
+    assert again.waits, "the second member put it off until 6 s"
+    machine.wait(2_000)
+    assert again.joined.generation == second.joined.generation == 3
+
+
+def test_group_that_has_become_too_large_rebalances_when_it_is_loaded() -> None:
+    machine = Machine()
+    (leader, _, late), _ = machine.stable(3)
+    machine.config = GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=2)
+    fresh = machine.reloaded()
+    assert fresh.group().state is GroupState.PREPARING_REBALANCE
+    calls = [fresh.join(member_id) for member_id in list(fresh.group().members)]
+    assert [call.joined.error for call in calls] == [NONE, NONE, ErrorCode.GROUP_MAX_SIZE_REACHED]
+    assert calls[2].joined.member_id == ""
+    assert calls[0].joined.member_id == leader
+    assert late not in fresh.group().members
+
+
 def test_member_id_is_required_from_dynamic_members_only() -> None:
     machine = Machine()
     first = machine.join(id_required=True).joined

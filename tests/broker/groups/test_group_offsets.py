@@ -266,7 +266,7 @@ def test_describing_and_listing() -> None:
     machine.join(client="b")
     described = machine.coordinator.describe("g")
     assert (described.state, described.protocol) == (GroupState.PREPARING_REBALANCE, "")
-    assert [one.assignment for one in described.members] == [b"", b""]
+    assert [one.metadata for one in described.members] == [b"", b""]
     listed = machine.coordinator.list_groups
     assert [(one.group_id, one.protocol_type) for one in listed()[1]] == [("g", "consumer"), ("simple", "")]
     assert [one.group_id for one in listed(["empty"])[1]] == ["simple"]

@@ -46,7 +46,7 @@ def test_partition_of_the_one_hash_that_has_no_absolute_value() -> None:
 def test_offset_bytes() -> None:
     key, value = offset_record("g", "t", 5, CommittedOffset(10, 2, "meta", 1_000))
     assert key == bytes.fromhex("0001 0001 67 0001 74 00000005")
-    assert value == bytes.fromhex("0003 000000000000000a 00000002 0004 6d657461 00000000000003e8")
+    assert value == bytes.fromhex("0004 000000000000000a 00000002 05 6d657461 00000000000003e8 00")
 
 
 def test_offset_with_an_expiry_is_written_in_version_1() -> None:

@@ -96,7 +96,12 @@ async def test_life_of_a_group_in_every_version(cluster: ClusterClient, age: int
     member = joined.member_id
 
     sync = sync_group.SyncGroupRequest(
-        group, 1, member, assignments=[sync_group.SyncGroupRequestAssignment(member, b"y")]
+        group,
+        1,
+        member,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[sync_group.SyncGroupRequestAssignment(member, b"y")],
     )
     assert bytes((await call(sync_group.API, sync)).assignment) == b"y"
     assert (await call(heartbeat.API, heartbeat.HeartbeatRequest(group, 1, member))).error_code == 0

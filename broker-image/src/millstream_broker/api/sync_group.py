@@ -1,4 +1,7 @@
-"""SyncGroup: the leader hands in everybody's assignment, each member waits for its own. See groups.membership."""
+"""SyncGroup: the leader hands in everybody's assignment, each member waits for its own. See groups.membership.
+
+From v5 a member must say which protocol type and name it was told (KIP-559).
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,20 @@ from typing import TYPE_CHECKING
 
 from ..groups.messages import Sync
 from ..protocol import sync_group
+from ..protocol.errors import ErrorCode
 from ..protocol.sync_group import SyncGroupRequest, SyncGroupResponse
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
     from ..broker import Broker
 
+PROTOCOL_SINCE = 5
+
 
 @handler(sync_group.API)
 async def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+    if context.version >= PROTOCOL_SINCE and None in (request.protocol_type, request.protocol_name):
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     synced = await broker.groups.sync(
         Sync(
             group_id=request.group_id,

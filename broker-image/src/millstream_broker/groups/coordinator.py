@@ -29,7 +29,7 @@ from .messages import (
     MemberDescription,
     TopicPartition,
 )
-from .records import group_tombstone, offset_record
+from .records import group_tombstone, java_length, offset_record
 
 _EXPIRY = ("expiry", "", "")
 
@@ -78,6 +78,8 @@ class GroupCoordinator(Membership):
             self.groups[group.group_id] = group
             for member in group.members.values():
                 self._restart_session(group, member)
+            if len(group.members) > self.config.group_max_size:
+                self._prepare_rebalance(group)  # group.max.size is less than it was
         self._loading.discard(partition)
         self._active.add(partition)
 
@@ -141,7 +143,7 @@ class GroupCoordinator(Membership):
         for each in event.offsets:
             where = (each.topic, each.partition)
             results[where] = ErrorCode.NONE
-            if len(each.metadata) > self.config.offset_metadata_max_bytes:
+            if java_length(each.metadata) > self.config.offset_metadata_max_bytes:
                 results[where] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             committed[where] = CommittedOffset(
@@ -185,7 +187,7 @@ class GroupCoordinator(Membership):
         if error or group is None:
             self._reply(caller, DeleteOffsetsResult(error))
             return
-        consumed = {topic for topic, _ in partitions if group.members and group.is_subscribed_to(topic)}
+        consumed = {topic for topic, _ in partitions if group.is_subscribed_to(topic)}
         results = {
             where: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if where[0] in consumed else ErrorCode.NONE
             for where in partitions
@@ -248,15 +250,13 @@ class GroupCoordinator(Membership):
                 self._forget_offsets(group, expired)
 
     def _is_expired(self, group: Group, where: TopicPartition, committed: CommittedOffset) -> bool:
-        if where in group.commits_in_flight:
+        if where in group.commits_in_flight or group.is_subscribed_to(where[0]):
             return False
         since = committed.commit_timestamp
         if group.protocol_type is not None:
             if group.state is GroupState.EMPTY:
                 since = group.state_timestamp if group.state_timestamp >= 0 else since
-            elif not (group.is_consumer and group.state is GroupState.STABLE) or group.is_subscribed_to(
-                where[0]
-            ):
+            elif not (group.is_consumer and group.state is GroupState.STABLE):
                 return False
         if committed.expire_timestamp >= 0:
             return self.wall_clock >= committed.expire_timestamp
@@ -278,7 +278,7 @@ class GroupCoordinator(Membership):
                 member.client_id,
                 member.client_host,
                 member.metadata(group.protocol) if stable else b"",
-                member.assignment if stable else b"",
+                member.assignment,
             )
             for member in group.members.values()
         ]

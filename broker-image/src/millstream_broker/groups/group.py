@@ -82,6 +82,8 @@ class Group:
     """Members of this generation whose SyncGroup has not come."""
     static: dict[str, str] = field(default_factory=dict)
     votes: Counter[str] = field(default_factory=Counter)
+    subscribed: frozenset[str] | None = None
+    """Topics that the members of this generation consume; None where that cannot be known."""
     offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
     commits_in_flight: Counter[tuple[str, int]] = field(default_factory=Counter)
     initial_delay_left_ms: int | None = None
@@ -170,14 +172,21 @@ class Group:
         return True
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member consumes the topic; a subscription that cannot be read counts as all topics."""
-        if not self.is_consumer or self.protocol is None:
-            return bool(self.members)
+        """Whether a member consumes the topic; consumers of whom it is not known may consume any."""
+        return self.is_consumer if self.subscribed is None else topic in self.subscribed
+
+    def note_subscriptions(self) -> None:
+        """To be called when a generation begins: until the next its members consume what they now say."""
+        self.subscribed = None
+        if not self.is_consumer or (self.members and self.protocol is None):
+            return
+        found: set[str] = set()
         for member in self.members.values():
             topics = subscribed_topics(member.metadata(self.protocol))
-            if topics is None or topic in topics:
-                return True
-        return False
+            if topics is None:
+                return
+            found |= topics
+        self.subscribed = frozenset(found)
 
 
 def subscribed_topics(subscription: bytes) -> set[str] | None:

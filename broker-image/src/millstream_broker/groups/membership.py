@@ -7,9 +7,16 @@ KIP-394 member id first, KIP-814 skip_assignment), with its answers at the place
   group.instance.id FENCED_INSTANCE_ID; a member that has to join again hears REBALANCE_IN_PROGRESS.
 - assignments are handed out only after the group's record is stored.
 
-One thing differs: Kafka forgets the earlier caller when a member sends JoinGroup or SyncGroup again before
-the first was answered; here the earlier one is answered REBALANCE_IN_PROGRESS, so every caller gets exactly
-one reply.
+What differs from Kafka 4.1, as `tests/compat/test_groups_beside_kafka.py` shows for the rest:
+
+- Kafka forgets the earlier caller when a member sends JoinGroup or SyncGroup again before the first was
+  answered; here the earlier one is answered REBALANCE_IN_PROGRESS, so every caller gets exactly one reply.
+- When a full group turns away the last member that has not rejoined, the rebalance ends at once; Kafka waits
+  for the rebalance timeout.
+- A pending member that leaves a stable group starts no rebalance, as it was never in it.
+- The session of a static member that came back lasts as long as it now says, at once; Kafka goes by the former
+  timeout until it hears a heartbeat.
+- Metadata that is not a consumer's subscription makes no rebalance fail; in Kafka some of it does.
 """
 
 from __future__ import annotations
@@ -46,13 +53,14 @@ class Membership(CoordinatorState):
         if error:
             self._reply(caller, JoinResult(error, event.member_id))
             return
-        group = self.groups.get(event.group_id) or self.groups.setdefault(
-            event.group_id, Group(event.group_id)
-        )
+        group = self.groups.get(event.group_id)
+        if group is None:
+            group = self.groups[event.group_id] = Group(event.group_id, state_timestamp=self.wall_clock)
+            self._store_group(group, lambda error: None)
         if not self._has_room(group, event.member_id):
             if event.member_id in group.members:
                 self._drop(group, event.member_id)
-            error = ErrorCode.GROUP_MAX_SIZE_REACHED
+            self._reply(caller, JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
         elif not group.supports(event.protocol_type, event.protocols):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         elif not event.member_id:
@@ -89,7 +97,7 @@ class Membership(CoordinatorState):
             self._add(caller, group, event, member_id)
 
     def _add(self, caller: Caller, group: Group, event: Join, member_id: str) -> None:
-        if group.state is _PREPARING and group.generation == 0:
+        if group.initial_delay_left_ms is not None:
             group.member_joined_in_delay = True
         member = Member(
             member_id,
@@ -238,10 +246,12 @@ class Membership(CoordinatorState):
         group.generation += 1
         if not group.members:
             group.protocol = group.leader = None
+            group.note_subscriptions()
             self._enter(group, GroupState.EMPTY)
             self._store_group(group, lambda error: None)
             return
         group.protocol = group.selected_protocol()
+        group.note_subscriptions()
         self._enter(group, _COMPLETING)
         group.unsynced = set(group.members)
         self._timers.set(("sync", group.group_id, ""), self.now + group.rebalance_timeout_ms)

@@ -8,8 +8,8 @@ group, is gone. What a key's version says it is:
     2      a group: GroupMetadataKey, GroupMetadataValue
     else   records of newer kinds of group; not ours, skipped
 
-Values are read in versions 0 to 4. Written is 3 of both, and 1 for an offset with an expiry of its own, as Kafka
-does. Source: group-coordinator/src/main/resources/common/message of Apache Kafka.
+Values are read in versions 0 to 4. Written is what Kafka 4.1 writes: 4 of an offset, 1 of one with an expiry of its
+own, 3 of a group. Source: group-coordinator/src/main/resources/common/message of Apache Kafka.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ _OFFSET_KEY, _GROUP_KEY = Codec(OffsetCommitKey), Codec(GroupMetadataKey)
 _OFFSET_VALUE, _GROUP_VALUE = Codec(OffsetCommitValue, flexible=4), Codec(GroupMetadataValue, flexible=4)
 _OFFSET_KEY_VERSIONS = (0, 1)
 _GROUP_KEY_VERSION = 2
-_VALUE_VERSION = 3
-_VALUE_VERSION_WITH_EXPIRY = 1
+_OFFSET_VALUE_VERSION = 4
+_OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
+_GROUP_VALUE_VERSION = 3
 _VALUE_VERSIONS = range(5)
 
 
@@ -78,6 +79,11 @@ def java_hash(text: str) -> int:
     for (unit,) in struct.iter_unpack(">H", text.encode("utf-16-be", "surrogatepass")):
         result = (31 * result + unit) & 0xFFFFFFFF
     return result - (1 << 32) if result & 0x80000000 else result
+
+
+def java_length(text: str) -> int:
+    """Java's String.length: UTF-16 code units."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-be", "surrogatepass")) // 2
 
 
 def partition_for(group_id: str, partitions: int) -> int:
@@ -91,7 +97,7 @@ def offset_record(group_id: str, topic: str, partition: int, committed: Committe
     key = _VERSION.pack(1) + _OFFSET_KEY.encode(1, OffsetCommitKey(group_id, topic, partition))
     if committed is None:
         return key, None
-    version = _VALUE_VERSION if committed.expire_timestamp < 0 else _VALUE_VERSION_WITH_EXPIRY
+    version = _OFFSET_VALUE_VERSION if committed.expire_timestamp < 0 else _OFFSET_VALUE_VERSION_WITH_EXPIRY
     value = OffsetCommitValue(
         committed.offset,
         committed.leader_epoch,
@@ -130,7 +136,7 @@ def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -
         members,
     )
     key, _ = group_tombstone(group.group_id)
-    return key, _VERSION.pack(_VALUE_VERSION) + _GROUP_VALUE.encode(_VALUE_VERSION, value)
+    return key, _VERSION.pack(_GROUP_VALUE_VERSION) + _GROUP_VALUE.encode(_GROUP_VALUE_VERSION, value)
 
 
 def read_groups(batches: Iterable[Buffer]) -> list[Group]:
@@ -209,6 +215,7 @@ def _read_group(group_id: str, value: bytes) -> Group:
     group.protocol_type = read.protocol_type or None
     group.state = GroupState.STABLE if group.members else GroupState.EMPTY
     group.state_timestamp = read.current_state_timestamp
+    group.note_subscriptions()
     if read.leader in group.members:
         group.leader = read.leader
     return group
