@@ -133,6 +133,9 @@ class ControllerMachine:
             if number not in self.leaving or any(self.partitions.leads(number))
         ]
 
+    def is_deleting(self, topic: str) -> bool:
+        return topic in self.deletions
+
     def reassignments(
         self, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, PartitionRecord]:

@@ -1,0 +1,330 @@
+"""What the controller tells brokers: UpdateMetadata and StopReplica, to all of them at once, each until it answers.
+
+What waits for a broker is a set of partitions, not a queue of requests: it is told of them as they are when its turn
+comes. One request is under way to a broker at a time; metadata goes before what is to be stopped. A request that is not
+answered is repeated, after a growing pause, for as long as this incarnation of the broker lives. A broker that says
+that there is a newer controller ends this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
+
+from ..client.connection import Connection
+from ..client.errors import BrokerError
+from ..config import Listener
+from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
+from ..protocol import stop_replica, update_metadata
+from ..protocol.errors import ErrorCode
+from ..protocol.stop_replica import (
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    StopReplicaTopicState,
+)
+from ..protocol.update_metadata import (
+    LEADER_DURING_DELETE,
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from .messages import Push, Stopped, StopReplicas
+from .store import TopicPartition
+
+MAX_PARTITIONS = 5_000
+"""In one request: its arrays have some ten elements a partition, and are bounded (`protocol.api.MAX_ELEMENTS`)."""
+PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
+PATIENCE_S = 30.0
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+log = logging.getLogger(__name__)
+
+
+class Cluster(Protocol):
+    """What is told of: the controller's machine."""
+
+    epoch: int
+    brokers: dict[int, BrokerRecord]
+    topics: dict[str, TopicRecord]
+    records: dict[TopicPartition, PartitionRecord]
+
+    def told_brokers(self) -> list[BrokerRecord]: ...
+
+    def is_deleting(self, topic: str) -> bool: ...
+
+    def to_delete(self, broker: int) -> dict[TopicPartition, int]: ...
+
+
+class Channels:
+    """One channel for each incarnation of a broker. All is called on the loop."""
+
+    def __init__(
+        self,
+        controller_id: int,
+        cluster: Cluster,
+        listener_name: str,
+        stopped: Callable[[Stopped], None],
+        deposed: Callable[[], None],
+    ) -> None:
+        self.controller_id = controller_id
+        self.cluster = cluster
+        self.listener_name = listener_name
+        self.stopped = stopped
+        self.deposed = deposed
+        self._channels: dict[int, Channel] = {}
+
+    def push(self, push: Push) -> None:
+        for broker in push.brokers:
+            if (channel := self._channel(broker)) is not None:
+                channel.push(push.partitions)
+
+    def stop(self, stop: StopReplicas) -> None:
+        if (channel := self._channel(stop.broker)) is not None:
+            channel.stop(stop.partitions, stop.delete)
+
+    def _channel(self, broker: int) -> Channel | None:
+        """The channel to the broker as it is registered now."""
+        record = self.cluster.brokers.get(broker)
+        channel = self._channels.get(broker)
+        if channel is not None and (record is None or channel.broker_epoch != record.epoch):
+            channel.close()
+            channel = None
+            del self._channels[broker]
+        if channel is None and record is not None:
+            channel = self._channels[broker] = Channel(self, record)
+        return channel
+
+    def tidy(self) -> None:
+        """Close the channels to brokers that are gone."""
+        for broker in list(self._channels):
+            if broker not in self.cluster.brokers:
+                self._channel(broker)
+
+    async def told(self, timeout: float) -> bool:
+        """Wait until all that waits now is answered; whether it was, in so many seconds."""
+        waits = [channel.idle.wait() for channel in self._channels.values()]
+        try:
+            async with asyncio.timeout(timeout):
+                await asyncio.gather(*waits)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        channels = list(self._channels.values())
+        self._channels.clear()
+        for channel in channels:
+            channel.close()
+        await asyncio.gather(*(channel.task for channel in channels), return_exceptions=True)
+
+
+class Channel:
+    """To one broker, in one incarnation."""
+
+    def __init__(self, channels: Channels, broker: BrokerRecord) -> None:
+        self.broker_id = broker.broker_id
+        self.broker_epoch = broker.epoch
+        self.idle = asyncio.Event()
+        self._address = broker.endpoint(channels.listener_name)
+        self._channels = channels
+        self._cluster = channels.cluster
+        self._partitions: set[TopicPartition] = set()
+        self._is_behind = False
+        """Whether it has to be told of the live brokers at least."""
+        self._to_stop: dict[TopicPartition, int] = {}
+        self._to_delete: set[TopicPartition] = set()
+        self._wake = asyncio.Event()
+        self._connection: Connection | None = None
+        self.task = asyncio.ensure_future(self._run())
+
+    def push(self, partitions: Collection[TopicPartition] | None) -> None:
+        self._partitions.update(self._cluster.records if partitions is None else partitions)
+        self._is_behind = True
+        self._work()
+
+    def stop(self, partitions: Mapping[TopicPartition, int], delete: bool) -> None:
+        if delete:
+            self._to_delete.update(partitions)
+        else:
+            self._to_stop.update(partitions)
+        self._work()
+
+    def close(self) -> None:
+        self.idle.set()
+        self.task.cancel()
+
+    def _work(self) -> None:
+        self.idle.clear()
+        self._wake.set()
+
+    async def _run(self) -> None:
+        pause = PAUSE_S
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                try:
+                    while self._is_behind or self._to_stop or self._to_delete:
+                        await self._tell()
+                        pause = PAUSE_S
+                    self.idle.set()
+                except BrokerError as error:
+                    log.info("broker %d cannot be told yet: %s", self.broker_id, error)
+                    await self._drop()
+                    self._wake.set()
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, MAX_PAUSE_S)
+        finally:
+            with contextlib.suppress(BrokerError):
+                await self._drop()
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _tell(self) -> None:
+        """Send the next request, and wait for the answer; raises BrokerError, and is then as before."""
+        if self._connection is None or self._connection.is_closed:
+            host, port = self._address.host, self._address.port
+            name = f"controller-{self._channels.controller_id}"
+            self._connection = await Connection.open(host, port, name, timeout=PATIENCE_S)
+        if self._is_behind:
+            await self._update(self._connection)
+        else:
+            await self._stop(self._connection)
+
+    async def _update(self, connection: Connection) -> None:
+        partitions = _some(self._partitions)
+        self._partitions.difference_update(partitions)
+        self._is_behind = bool(self._partitions)
+        request = update_request(self._channels.controller_id, self.broker_epoch, self._cluster, partitions)
+        try:
+            answer = await connection.call(update_metadata.API, 7, request)
+            self._check(answer.error_code, connection)
+        except BaseException:
+            self._partitions.update(partitions)
+            self._is_behind = True
+            raise
+
+    async def _stop(self, connection: Connection) -> None:
+        wanted = self._cluster.to_delete(self.broker_id)
+        obsolete = [key for key in self._to_delete if key not in wanted]
+        self._to_delete.difference_update(obsolete)
+        deleting = {key: wanted[key] for key in _some(self._to_delete)}
+        stopping = {key: self._to_stop[key] for key in _some(self._to_stop) if key not in wanted}
+        if not (deleting or stopping):
+            self._to_stop.clear()
+            return
+        request = stop_request(
+            self._channels.controller_id, self._cluster.epoch, self.broker_epoch, deleting, stopping
+        )
+        answer = await connection.call(stop_replica.API, 3, request)
+        self._check(answer.error_code, connection)
+        failed = _failed(answer)
+        for key in stopping:
+            self._to_stop.pop(key, None)
+        done = [key for key in deleting if key not in failed]
+        self._to_delete.difference_update(done)
+        if done:
+            self._channels.stopped(Stopped(self.broker_id, self.broker_epoch, done))
+        if failed:
+            key, code = next(iter(failed.items()))
+            raise BrokerError(
+                connection.host,
+                connection.port,
+                f"{len(failed)} replicas, {key[0]}-{key[1]} among them, are not deleted: {code.name}",
+            )
+
+    def _check(self, error_code: int, connection: Connection) -> None:
+        """Raises BrokerError for an answer that refuses all of a request."""
+        if error_code == ErrorCode.STALE_CONTROLLER_EPOCH:
+            self._channels.deposed()
+        if error_code:
+            name = ErrorCode.of(error_code).name
+            raise BrokerError(connection.host, connection.port, f"it answered {name}")
+
+
+def _some(partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+    """As many as one request may have; of as few topics as may be, where there are more."""
+    if len(partitions) <= MAX_PARTITIONS:
+        return list(partitions)
+    return sorted(partitions)[:MAX_PARTITIONS]
+
+
+def _failed(answer: StopReplicaResponse) -> dict[TopicPartition, ErrorCode]:
+    """What is not stopped; a replica of a newer epoch is another one than was to be deleted."""
+    done = (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return {
+        (one.topic_name, one.partition_index): ErrorCode.of(one.error_code)
+        for one in answer.partition_errors
+        if one.error_code not in done
+    }
+
+
+def update_request(
+    controller_id: int, broker_epoch: int, cluster: Cluster, partitions: Iterable[TopicPartition]
+) -> UpdateMetadataRequest:
+    """What is to be said of these partitions, and of who lives."""
+    topics: dict[str, list[UpdateMetadataPartitionState]] = defaultdict(list)
+    for key in partitions:
+        if (record := cluster.records.get(key)) is not None:
+            topics[key[0]].append(_state(key, record, cluster))
+    return UpdateMetadataRequest(
+        controller_id,
+        cluster.epoch,
+        broker_epoch,
+        [
+            UpdateMetadataTopicState(name, cluster.topics[name].topic_id, states)
+            for name, states in topics.items()
+        ],
+        [
+            UpdateMetadataBroker(one.broker_id, [_endpoint(each) for each in one.listeners], one.rack)
+            for one in cluster.told_brokers()
+        ],
+    )
+
+
+def _state(key: TopicPartition, record: PartitionRecord, cluster: Cluster) -> UpdateMetadataPartitionState:
+    return UpdateMetadataPartitionState(
+        partition_index=key[1],
+        controller_epoch=record.controller_epoch,
+        leader=LEADER_DURING_DELETE if cluster.is_deleting(key[0]) else record.leader,
+        leader_epoch=record.leader_epoch,
+        isr=list(record.isr),
+        zk_version=record.version,
+        replicas=list(record.replicas),
+        offline_replicas=[one for one in record.replicas if one not in cluster.brokers],
+        elr=list(record.elr),
+    )
+
+
+def _endpoint(listener: Listener) -> UpdateMetadataEndpoint:
+    protocol = SECURITY_PROTOCOLS.get(listener.protocol, 0)
+    return UpdateMetadataEndpoint(listener.port, listener.host, listener.name, protocol)
+
+
+def stop_request(
+    controller_id: int,
+    controller_epoch: int,
+    broker_epoch: int,
+    deleting: Mapping[TopicPartition, int],
+    stopping: Mapping[TopicPartition, int],
+) -> StopReplicaRequest:
+    topics: dict[str, list[StopReplicaPartitionState]] = defaultdict(list)
+    for partitions, delete in ((deleting, True), (stopping, False)):
+        for (topic, index), epoch in partitions.items():
+            topics[topic].append(StopReplicaPartitionState(index, epoch, delete))
+    return StopReplicaRequest(
+        controller_id,
+        controller_epoch,
+        broker_epoch,
+        [StopReplicaTopicState(name, states) for name, states in topics.items()],
+    )

@@ -1,0 +1,282 @@
+"""Runs the controller's state machine for as long as this broker is the controller.
+
+What the store reports, what its writes answer and what administrators ask goes in, one event at a time on the loop;
+what comes out is carried out: writes one after the other, in the order they were decided on; pushes by `channels`;
+replies to whoever waits. A write whose outcome is not known is repeated: it is conditional, so that does no harm.
+
+The end of it all is `Fenced`: another controller was elected, or this broker's session is over. From then on nothing
+is written or pushed, and who still waits is told NOT_CONTROLLER.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Mapping
+from typing import Any
+
+from ..config import BrokerConfig
+from ..config_keys import BROKER_KEYS
+from ..coordination import CoordinationError, PartitionRecord
+from ..protocol.errors import ApiError, ErrorCode
+from .channels import Channels
+from .machine import ControllerMachine
+from .messages import (
+    Abandoned,
+    AcceptBroker,
+    AssignmentWritten,
+    BrokerAccepted,
+    ElectionRequested,
+    ElectionType,
+    Event,
+    Instruction,
+    Push,
+    ReassignmentRequested,
+    RefuseDeletion,
+    RemoveTopic,
+    Reply,
+    Settings,
+    SettingsChanged,
+    ShutdownRequested,
+    StatesWritten,
+    StopReplicas,
+    Tick,
+    TopicRemoved,
+    WriteAssignment,
+    WriteStates,
+)
+from .store import BrokersChanged, ConfigsChanged, ControllerStore, Fenced, StoreEvent, TopicPartition
+
+TICK_S = 1.0
+PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
+SHUTDOWN_TOLD_S = 2.0
+"""How long the answer to a controlled shutdown waits for brokers to have been told who leads now."""
+
+Write = WriteStates | WriteAssignment | RemoveTopic | RefuseDeletion | AcceptBroker
+
+log = logging.getLogger(__name__)
+
+
+class ControllerDriver:
+    """One controllership, from `start` to `stop`. All is called on the loop."""
+
+    def __init__(self, broker_id: int, config: BrokerConfig, store: ControllerStore) -> None:
+        self._broker_id = broker_id
+        self._config = config
+        self._store = store
+        self.machine = ControllerMachine(store.epoch, settings_of(config))
+        self._channels = Channels(
+            broker_id, self.machine, _inter_broker_listener(config), self._handle, self._lose
+        )
+        self._early: list[StoreEvent] | None = []
+        self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loaded.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._writes: deque[Write] = deque()
+        self._to_write = asyncio.Event()
+        self._waiting: dict[Hashable, asyncio.Future[Any]] = {}
+        self._callers = itertools.count()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_over = False
+
+    def start(self) -> None:
+        log.info("this broker is the controller now, epoch %d", self._store.epoch)
+        self._tasks = [asyncio.ensure_future(work) for work in (self._run(), self._tick())]
+
+    async def stop(self) -> None:
+        """After the session ended, or before it does: nothing happens any more."""
+        self._lose()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._channels.close()
+
+    def _lose(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        log.info("this broker is not the controller any more, epoch %d is over", self._store.epoch)
+        error = ApiError(ErrorCode.NOT_CONTROLLER)
+        for waiting in (self._loaded, *self._waiting.values()):
+            if not waiting.done():
+                waiting.set_exception(error)
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    # What is asked of the controller. All raise ApiError: NOT_CONTROLLER, REQUEST_TIMED_OUT after `timeout` seconds.
+
+    async def elect_leaders(
+        self, kind: ElectionType, partitions: Collection[TopicPartition] | None, timeout: float
+    ) -> Mapping[TopicPartition, ApiError | None]:
+        """What came of each election; for all partitions (None), of those that needed one (KIP-460)."""
+        result: Mapping[TopicPartition, ApiError | None] = await self._ask(
+            lambda caller: ElectionRequested(caller, kind, partitions), timeout
+        )
+        return result
+
+    async def alter_reassignments(
+        self, targets: Mapping[TopicPartition, tuple[int, ...] | None], timeout: float
+    ) -> Mapping[TopicPartition, ApiError | None]:
+        """Begin to move partitions, or (None) to move them back; returns when that is stored (KIP-455)."""
+        result: Mapping[TopicPartition, ApiError | None] = await self._ask(
+            lambda caller: ReassignmentRequested(caller, targets), timeout
+        )
+        return result
+
+    async def list_reassignments(
+        self, partitions: Collection[TopicPartition] | None, timeout: float
+    ) -> Mapping[TopicPartition, PartitionRecord]:
+        """Those of these partitions, or of all, that are being moved."""
+        await self._within(asyncio.shield(self._loaded), timeout)
+        return self.machine.reassignments(partitions)
+
+    async def controlled_shutdown(
+        self, broker_id: int, broker_epoch: int, timeout: float = 30.0
+    ) -> Collection[TopicPartition]:
+        """Have others lead what that broker leads; returns what nobody else can lead.
+
+        Brokers have been told by then, so that nobody asks the one that stops any more.
+        """
+        log.info("broker %d wants to stop", broker_id)
+        remaining: Collection[TopicPartition] = await self._ask(
+            lambda caller: ShutdownRequested(caller, broker_id, broker_epoch), timeout
+        )
+        await self._channels.told(SHUTDOWN_TOLD_S)
+        return remaining
+
+    async def _ask(self, event: Callable[[Hashable], Event], timeout: float) -> Any:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        await self._within(asyncio.shield(self._loaded), timeout)
+        caller, waiting = next(self._callers), loop.create_future()
+        self._waiting[caller] = waiting
+        try:
+            self._handle(event(caller))
+            return await self._within(waiting, deadline - loop.time())
+        finally:
+            if self._waiting.pop(caller, None) is not None and not self._is_over:
+                self._handle(Abandoned(caller))
+
+    async def _within(self, waiting: Awaitable[Any], timeout: float) -> Any:
+        if self._is_over:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        try:
+            async with asyncio.timeout(timeout):
+                return await waiting
+        except TimeoutError:
+            message = f"The controller was not done within {timeout:.3g} s."
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, message) from None
+
+    # Events and instructions
+
+    def _report(self, event: StoreEvent) -> None:
+        if self._early is not None:
+            self._early.append(event)
+            return
+        self._handle(event)
+        if isinstance(event, BrokersChanged):
+            self._channels.tidy()
+        elif isinstance(event, ConfigsChanged):
+            self._handle(SettingsChanged(settings_of(self._config, event.brokers.get(None, {}))))
+
+    def _handle(self, event: Event) -> None:
+        if not self._is_over:
+            self._carry_out(self.machine.handle(event))
+
+    def _carry_out(self, instructions: Collection[Instruction]) -> None:
+        for one in instructions:
+            if isinstance(one, Push):
+                self._channels.push(one)
+            elif isinstance(one, StopReplicas):
+                self._channels.stop(one)
+            elif isinstance(one, Reply):
+                self._reply(one)
+            else:
+                self._writes.append(one)
+                self._to_write.set()
+
+    def _reply(self, reply: Reply) -> None:
+        waiting = self._waiting.pop(reply.caller, None)
+        if waiting is None or waiting.done():
+            return
+        if isinstance(reply.result, ApiError):
+            waiting.set_exception(reply.result)
+        else:
+            waiting.set_result(reply.result)
+
+    async def _run(self) -> None:
+        try:
+            image = await self._insist(lambda: self._store.load(self._report))
+            self._carry_out(self.machine.start(image))
+            early, self._early = self._early or [], None
+            for report in early:
+                self._report(report)
+            if not self._loaded.done():
+                self._loaded.set_result(None)
+            while True:
+                await self._to_write.wait()
+                self._to_write.clear()
+                while self._writes:
+                    event = await self._write(self._writes.popleft())
+                    if event is not None:
+                        self._handle(event)
+        except Fenced:
+            self._lose()
+
+    async def _write(self, write: Write) -> Event | None:
+        store = self._store
+        if isinstance(write, WriteStates):
+            stored = await self._insist(lambda: store.write_states(write.states))
+            return StatesWritten(write.states, stored)
+        if isinstance(write, WriteAssignment):
+            await self._insist(lambda: store.write_assignment(write.topic))
+            return AssignmentWritten(write.topic)
+        if isinstance(write, RemoveTopic):
+            await self._insist(lambda: store.remove_topic(write.name))
+            return TopicRemoved(write.name)
+        if isinstance(write, AcceptBroker):
+            await self._insist(lambda: store.accept_broker(write.broker))
+            return BrokerAccepted(write.broker)
+        await self._insist(lambda: store.refuse_deletion(write.names))
+        return None
+
+    async def _insist(self, attempt: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Until the store answers. Raises Fenced."""
+        pause = PAUSE_S
+        while True:
+            try:
+                return await attempt()
+            except CoordinationError as error:
+                log.warning("the controller tries again: %s", error.message)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, MAX_PAUSE_S)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self._loaded.done():
+                self._handle(Tick(asyncio.get_running_loop().time()))
+
+
+def settings_of(config: BrokerConfig, dynamic: Mapping[str, str] | None = None) -> Settings:
+    """What the configuration says to a controller; what the cluster's `dynamic` one says is newer."""
+
+    def value(name: str) -> Any:
+        text = (dynamic or {}).get(name)
+        return config[name] if text is None else BROKER_KEYS[name].parse(text)
+
+    return Settings(
+        min_isr=value("min.insync.replicas"),
+        unclean_election=value("unclean.leader.election.enable"),
+        auto_rebalance=value("auto.leader.rebalance.enable"),
+        imbalance_check_s=value("leader.imbalance.check.interval.seconds"),
+        imbalance_percentage=value("leader.imbalance.per.broker.percentage"),
+    )
+
+
+def _inter_broker_listener(config: BrokerConfig) -> str:
+    """The listener that brokers reach each other on; by default the first."""
+    name = config["inter.broker.listener.name"]
+    return str(name) if name is not None else config.strings("listeners")[0].partition("://")[0]
