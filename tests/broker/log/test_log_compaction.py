@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream_broker.log.batch import CONTROL, Record, build_batch, iter_batches, read_header, read_records
-from millstream_broker.log.compaction import Allowance, Compaction, due
+from millstream_broker.log.compaction import Allowance, Compaction, Throttle, due
 from millstream_broker.log.compression import Compression
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
@@ -487,3 +489,85 @@ def test_kafka_reads_compacted_segments(tmp_path: Path, codec: Compression) -> N
     assert dump.count("| offset: ") == expected == 8
     assert "ismatch" not in dump
     assert "deleteHorizonMs: OptionalLong[1700000001000]" in dump
+
+
+# -- what it may take -------------------------------------------------------------------------------------------
+
+
+def test_a_throttle_lets_no_more_through_than_it_says() -> None:
+    rates = [1000.0]
+    throttle = Throttle(lambda: rates[0])
+    begun = time.monotonic()
+    assert throttle.take(100) == 0.0  # it was idle: some go at once
+    waited = 0.0
+    for _ in range(50):
+        waited = max(waited, throttle.take(100))
+    # 5100 bytes take 5.1 s, less what an idle moment gives and what the calls took.
+    assert 5.1 - 0.3 - (time.monotonic() - begun) <= waited <= 5.1
+    rates[0] = 1e12
+    assert throttle.take(10**6) <= waited + 0.001
+    assert Throttle(lambda: 0.0).take(1000) > 900
+
+
+def test_a_throttled_pass_can_be_cancelled(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    for i in range(40):
+        put(log, ("k", f"{i}"))
+    allowance = Allowance(throttle=Throttle(lambda: 1.0))
+    compaction = Compaction(log, log.segments.active.base_offset, now_ms=NOW, allowance=allowance)
+    worker = threading.Thread(target=compaction.work)
+    worker.start()
+    worker.join(0.05)
+    assert worker.is_alive()
+    compaction.cancel()
+    worker.join(10)
+    assert not worker.is_alive()
+    assert not list((tmp_path / "t-0").glob("*.cleaned"))
+
+
+def test_the_bytes_read_and_written_are_accounted_for(tmp_path: Path) -> None:
+    taken: list[int] = []
+
+    class Counting(Throttle):
+        def take(self, size: int) -> float:
+            taken.append(size)
+            return 0.0
+
+    log = open_log(tmp_path / "t-0")
+    for i in range(60):
+        put(log, (f"k{i % 5}", f"v{i}"))
+    log.roll(now_ms=NOW)
+    size = log.size
+    compaction = Compaction(
+        log, log.log_end_offset, now_ms=NOW, allowance=Allowance(throttle=Counting(lambda: 0.0))
+    )
+    while compaction.work():
+        compaction.commit()
+    assert sum(taken) == 2 * size + log.size  # read for the keys, read to be copied, written
+
+
+def test_segments_go_together_only_as_far_as_an_index_reaches(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    for i in range(400):
+        put(log, (f"k{i}", "v"))  # each stays
+    log.roll(now_ms=NOW)
+    log.config = replace(CONFIG, segment_bytes=1 << 20, index_size_max_bytes=12 * 20)
+    before, records = len(log.segments), stored(log)
+    compact(log)
+    assert 5 < len(log.segments) < before
+    assert all(len(segment.times) <= 20 and len(segment.offsets) <= 20 for segment in log.segments)
+    log.config = replace(CONFIG, segment_bytes=1 << 20)
+    compact(log)
+    assert len(log.segments) == 2
+    assert stored(log) == records
+
+
+def test_segments_with_timestamps_of_the_future_wait_only_while_they_are_dirty(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    log.append(build_batch([Record(b"k", b"v", NOW + 10_000)]), leader_epoch=0, now_ms=NOW)
+    log.roll(now_ms=NOW)
+    compact(log)
+    put(log, ("k", "later"))
+    log.roll(now_ms=NOW)
+    log.config = replace(CONFIG, min_compaction_lag_ms=1000, min_cleanable_dirty_ratio=0)
+    assert due(log, NOW + 2000, log.log_end_offset) is not None

@@ -213,7 +213,7 @@ class Compaction:
             if segment.base_offset >= self.clean_until or segment is segments.active:
                 break
             end = segments.end_of(segment, self.log.log_end_offset)
-            indexed = max(len(segment.offsets), len(segment.times))
+            indexed = max(len(segment.offsets), len(segment.times)) + 1  # one more where they are joined
             if (
                 groups
                 and size + segment.size <= self.log.config.segment_bytes
