@@ -13,7 +13,7 @@ import kopf
 
 from ..controller import Child, Controller, Runner
 from ..models import GROUP, VERSION
-from ..resources.cluster import MANAGED_BY
+from ..resources.owned import MANAGED_BY
 from . import batchload, cluster, consumergroup, mirrormaker, topic
 
 CONTROLLERS: dict[str, Controller[Any]] = {

@@ -14,6 +14,7 @@ from ..kafka_admin import AdminError
 from ..models import BrokerCount, Cluster, ClusterStatus, ListenerStatus
 from ..quantity import parse_quantity
 from ..resources import cluster as build
+from ..resources.owned import disruption_budget, labels, selector
 from ..services import Services
 from ..status import write_status
 from .objects import ensure
@@ -64,7 +65,7 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     ready = ready_brokers(stateful_set, desired if problem is None else None)
     pods: Sequence[Mapping[str, Any]] = ()
     if problem is None and (ready < desired or node_ports):
-        pods = services.kube.list("v1", "Pod", cluster.namespace, build.selector(cluster))
+        pods = services.kube.list("v1", "Pod", cluster.namespace, selector(cluster))
     if problem is None and ready < desired:
         problem = why_not_ready(pods, ready, desired)
     status = ClusterStatus(
@@ -141,7 +142,7 @@ def _apply_services(services: Services, cluster: Cluster) -> dict[str, int]:
         build.config_map(cluster),
         build.brokers_service(cluster),
         build.bootstrap_service(cluster),
-        build.disruption_budget(cluster),
+        disruption_budget(cluster, build.broker_set_name(cluster), "broker"),
     ):
         ensure(services.kube, manifest)
     listeners = {
@@ -160,7 +161,7 @@ def _apply_services(services: Services, cluster: Cluster) -> dict[str, int]:
 def _drop_services(services: Services, cluster: Cluster, keep: set[str]) -> None:
     """Delete the Services of listeners that are no longer in the spec."""
     fixed = {build.broker_set_name(cluster), f"{cluster.name}-bootstrap"}
-    for service in services.kube.list("v1", "Service", cluster.namespace, build.labels(cluster)):
+    for service in services.kube.list("v1", "Service", cluster.namespace, labels(cluster)):
         metadata = service["metadata"]
         ours = any(owner.get("uid") == cluster.metadata.uid for owner in metadata.get("ownerReferences", ()))
         if ours and metadata["name"] not in keep | fixed:

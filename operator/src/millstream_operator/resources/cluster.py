@@ -16,19 +16,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
 
-from ..models import API_VERSION, Cluster, Listener, Quantity
+from ..models import Cluster, Listener, Quantity
 from .merge import merge
+from .owned import (
+    POD_SECURITY,
+    USER,
+    Manifest,
+    claim_template,
+    from_field,
+    labels,
+    metadata,
+    probe,
+    selector,
+    service,
+    spread_over_nodes,
+)
 from .volumes import with_owner
 
-Manifest = dict[str, Any]
-
 CONFIG_HASH = "millstream.dev/config-hash"
-CLUSTER_LABEL = "millstream.dev/cluster"
-MANAGED_BY = {"app.kubernetes.io/managed-by": "millstream-operator"}
 HTTP_PORT = 9404
-USER = 1000
 DATA = "/var/lib/millstream"
 CONFIG_FOLDER = "/etc/millstream"
 # What the operator decides, because it would not work otherwise.
@@ -55,20 +62,6 @@ def bootstrap_of(cluster: Cluster) -> str:
 
 def broker_set_name(cluster: Cluster) -> str:
     return f"{cluster.name}-brokers"
-
-
-def selector(cluster: Cluster) -> dict[str, str]:
-    """Finds the brokers' pods; never changes, or a StatefulSet would lose or catch others' pods."""
-    return {CLUSTER_LABEL: cluster.name, "app.kubernetes.io/component": "broker"}
-
-
-def labels(cluster: Cluster) -> dict[str, str]:
-    return {
-        "app.kubernetes.io/name": "millstream",
-        "app.kubernetes.io/instance": cluster.name,
-        **MANAGED_BY,
-        **selector(cluster),
-    }
 
 
 def broker_config(cluster: Cluster) -> dict[str, str]:
@@ -118,13 +111,13 @@ def config_map(cluster: Cluster) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(cluster, broker_set_name(cluster)),
+        "metadata": metadata(cluster, broker_set_name(cluster)),
         "data": {"server.properties": properties(broker_config(cluster))},
     }
 
 
 def brokers_service(cluster: Cluster) -> Manifest:
-    return _service(
+    return service(
         cluster,
         broker_set_name(cluster),
         # Brokers and clients must find a broker that is about to be ready too.
@@ -135,7 +128,7 @@ def brokers_service(cluster: Cluster) -> Manifest:
 
 def bootstrap_service(cluster: Cluster) -> Manifest:
     spec = {"type": "ClusterIP", "selector": selector(cluster)}
-    return _service(cluster, f"{cluster.name}-bootstrap", spec, {"kafka": cluster.spec.internal.port})
+    return service(cluster, f"{cluster.name}-bootstrap", spec, {"kafka": cluster.spec.internal.port})
 
 
 def external_services(cluster: Cluster) -> list[Manifest]:
@@ -145,25 +138,16 @@ def external_services(cluster: Cluster) -> list[Manifest]:
         for broker in range(cluster.spec.brokers.replicas):
             name = external_service_name(cluster, listener, broker)
             pod = {"statefulset.kubernetes.io/pod-name": f"{broker_set_name(cluster)}-{broker}"}
-            service = _service(
+            entry = service(
                 cluster,
                 name,
                 {"type": "NodePort", "selector": {**selector(cluster), **pod}},
                 {"kafka": listener.port},
             )
             if listener.node_port is not None and broker == 0:
-                service["spec"]["ports"][0]["nodePort"] = listener.node_port
-            services.append(service)
+                entry["spec"]["ports"][0]["nodePort"] = listener.node_port
+            services.append(entry)
     return services
-
-
-def disruption_budget(cluster: Cluster) -> Manifest:
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": _metadata(cluster, broker_set_name(cluster)),
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector(cluster)}},
-    }
 
 
 def stateful_set(
@@ -198,16 +182,10 @@ def stateful_set(
             "spec": brokers.template.spec,
         },
     )
-    claim: Manifest = {
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": brokers.storage.size if claim_size is None else claim_size}},
-    }
-    if brokers.storage.class_name is not None:
-        claim["storageClassName"] = brokers.storage.class_name
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": _metadata(cluster, broker_set_name(cluster)),
+        "metadata": metadata(cluster, broker_set_name(cluster)),
         "spec": {
             "serviceName": broker_set_name(cluster),
             "replicas": brokers.replicas,
@@ -220,12 +198,7 @@ def stateful_set(
             },
             "template": template,
             "volumeClaimTemplates": [
-                {
-                    "apiVersion": "v1",
-                    "kind": "PersistentVolumeClaim",
-                    "metadata": {"name": "data", "labels": labels(cluster)},
-                    "spec": claim,
-                }
+                claim_template(cluster, brokers.storage.size if claim_size is None else claim_size)
             ],
         },
     }
@@ -248,14 +221,8 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str, node_ports: Mappin
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 60,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": POD_SECURITY,
+        "affinity": spread_over_nodes(cluster, "broker"),
         "containers": [
             {
                 "name": "broker",
@@ -267,9 +234,9 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str, node_ports: Mappin
                     *("--override", f"advertised.listeners={','.join(advertised)}"),
                 ],
                 "env": [
-                    _from_field("POD_INDEX", "metadata.labels['apps.kubernetes.io/pod-index']"),
-                    _from_field("POD_NAME", "metadata.name"),
-                    _from_field("HOST_IP", "status.hostIP"),
+                    from_field("POD_INDEX", "metadata.labels['apps.kubernetes.io/pod-index']"),
+                    from_field("POD_NAME", "metadata.name"),
+                    from_field("HOST_IP", "status.hostIP"),
                 ],
                 "ports": [
                     *(
@@ -280,9 +247,9 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str, node_ports: Mappin
                 ],
                 "resources": {"requests": dict(resources.requests), "limits": dict(resources.limits)},
                 # A log that was not closed is recovered before the broker is ready; liveness waits for that.
-                "startupProbe": _probe("/readyz", periodSeconds=1, failureThreshold=600),
-                "readinessProbe": _probe("/readyz", periodSeconds=5, failureThreshold=3),
-                "livenessProbe": _probe("/healthz", periodSeconds=10, failureThreshold=6),
+                "startupProbe": probe("/readyz", periodSeconds=1, failureThreshold=600),
+                "readinessProbe": probe("/readyz", periodSeconds=5, failureThreshold=3),
+                "livenessProbe": probe("/healthz", periodSeconds=10, failureThreshold=6),
                 "securityContext": {
                     "allowPrivilegeEscalation": False,
                     "readOnlyRootFilesystem": True,
@@ -302,42 +269,6 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str, node_ports: Mappin
             {"name": "tmp", "emptyDir": {}},
         ],
     }
-
-
-def _metadata(cluster: Cluster, name: str) -> Manifest:
-    owner = {
-        "apiVersion": API_VERSION,
-        "kind": "Cluster",
-        "name": cluster.name,
-        "uid": cluster.metadata.uid,
-        "controller": True,
-        "blockOwnerDeletion": False,
-    }
-    return {
-        "namespace": cluster.namespace,
-        "name": name,
-        "labels": labels(cluster),
-        "ownerReferences": [owner],
-    }
-
-
-def _service(cluster: Cluster, name: str, spec: Manifest, ports: Mapping[str, int]) -> Manifest:
-    # the brokers' ports are addressed by number: a container's port name changes with its listener's
-    entries = [{"name": port, "port": number, "targetPort": number} for port, number in ports.items()]
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(cluster, name),
-        "spec": {**spec, "ports": entries},
-    }
-
-
-def _probe(path: str, **timing: int) -> Manifest:
-    return {"httpGet": {"path": path, "port": "http"}, "timeoutSeconds": 5, **timing}
-
-
-def _from_field(name: str, path: str) -> Manifest:
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def _hash(text: str) -> str:

@@ -1,0 +1,109 @@
+"""What the objects of a Cluster share: labels, the selector of its pods, the owner, and small parts of manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..models import API_VERSION, Cluster
+
+Manifest = dict[str, Any]
+
+CLUSTER_LABEL = "millstream.dev/cluster"
+MANAGED_BY = {"app.kubernetes.io/managed-by": "millstream-operator"}
+USER = 1000
+POD_SECURITY: Manifest = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def selector(cluster: Cluster, component: str = "broker") -> dict[str, str]:
+    """Finds a component's pods; never changes, or a StatefulSet would lose or catch others' pods."""
+    return {CLUSTER_LABEL: cluster.name, "app.kubernetes.io/component": component}
+
+
+def labels(cluster: Cluster, component: str = "broker") -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "millstream",
+        "app.kubernetes.io/instance": cluster.name,
+        **MANAGED_BY,
+        **selector(cluster, component),
+    }
+
+
+def metadata(cluster: Cluster, name: str, component: str = "broker") -> Manifest:
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": "Cluster",
+        "name": cluster.name,
+        "uid": cluster.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+    return {
+        "namespace": cluster.namespace,
+        "name": name,
+        "labels": labels(cluster, component),
+        "ownerReferences": [owner],
+    }
+
+
+def service(
+    cluster: Cluster, name: str, spec: Manifest, ports: Mapping[str, int], component: str = "broker"
+) -> Manifest:
+    # the ports are addressed by number: a container's port name changes with its listener's
+    entries = [{"name": port, "port": number, "targetPort": number} for port, number in ports.items()]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(cluster, name, component),
+        "spec": {**spec, "ports": entries},
+    }
+
+
+def disruption_budget(cluster: Cluster, name: str, component: str) -> Manifest:
+    """One pod at a time may be evicted."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(cluster, name, component),
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector(cluster, component)}},
+    }
+
+
+def spread_over_nodes(cluster: Cluster, component: str) -> Manifest:
+    """An affinity: rather not two of them on one node."""
+    term = {
+        "weight": 100,
+        "podAffinityTerm": {
+            "topologyKey": "kubernetes.io/hostname",
+            "labelSelector": {"matchLabels": selector(cluster, component)},
+        },
+    }
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def claim_template(cluster: Cluster, size: Any, component: str = "broker") -> Manifest:
+    """The volume claim `data` of each pod, in the storage class of the brokers."""
+    claim: Manifest = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    if (class_name := cluster.spec.brokers.storage.class_name) is not None:
+        claim["storageClassName"] = class_name
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "labels": labels(cluster, component)},
+        "spec": claim,
+    }
+
+
+def probe(path: str, port: str = "http", **timing: int) -> Manifest:
+    return {"httpGet": {"path": path, "port": port}, "timeoutSeconds": 5, **timing}
+
+
+def from_field(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}

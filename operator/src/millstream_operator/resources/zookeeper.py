@@ -1,0 +1,166 @@
+"""The ZooKeeper ensemble that a Cluster brings along.
+
+    NAME-zookeeper   StatefulSet of 1 or 3 servers with a volume each; headless Service that names them;
+                     PodDisruptionBudget
+
+The image is the official one (or one that reads the same `ZOO_*` variables). Servers are counted from 1, as their ids
+are. Readiness asks the server whether it serves, so that a rolling update waits for the quorum to be whole again.
+The volumes are of the brokers' storage class and go when theirs go.
+"""
+
+from __future__ import annotations
+
+from ..models import Cluster, Quantity
+from .owned import (
+    POD_SECURITY,
+    USER,
+    Manifest,
+    claim_template,
+    disruption_budget,
+    from_field,
+    labels,
+    metadata,
+    probe,
+    selector,
+    service,
+    spread_over_nodes,
+)
+from .volumes import with_owner
+
+COMPONENT = "zookeeper"
+CLIENT_PORT, PEER_PORT, ELECTION_PORT, ADMIN_PORT = 2181, 2888, 3888, 8080
+HEAP_MB = 256
+
+
+def name_of(cluster: Cluster) -> str:
+    return f"{cluster.name}-zookeeper"
+
+
+def connect_of(cluster: Cluster) -> str:
+    """The brokers' `zookeeper.connect`; empty where the one broker coordinates itself."""
+    zookeeper = cluster.spec.zookeeper
+    if zookeeper is None:
+        return ""
+    if zookeeper.connect is not None:
+        return zookeeper.connect
+    return ",".join(f"{_host(cluster, server)}:{CLIENT_PORT}" for server in _servers(cluster))
+
+
+def objects(
+    cluster: Cluster, *, image: str, pull_policy: str, claim_size: Quantity | None = None, owner: bool = False
+) -> list[Manifest]:
+    """Everything of the ensemble; nothing where the Cluster has none of its own. Parameters as for the brokers."""
+    if cluster.spec.zookeeper is None or cluster.spec.zookeeper.replicas is None:
+        return []
+    return [
+        service(
+            cluster,
+            name_of(cluster),
+            # The servers must find each other before they can be ready.
+            {
+                "clusterIP": "None",
+                "publishNotReadyAddresses": True,
+                "selector": selector(cluster, COMPONENT),
+            },
+            {"client": CLIENT_PORT, "peer": PEER_PORT, "election": ELECTION_PORT},
+            COMPONENT,
+        ),
+        disruption_budget(cluster, name_of(cluster), COMPONENT),
+        _stateful_set(cluster, image, pull_policy, claim_size, owner),
+    ]
+
+
+def _servers(cluster: Cluster) -> range:
+    zookeeper = cluster.spec.zookeeper
+    return range(1, (zookeeper.replicas or 0) + 1 if zookeeper is not None else 1)
+
+
+def _host(cluster: Cluster, server: int) -> str:
+    return f"{name_of(cluster)}-{server}.{name_of(cluster)}.{cluster.namespace}.svc"
+
+
+def _stateful_set(
+    cluster: Cluster, image: str, pull_policy: str, claim_size: Quantity | None, owner: bool
+) -> Manifest:
+    zookeeper = cluster.spec.zookeeper
+    assert zookeeper is not None
+    size = zookeeper.storage.size if claim_size is None else claim_size
+    pod_spec = _pod_spec(cluster, image, pull_policy)
+    if owner:
+        pod_spec = with_owner(pod_spec, volume="data", user=USER, image=image, pull_policy=pull_policy)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": metadata(cluster, name_of(cluster), COMPONENT),
+        "spec": {
+            "serviceName": name_of(cluster),
+            "replicas": zookeeper.replicas,
+            "ordinals": {"start": 1},
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "RollingUpdate"},
+            "selector": {"matchLabels": selector(cluster, COMPONENT)},
+            "persistentVolumeClaimRetentionPolicy": {
+                "whenDeleted": cluster.spec.brokers.storage.deletion_policy,
+                "whenScaled": "Retain",
+            },
+            "template": {"metadata": {"labels": labels(cluster, COMPONENT)}, "spec": pod_spec},
+            "volumeClaimTemplates": [claim_template(cluster, size, COMPONENT)],
+        },
+    }
+
+
+def _pod_spec(cluster: Cluster, image: str, pull_policy: str) -> Manifest:
+    servers = " ".join(
+        f"server.{server}={_host(cluster, server)}:{PEER_PORT}:{ELECTION_PORT};{CLIENT_PORT}"
+        for server in _servers(cluster)
+    )
+    settings = {
+        "ZOO_SERVERS": servers,
+        # A server's own name may not resolve yet when it starts.
+        "ZOO_CFG_EXTRA": "quorumListenOnAllIPs=true",
+        "ZOO_4LW_COMMANDS_WHITELIST": "ruok,srvr,mntr",
+        "ZOO_AUTOPURGE_PURGEINTERVAL": "24",
+        "ZOO_MAX_CLIENT_CNXNS": "0",
+        "ZK_SERVER_HEAP": str(HEAP_MB),
+        "JMXDISABLE": "true",
+    }
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 30,
+        "securityContext": POD_SECURITY,
+        "affinity": spread_over_nodes(cluster, COMPONENT),
+        "containers": [
+            {
+                "name": "zookeeper",
+                "image": image,
+                "imagePullPolicy": pull_policy,
+                "env": [
+                    from_field("ZOO_MY_ID", "metadata.labels['apps.kubernetes.io/pod-index']"),
+                    *({"name": name, "value": value} for name, value in settings.items()),
+                ],
+                "ports": [
+                    {"name": "client", "containerPort": CLIENT_PORT},
+                    {"name": "peer", "containerPort": PEER_PORT},
+                    {"name": "election", "containerPort": ELECTION_PORT},
+                    {"name": "http", "containerPort": ADMIN_PORT},
+                ],
+                "resources": {
+                    "requests": {"cpu": "100m", "memory": f"{HEAP_MB}Mi"},
+                    "limits": {"memory": f"{2 * HEAP_MB}Mi"},
+                },
+                "startupProbe": probe("/commands/ruok", periodSeconds=1, failureThreshold=120),
+                "readinessProbe": probe("/commands/ruok", periodSeconds=5, failureThreshold=3),
+                "livenessProbe": probe("/commands/ruok", periodSeconds=10, failureThreshold=6),
+                # the image's entrypoint writes /conf, so its root file system stays writable
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+                "volumeMounts": [
+                    {"name": "data", "mountPath": "/data", "subPath": "data"},
+                    {"name": "data", "mountPath": "/datalog", "subPath": "datalog"},
+                ],
+            }
+        ],
+    }
