@@ -49,7 +49,7 @@ class GroupDriver:
         self._coordinator = GroupCoordinator(config, lambda: str(uuid.uuid4()))
         self._writer = OffsetsWriter(topic, self._stored)
         self._timer: asyncio.TimerHandle | None = None
-        self._loads: set[asyncio.Task[None]] = set()
+        self._loads: dict[int, asyncio.Task[None]] = {}
         self._creating: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -72,7 +72,9 @@ class GroupDriver:
 
     async def _create(self) -> None:
         self._lead_all(await self._topic.create())
-        await asyncio.gather(*self._loads)  # so that the first member is not told to wait and ask again
+        await asyncio.gather(
+            *self._loads.values()
+        )  # so that the first member is not told to wait and ask again
 
     def _lead_all(self, count: int) -> None:
         self._coordinator.config = replace(self._coordinator.config, offsets_topic_num_partitions=count)
@@ -81,14 +83,14 @@ class GroupDriver:
 
     def lead(self, partition: int) -> None:
         """This broker leads the partition of __consumer_offsets from now on: load its groups."""
-        if not self._coordinator.begin_load(partition):
+        if partition in self._loads or not self._coordinator.begin_load(partition):
             return
-        task = asyncio.create_task(self._load(partition))
-        self._loads.add(task)
-        task.add_done_callback(self._loads.discard)
+        self._loads[partition] = asyncio.create_task(self._load(partition))
 
     def resign(self, partition: int) -> None:
-        """Another broker leads it."""
+        """Another broker leads it; who waits is answered NOT_COORDINATOR, and what is being loaded is not taken."""
+        if (load := self._loads.pop(partition, None)) is not None:
+            load.cancel()
         self._event(lambda: self._coordinator.unload(partition))
 
     async def _load(self, partition: int) -> None:
@@ -97,7 +99,9 @@ class GroupDriver:
         except Exception as error:
             # Serving without what is stored would hand out wrong offsets: better to stay "loading".
             logger.error("__consumer_offsets-%d: cannot load its groups: %s", partition, error)
+            del self._loads[partition]
             return
+        del self._loads[partition]
         if groups:
             logger.info("__consumer_offsets-%d: %d groups loaded", partition, len(groups))
         self._event(lambda: self._coordinator.loaded(partition, groups))
@@ -106,7 +110,7 @@ class GroupDriver:
         """Answer all who wait, and let appends under way finish."""
         self._closed = True
         self._event(lambda: self._coordinator.answer_all(ErrorCode.NOT_COORDINATOR))
-        for task in self._loads:
+        for task in self._loads.values():
             task.cancel()
         await self._writer.finish()
         if self._timer is not None:

@@ -1,0 +1,293 @@
+"""The driver around the state machine: a clock that fires early, and partitions that change their coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from millstream_broker.groups.driver import GroupDriver
+from millstream_broker.groups.group import GroupState
+from millstream_broker.groups.messages import (
+    Commit,
+    GroupConfig,
+    Join,
+    JoinResult,
+    LeavingMember,
+    OffsetToCommit,
+    Sync,
+)
+from millstream_broker.groups.records import group_tombstone
+from millstream_broker.log.batch import Record, build_batch
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+
+NONE, NOT_COORDINATOR = ErrorCode.NONE, ErrorCode.NOT_COORDINATOR
+LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+class SharedTopic:
+    """`groups.store.OffsetsTopic` of one partition, in memory: the replicated log that every coordinator sees."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.exists = False
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.readable = threading.Event()
+        self.readable.set()
+        self.reading = threading.Event()
+        self.leader: GroupDriver | None = None
+
+    def partition_count(self) -> int | None:
+        return 1 if self.exists else None
+
+    async def create(self) -> int:
+        self.exists = True
+        return 1
+
+    async def append(self, partition: int, batch: bytes) -> None:
+        await self.writable.wait()
+        self.batches.append(batch)
+
+    def read_all(self, partition: int) -> Iterator[bytes]:
+        found = list(self.batches)
+        self.reading.set()
+        assert self.readable.wait(10)
+        yield from found
+
+
+def joining(member_id: str = "", instance: str | None = None) -> Join:
+    return Join(
+        "g", member_id, "c", "/h", 60_000, 10_000, "consumer", (("range", b"m"),), instance_id=instance
+    )
+
+
+def committing(offset: int) -> Commit:
+    return Commit("simple", [OffsetToCommit("t", 0, offset)])
+
+
+@asynccontextmanager
+async def drivers(topic: SharedTopic, count: int = 2) -> AsyncIterator[list[GroupDriver]]:
+    """Coordinators of one cluster; the first leads the partition."""
+    config = GroupConfig(group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=1)
+    found = [GroupDriver(config, topic) for _ in range(count)]
+    await found[0].ensure_topic()
+    try:
+        yield found
+    finally:
+        topic.writable.set()
+        topic.readable.set()
+        for one in found:
+            await one.close()
+
+
+async def loaded(driver: GroupDriver) -> None:
+    deadline = asyncio.get_running_loop().time() + 10
+    while driver.list_groups()[0]:
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.001)
+
+
+async def assembled(driver: GroupDriver) -> tuple[JoinResult, JoinResult]:
+    """A stable group: a dynamic leader and a static member."""
+    leader = await driver.join(joining())
+    follower = asyncio.create_task(driver.join(joining(instance="i")))
+    await asyncio.sleep(0)
+    leader = await driver.join(joining(leader.member_id))
+    static = await follower
+    waiting = asyncio.create_task(driver.sync(Sync("g", static.member_id, 2, {}, "i")))
+    await asyncio.sleep(0)
+    handed_in = {leader.member_id: b"one", static.member_id: b"two"}
+    assert (await driver.sync(Sync("g", leader.member_id, 2, handed_in))).assignment == b"one"
+    assert (await waiting).assignment == b"two"
+    return leader, static
+
+
+async def test_another_coordinator_goes_on_where_the_first_was() -> None:
+    topic = SharedTopic()
+    async with drivers(topic) as (first, second):
+        leader, static = await assembled(first)
+        assert await first.commit(committing(7)) == {("t", 0): NONE}
+        before = first.describe("g")
+        assert second.heartbeat("g", leader.member_id, 2, None) is NOT_COORDINATOR
+
+        first.resign(0)
+        assert first.heartbeat("g", leader.member_id, 2, None) is NOT_COORDINATOR
+        assert (await first.join(joining(leader.member_id))).error is NOT_COORDINATOR
+        assert (await first.sync(Sync("g", leader.member_id, 2, {}))).error is NOT_COORDINATOR
+        assert first.leave("g", [LeavingMember(leader.member_id)])[0] is NOT_COORDINATOR
+        assert await first.commit(committing(8)) == {("t", 0): NOT_COORDINATOR}
+        assert first.fetch_offsets("simple", None).error is NOT_COORDINATOR
+        assert await first.delete_group("simple") is NOT_COORDINATOR
+        assert first.list_groups() == (NONE, [])
+
+        second.lead(0)
+        await loaded(second)
+        assert second.describe("g") == before
+        assert second.heartbeat("g", leader.member_id, 2, None) is NONE
+        assert (await second.sync(Sync("g", static.member_id, 2, {}, "i"))).assignment == b"two"
+        again = await second.join(joining(instance="i"))
+        assert (again.error, again.generation) == (NONE, 2)
+        assert second.heartbeat("g", static.member_id, 2, "i") is ErrorCode.FENCED_INSTANCE_ID
+        committed = second.fetch_offsets("simple", None).offsets["t", 0]
+        assert committed is not None
+        assert committed.offset == 7
+        assert await second.commit(committing(9)) == {("t", 0): NONE}
+
+        # And back, where nothing of the former time may be left.
+        second.resign(0)
+        first.lead(0)
+        await loaded(first)
+        assert first.heartbeat("g", again.member_id, 2, "i") is NONE
+        committed = first.fetch_offsets("simple", None).offsets["t", 0]
+        assert committed is not None
+        assert committed.offset == 9
+
+
+async def test_who_waits_is_sent_to_the_new_coordinator() -> None:
+    topic = SharedTopic()
+    async with drivers(topic, 1) as (driver,):
+        leader, _ = await assembled(driver)
+        rejoining = asyncio.create_task(driver.join(joining(leader.member_id)))
+        topic.writable.clear()
+        committing_one = asyncio.create_task(driver.commit(committing(7)))
+        await asyncio.sleep(0)
+        assert not rejoining.done()
+        driver.resign(0)
+        rejoined = await rejoining
+        assert (rejoined.error, rejoined.member_id) == (NOT_COORDINATOR, leader.member_id)
+        assert await committing_one == {("t", 0): NOT_COORDINATOR}
+        topic.writable.set()
+
+
+async def test_who_waits_for_an_assignment_is_sent_to_the_new_coordinator() -> None:
+    topic = SharedTopic()
+    async with drivers(topic, 1) as (driver,):
+        joined = await driver.join(joining())
+        topic.writable.clear()
+        syncing = asyncio.create_task(driver.sync(Sync("g", joined.member_id, 1, {joined.member_id: b"x"})))
+        await asyncio.sleep(0)
+        driver.resign(0)
+        assert (await syncing).error is NOT_COORDINATOR
+        topic.writable.set()
+
+
+async def test_while_the_groups_are_loaded() -> None:
+    topic = SharedTopic()
+    async with drivers(topic) as (first, second):
+        leader, _ = await assembled(first)
+        first.resign(0)
+        topic.readable.clear()
+        second.lead(0)
+        assert (await second.join(joining(leader.member_id))).error is LOADING
+        assert (
+            await second.sync(Sync("g", leader.member_id, 2, {}))
+        ).error is ErrorCode.REBALANCE_IN_PROGRESS
+        assert second.heartbeat("g", leader.member_id, 2, None) is NONE
+        assert second.leave("g", [LeavingMember(leader.member_id)])[0] is LOADING
+        assert await second.commit(committing(8)) == {("t", 0): LOADING}
+        assert second.fetch_offsets("simple", None).error is LOADING
+        assert second.describe("g").error is LOADING
+        assert await second.delete_group("g") is LOADING
+        assert second.list_groups()[0] is LOADING
+        topic.readable.set()
+        await loaded(second)
+        assert second.describe("g").state is GroupState.STABLE
+
+
+async def test_what_was_being_loaded_when_another_took_over_is_not_taken() -> None:
+    topic = SharedTopic()
+    async with drivers(topic) as (first, second):
+        assert await first.commit(committing(1)) == {("t", 0): NONE}
+        topic.reading.clear()
+        topic.readable.clear()
+        second.lead(0)
+        assert await asyncio.to_thread(topic.reading.wait, 10), "it has read what is there now"
+        second.resign(0)
+        assert await first.commit(committing(2)) == {("t", 0): NONE}
+        topic.readable.set()
+        await asyncio.sleep(0.05)  # long enough for the load that was given up to come back
+        assert second.heartbeat("simple", "m", 1, None) is NOT_COORDINATOR
+        first.resign(0)
+        second.lead(0)
+        await loaded(second)
+        committed = second.fetch_offsets("simple", None).offsets["t", 0]
+        assert committed is not None
+        assert committed.offset == 2
+
+
+async def test_partition_that_cannot_be_read_stays_loading_until_it_is_led_anew() -> None:
+    topic = SharedTopic()
+    async with drivers(topic) as (first, second):
+        assert await first.commit(committing(1)) == {("t", 0): NONE}
+        whole = list(topic.batches)
+        topic.batches.append(build_batch([Record(group_tombstone("g")[0], b"\0\x63", 0)]))
+        second.lead(0)
+        await asyncio.sleep(0.05)
+        assert second.fetch_offsets("simple", None).error is LOADING
+        topic.batches[:] = whole
+        second.lead(0)
+        await loaded(second)
+        assert second.fetch_offsets("simple", None).error is NONE
+
+
+async def test_closed_driver_takes_no_calls() -> None:
+    async with drivers(SharedTopic(), 1) as (driver,):
+        await driver.close()
+        with pytest.raises(ApiError):
+            await driver.join(joining())
+
+
+# A timer that fires a moment early
+
+EARLY_S = 0.0015
+
+
+class EarlySelector(selectors.DefaultSelector):
+    """Waits for no time but says that it passed, a moment less than was asked for."""
+
+    now = 1_000.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is not None and timeout > 0 and not (ready := super().select(0)):
+            self.now += max(timeout - EARLY_S, 0.0001)
+            return ready
+        return super().select(timeout)
+
+
+class EarlyLoop(asyncio.SelectorEventLoop):
+    """Calls timers up to two milliseconds before their time, as a loop does that counts in whole ones (uvloop)."""
+
+    def __init__(self) -> None:
+        self.clock = EarlySelector()
+        super().__init__(self.clock)
+        self._clock_resolution = 0.002
+
+    def time(self) -> float:
+        return self.clock.now
+
+
+def test_timer_that_fires_early_does_not_leave_a_group_rebalancing() -> None:
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        async with drivers(SharedTopic(), 1) as (driver,):
+            leader, static = await assembled(driver)
+            for generation in range(3, 13):
+                # The static member does not join again: only the timer ends the rebalance, ten seconds from now.
+                begun = loop.time()
+                async with asyncio.timeout(20):
+                    joined = await driver.join(joining(leader.member_id))
+                assert (joined.error, joined.generation) == (NONE, generation)
+                assert 9.99 < loop.time() - begun < 10.01
+                sync = Sync("g", leader.member_id, generation, {})
+                assert (await driver.sync(sync)).error is NONE
+            assert driver.describe("g").state is GroupState.STABLE
+            assert len(driver.describe("g").members) == 2, static
+
+    with asyncio.Runner(loop_factory=EarlyLoop) as runner:
+        runner.run(play())
