@@ -1,0 +1,144 @@
+"""Where replicas should go: off brokers that leave, onto brokers that came, more or fewer of them. Pure.
+
+All three keep as many replicas as possible where they are, because each one that moves is a copy of its log, and keep
+the order of a partition's replicas, whose first is its preferred leader. Brokers are filled evenly; of two that hold as
+many replicas the one with fewer preferred leaders is taken, then the one in a rack that the partition is not in yet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from .rolling import PartitionReplicas
+
+TopicPartition = tuple[str, int]
+Moves = dict[TopicPartition, tuple[int, ...]]
+"""The new replicas of the partitions that have to move."""
+
+
+class CannotPlace(Exception):
+    """There are too few brokers; the text says for what."""
+
+
+class _Load:
+    """How many replicas, and how many first ones, each broker has, as moves are decided."""
+
+    def __init__(
+        self,
+        partitions: Iterable[PartitionReplicas],
+        brokers: Collection[int],
+        racks: Mapping[int, str] | None = None,
+    ) -> None:
+        self.replicas: Counter[int] = Counter(dict.fromkeys(brokers, 0))
+        self.leaders: Counter[int] = Counter(dict.fromkeys(brokers, 0))
+        self.brokers = sorted(brokers)
+        self.racks = racks or {}
+        for one in partitions:
+            self.add(one.replicas)
+
+    def add(self, replicas: Sequence[int]) -> None:
+        self.replicas.update(replicas)
+        self.leaders.update(replicas[:1])
+
+    def remove(self, replicas: Sequence[int]) -> None:
+        self.replicas.subtract(replicas)
+        self.leaders.subtract(replicas[:1])
+
+    def best(self, others: Collection[int]) -> int:
+        """The broker to put a replica on, whose other replicas are on `others`."""
+        there = {self.racks.get(other) for other in others}
+        free = [broker for broker in self.brokers if broker not in others]
+        return min(
+            free,
+            key=lambda broker: (
+                self.racks.get(broker) in there and broker in self.racks,
+                self.replicas[broker],
+                self.leaders[broker],
+                broker,
+            ),
+        )
+
+
+def drain(
+    partitions: Sequence[PartitionReplicas],
+    leaving: Collection[int],
+    staying: Collection[int],
+    racks: Mapping[int, str] | None = None,
+) -> Moves:
+    """Each replica on a broker that leaves goes to one that stays. Raises CannotPlace."""
+    load = _Load(partitions, staying, racks)
+    moves: Moves = {}
+    for one in partitions:
+        if not set(one.replicas) & set(leaving):
+            continue
+        if len(one.replicas) > len(staying):
+            raise CannotPlace(
+                f"{one} has {len(one.replicas)} replicas, and {len(staying)} brokers would stay: lower its Topic's "
+                "replicationFactor first"
+            )
+        load.remove(one.replicas)
+        wanted = list(one.replicas)
+        for at, broker in enumerate(wanted):
+            if broker in leaving:
+                wanted[at] = load.best([member for member in wanted if member not in leaving])
+        load.add(wanted)
+        moves[one.topic, one.partition] = tuple(wanted)
+    return moves
+
+
+def with_factor(
+    partitions: Sequence[PartitionReplicas],
+    factor: int,
+    brokers: Collection[int],
+    everything: Iterable[PartitionReplicas] = (),
+    racks: Mapping[int, str] | None = None,
+) -> Moves:
+    """Give these partitions `factor` replicas. `everything` tells how full the brokers are. Raises CannotPlace."""
+    if factor > len(brokers):
+        raise CannotPlace(f"{factor} replicas need as many brokers: there are {len(brokers)}")
+    load = _Load(everything, brokers, racks)
+    moves: Moves = {}
+    for one in partitions:
+        # Those in sync go last: a copy that has everything is worth keeping.
+        wanted = list(one.replicas)
+        while len(wanted) > factor:
+            surplus = min(wanted[1:], key=lambda broker: (broker in one.isr, -load.replicas[broker]))
+            wanted.remove(surplus)
+        while len(wanted) < factor:
+            wanted.append(load.best(wanted))
+        if tuple(wanted) != one.replicas:
+            load.remove(one.replicas)
+            load.add(wanted)
+            moves[one.topic, one.partition] = tuple(wanted)
+    return moves
+
+
+def rebalance(
+    partitions: Sequence[PartitionReplicas], brokers: Collection[int], racks: Mapping[int, str] | None = None
+) -> Moves:
+    """Move replicas from the fullest brokers to the emptiest until none has two more than another."""
+    load = _Load(partitions, brokers, racks)
+    now = {(one.topic, one.partition): one.replicas for one in partitions}
+    moves: Moves = {}
+    while True:
+        fullest = max(load.brokers, key=lambda broker: (load.replicas[broker], broker))
+        emptiest = min(load.brokers, key=lambda broker: (load.replicas[broker], broker))
+        surplus = load.replicas[fullest] - load.replicas[emptiest]
+        if surplus < 2:
+            return moves
+        candidates = [
+            key for key, replicas in now.items() if fullest in replicas and emptiest not in replicas
+        ]
+        if not candidates:
+            return moves
+        # A partition that moves anyway first; then one whose preferred leader helps to even out leaders.
+        spare_leaders = load.leaders[fullest] > load.leaders[emptiest]
+        key = min(
+            candidates, key=lambda key: (key not in moves, (now[key][0] == fullest) != spare_leaders, key)
+        )
+        before = now[key]
+        after = tuple(emptiest if broker == fullest else broker for broker in before)
+        load.remove(before)
+        load.add(after)
+        now[key] = moves[key] = after

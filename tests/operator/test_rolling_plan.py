@@ -1,0 +1,86 @@
+"""Which broker restarts next: never one that a partition needs, the controller last, and what blocks is named."""
+
+from __future__ import annotations
+
+from millstream_operator.reconcile.rolling import (
+    BrokerPod,
+    PartitionReplicas,
+    plan_roll,
+    restart_reasons,
+    unreachable_minimums,
+)
+
+
+def pods(*stale: int, count: int = 3, down: tuple[int, ...] = ()) -> list[BrokerPod]:
+    return [
+        BrokerPod(
+            broker,
+            f"east-brokers-{broker}",
+            broker not in down,
+            ("ConfigurationChanged",) if broker in stale else (),
+        )
+        for broker in range(count)
+    ]
+
+
+def held(isr: tuple[int, ...] = (0, 1, 2), min_isr: int = 2) -> list[PartitionReplicas]:
+    return [PartitionReplicas("orders", 4, (0, 1, 2), isr, min_isr)]
+
+
+def test_nothing_to_do() -> None:
+    roll = plan_roll(pods(), 3, held(), controller=0)
+    assert (roll.restart, roll.blocked, roll.remaining) == (None, "", 0)
+
+
+def test_one_at_a_time_and_the_controller_last() -> None:
+    order, stale = [], {0, 1, 2}
+    while stale:
+        restart = plan_roll(pods(*stale), 3, held(), controller=0).restart
+        assert restart is not None
+        order.append(restart.broker)
+        stale.remove(restart.broker)
+    assert order == [1, 2, 0]
+
+
+def test_a_partition_without_a_replica_to_spare_blocks_and_is_named() -> None:
+    roll = plan_roll(pods(0, 1, 2), 3, held(isr=(0, 1)), controller=None)
+    assert roll.restart is not None
+    assert roll.restart.broker == 2  # it is not in the ISR: nothing is lost by its restart
+    roll = plan_roll(pods(0, 1), 3, held(isr=(0, 1)), controller=None)
+    assert roll.restart is None
+    assert roll.blocked == (
+        "east-brokers-0 waits: orders-4 has 2 of 3 replicas in sync and must keep 2 without it"
+    )
+
+
+def test_a_minimum_that_leaves_none_to_spare_is_clamped() -> None:
+    assert plan_roll(pods(0), 3, held(min_isr=3), controller=None).restart is not None
+    assert unreachable_minimums(held(min_isr=3)) == ["orders"]
+    assert unreachable_minimums(held(min_isr=2)) == []
+    alone = [PartitionReplicas("single", 0, (0,), (0,), 1)]
+    assert plan_roll(pods(0), 3, alone, controller=None).restart is not None
+
+
+def test_a_broker_that_is_down_holds_the_others_up() -> None:
+    roll = plan_roll(pods(0, down=(2,)), 3, held(), controller=None)
+    assert (roll.restart, roll.blocked) == (None, "waiting for brokers to be ready: east-brokers-2")
+    roll = plan_roll(pods(0, count=2), 3, held(), controller=None)
+    assert roll.blocked == "waiting for brokers to be ready: 2 of 3 pods are there"
+
+
+def test_a_broker_that_is_down_in_an_old_revision_is_mended_first() -> None:
+    roll = plan_roll(pods(0, 2, down=(2,)), 3, None, controller=None)
+    assert roll.restart is not None
+    assert roll.restart.broker == 2
+
+
+def test_brokers_that_do_not_answer_are_not_restarted() -> None:
+    roll = plan_roll(pods(0), 3, None, controller=None)
+    assert (roll.restart, roll.blocked, roll.remaining) == (None, "the brokers do not answer", 1)
+
+
+def test_reasons_are_named() -> None:
+    old, new = {"millstream.dev/config-hash": "1"}, {"millstream.dev/config-hash": "2"}
+    assert restart_reasons(revision=True, annotations=old, wanted=new) == ("ConfigurationChanged",)
+    assert restart_reasons(revision=True, annotations=new, wanted=new) == ("PodTemplateChanged",)
+    assert restart_reasons(annotations=new, wanted=new) == ()
