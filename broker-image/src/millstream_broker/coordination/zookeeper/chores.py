@@ -1,0 +1,55 @@
+"""What has to be looked at again: level-triggered work on ZooKeeper, one thing at a time.
+
+A watch or a reconnection says that something `need`s a look; however often it is said, one look follows that begins
+after the last time. A look that fails because ZooKeeper is away is repeated when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from kazoo.exceptions import KazooException
+
+from .. import CoordinationError
+from .session import Session, Unavailable
+
+PAUSE_S = 1.0
+"""After a failure that waiting may mend."""
+
+log = logging.getLogger(__name__)
+
+
+class Chores:
+    """`looks` in their order of precedence, by name."""
+
+    def __init__(self, session: Session, looks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
+        self._session = session
+        self._looks = looks
+        self._needed: set[str] = set()
+        self._wake = asyncio.Event()
+
+    def need(self, *names: str) -> None:
+        self._needed.update(names)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled, or until a look raises what is not ZooKeeper's."""
+        while True:
+            await self._wake.wait()
+            await self._session.connected()
+            name = next(name for name in self._looks if name in self._needed)
+            self._needed.discard(name)
+            if not self._needed:
+                self._wake.clear()
+            try:
+                await self._looks[name]()
+                continue
+            except Unavailable:
+                pause = 0.05
+            except (CoordinationError, KazooException) as error:
+                log.error("ZooKeeper, %s: %s", name, error)
+                pause = PAUSE_S
+            self.need(name)
+            await asyncio.sleep(pause)

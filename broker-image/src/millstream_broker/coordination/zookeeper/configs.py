@@ -1,0 +1,142 @@
+"""Configuration of topics and brokers in ZooKeeper, and what is told of its changes.
+
+Who changes an entity writes its node and leaves a note under /config/changes, in one multi; everybody watches the
+notes and reads the entities they name. Notes older than a quarter of an hour are removed by whoever comes by.
+
+What cannot be used (an unknown key, a value of the wrong type) is left out, with a line in the log: a broker must not
+stop because of what somebody else wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from ...config import BrokerConfig, ConfigError, Source, TopicConfig
+from . import tree
+from .session import Create, MultiError, Operation, Session, Set
+
+NOTES_EXPIRE_MS = 15 * 60 * 1000
+Config = Mapping[str, str]
+
+log = logging.getLogger(__name__)
+
+
+class Configs:
+    """`changed` is called with the entities (`topics/T`, `brokers/1`, `brokers/<default>`) that may have changed."""
+
+    def __init__(self, session: Session, changed: Callable[[set[str]], None]) -> None:
+        self._session = session
+        self._changed = changed
+        self._seen = -1
+        self._noted: Callable[[str], None] = lambda path: None
+        self.topics: dict[str, Config] = {}
+        self.brokers: dict[int | None, Config] = {}
+
+    async def load(self, noted: Callable[[str], None]) -> None:
+        """Read everything; `noted` is the watch for notes. Raises Unavailable."""
+        self._noted = noted
+        notes = await self._session.children(tree.CONFIG_CHANGES, noted) or []
+        entities = [
+            f"{kind}/{name}"
+            for kind in ("topics", "brokers")
+            for name in await self._session.children(f"{tree.CONFIG}/{kind}") or []
+        ]
+        before = {*map(tree.topic_entity, self.topics), *map(tree.broker_entity, self.brokers)}
+        await self._read({*entities, *before})
+        self._seen = max(map(_number, notes), default=-1)
+
+    async def read_notes(self) -> None:
+        """Read what notes name that were not seen yet, and watch for more. Raises Unavailable."""
+        notes = await self._session.children(tree.CONFIG_CHANGES, self._noted) or []
+        new = sorted((note for note in notes if _number(note) > self._seen), key=_number)
+        entities = set()
+        paths = [f"{tree.CONFIG_CHANGES}/{note}" for note in new]
+        for path, node in zip(paths, await self._session.get_all(paths), strict=True):
+            if node is None:
+                continue
+            try:
+                entities.add(tree.config_change_from(path, node.data))
+            except tree.TreeError as error:
+                log.error("%s", error)
+        await self._read(entities)
+        self._seen = max(map(_number, new), default=self._seen)
+        await self._remove_old(notes)
+
+    async def ensure(self, topics: Iterable[str]) -> None:
+        """Read the configuration of topics that none is known of. Raises Unavailable."""
+        await self._read({tree.topic_entity(name) for name in topics if name not in self.topics}, tell=False)
+
+    def forget(self, topic: str) -> None:
+        self.topics.pop(topic, None)
+
+    async def write(self, entity: str, config: Config) -> None:
+        """Replace an entity's configuration, and tell everybody. Raises Unavailable, after which it may be written."""
+        path, data = tree.config_path(entity), tree.config_json(config)
+        note = Create(tree.CONFIG_CHANGE, tree.config_change_json(entity), sequence=True)
+        while True:
+            there = await self._session.get(path)
+            change: Operation = Create(path, data) if there is None else Set(path, data, there.version)
+            try:
+                await self._session.multi([change, note])
+                break
+            except MultiError as error:
+                if not isinstance(error.error, NodeExistsError | NoNodeError | BadVersionError):
+                    raise error.error from None
+        self._take(entity, dict(config))
+        self._changed({entity})
+
+    async def _read(self, entities: set[str], *, tell: bool = True) -> None:
+        known = sorted(entity for entity in entities if entity.startswith(("topics/", "brokers/")))
+        nodes = await self._session.get_all(map(tree.config_path, known))
+        for entity, node in zip(known, nodes, strict=True):
+            try:
+                config = {} if node is None else tree.config_from(entity, node.data)
+            except tree.TreeError as error:
+                log.error("%s", error)
+                continue
+            self._take(entity, _usable(entity, config))
+        if known and tell:
+            self._changed(set(known))
+
+    def _take(self, entity: str, config: Config) -> None:
+        kind, _, name = entity.partition("/")
+        if kind == "topics":
+            self.topics[name] = config
+        elif name == tree.DEFAULT_ENTITY:
+            self.brokers[None] = config
+        elif name.isdecimal():
+            self.brokers[int(name)] = config
+
+    async def _remove_old(self, notes: list[str]) -> None:
+        old = sorted(notes, key=_number)[:64]
+        paths = [f"{tree.CONFIG_CHANGES}/{note}" for note in old if _number(note) <= self._seen]
+        now_ms = time.time() * 1000
+        for path, node in zip(paths, await self._session.get_all(paths), strict=True):
+            if node is not None and now_ms - node.created_ms > NOTES_EXPIRE_MS:
+                with contextlib.suppress(NoNodeError):
+                    await self._session.delete(path)
+
+
+def _usable(entity: str, config: Config) -> Config:
+    usable = {}
+    for name, value in config.items():
+        try:
+            if entity.startswith("topics/"):
+                TopicConfig(BrokerConfig(), {name: value})
+            else:
+                BrokerConfig().set_dynamic(Source.DYNAMIC_BROKER, {name: value})
+        except ConfigError as error:
+            log.error("ZooKeeper's %s is used without this: %s", tree.config_path(entity), error)
+        else:
+            usable[name] = value
+    return usable
+
+
+def _number(note: str) -> int:
+    digits = note.rpartition("_")[2]
+    return int(digits) if digits.isdecimal() else -1

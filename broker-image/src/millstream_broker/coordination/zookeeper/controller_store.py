@@ -1,0 +1,450 @@
+"""The tree as the controller reads and writes it: `ControllerStore` in ZooKeeper.
+
+Every write is a multi that begins with a check of /controller_epoch's version, which each new controller raises: so a
+write of one who was deposed does nothing. Where ZooKeeper is away, calls wait; they raise `Fenced` as soon as this is
+the controller no more. After an answer was lost, what is stored is read, and decides what is still to be written.
+
+What is watched: the brokers, the topics and each topic's assignment, the requests for deletions, and the leaders' notes
+of changed ISRs. After a reconnection all of it is looked at again, for watches are lost with the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from ...controller.store import (
+    BrokersChanged,
+    ConfigsChanged,
+    DeletionsRequested,
+    Fenced,
+    Image,
+    StatesChanged,
+    StoreEvent,
+    TopicPartition,
+    TopicsChanged,
+)
+from .. import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
+from . import tree
+from .chores import Chores
+from .configs import Configs
+from .session import Check, Create, Delete, MultiError, Node, Operation, Session, Set, Unavailable
+
+GROUP = 50
+"""States that are written by one multi."""
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class ZooKeeperControllerStore:
+    """`on_fenced` is called once, when a write finds that there is another controller."""
+
+    def __init__(
+        self,
+        session: Session,
+        configs: Configs,
+        epoch: int,
+        epoch_version: int,
+        on_fenced: Callable[[], None],
+    ) -> None:
+        self.epoch = epoch
+        self._session = session
+        self._configs = configs
+        self._check = Check(tree.CONTROLLER_EPOCH, epoch_version)
+        self._on_fenced = on_fenced
+        self._report: Callable[[StoreEvent], None] = lambda event: None
+        self._brokers: dict[int, BrokerRecord] = {}
+        self._topics: dict[str, TopicRecord] = {}
+        self._versions: dict[str, int] = {}
+        self._deletions: frozenset[str] = frozenset()
+        self._written: set[str] = set()
+        """Topics whose node a watch says was written."""
+        self._is_over = False
+        self._chores = Chores(
+            session,
+            {
+                "brokers": self._look_at_brokers,
+                "deletions": self._look_at_deletions,
+                "topics": self._look_at_topics,
+                "changed ISRs": self._look_at_isr_changes,
+            },
+        )
+        self._working: asyncio.Task[None] | None = None
+
+    def end(self) -> None:
+        """This is the controller no more."""
+        self._is_over = True
+        self._report = lambda event: None
+        if self._working is not None:
+            self._working.cancel()
+
+    def reconnected(self) -> None:
+        if self._working is not None:
+            self._written |= self._topics.keys()
+            self._need_all()
+
+    def _need_all(self) -> None:
+        self._chores.need("brokers", "deletions", "topics", "changed ISRs")
+
+    def configs_changed(self, entities: Collection[str]) -> None:
+        topics = {
+            name: self._configs.topics[name]
+            for name in (entity.removeprefix("topics/") for entity in entities)
+            if name in self._configs.topics and name in self._topics
+        }
+        if topics or any(entity.startswith("brokers/") for entity in entities):
+            self._report(ConfigsChanged(topics, dict(self._configs.brokers)))
+
+    # Reading
+
+    async def load(self, report: Callable[[StoreEvent], None]) -> Image:
+        image = await self._persist(self._load)
+        self._report = report
+        self._working = asyncio.create_task(self._work())
+        return image
+
+    async def _work(self) -> None:
+        try:
+            await self._chores.run()
+        except Fenced:
+            log.debug("the controller of epoch %d has been fenced", self.epoch)
+
+    async def _load(self) -> Image:
+        self._brokers = await self._read_brokers()
+        names = await self._session.children(tree.TOPICS, self._watch_topics) or []
+        self._deletions = await self._read_deletions()
+        await self._take_isr_notes()
+        self._topics = await self._read_topics(names)
+        return Image(self._brokers, dict(self._topics), self._deletions)
+
+    async def _read_brokers(self) -> dict[int, BrokerRecord]:
+        names = await self._session.children(tree.BROKERS, lambda path: self._chores.need("brokers")) or []
+        ids = sorted(int(name) for name in names if name.isdecimal())
+        nodes = await self._session.get_all(map(tree.broker_path, ids))
+        found = {}
+        for broker_id, node in zip(ids, nodes, strict=True):
+            if node is None:
+                continue
+            try:
+                found[broker_id] = tree.broker_from(broker_id, node.data, node.created)
+            except tree.TreeError as error:
+                log.error("%s", error)
+        return found
+
+    async def _read_deletions(self) -> frozenset[str]:
+        watch = lambda path: self._chores.need("deletions")  # noqa: E731
+        return frozenset(await self._session.children(tree.DELETE_TOPICS, watch) or ())
+
+    async def _read_topics(self, names: Sequence[str]) -> dict[str, TopicRecord]:
+        """With their states and configurations; those that went meanwhile are left out."""
+        nodes = await self._session.get_all(map(tree.topic_path, names), self._watch_topic)
+        found: dict[str, TopicRecord] = {}
+        for name, node in zip(names, nodes, strict=True):
+            if node is None:
+                continue
+            try:
+                found[name] = tree.topic_from(name, node.data)
+            except tree.TreeError as error:
+                log.error("%s", error)
+                continue
+            self._versions[name] = node.version
+        await self._configs.ensure(found)
+        keys = [(name, index) for name, topic in found.items() for index in range(len(topic.partitions))]
+        states = await self._read_states(keys, found)
+        return {
+            name: replace(
+                topic,
+                partitions=tuple(states[name, index] for index in range(len(topic.partitions))),
+                config=self._configs.topics.get(name, {}),
+            )
+            for name, topic in found.items()
+        }
+
+    async def _read_states(
+        self, keys: Sequence[TopicPartition], topics: Mapping[str, TopicRecord]
+    ) -> dict[TopicPartition, PartitionRecord]:
+        nodes = await self._session.get_all(tree.state_path(*key) for key in keys)
+        return {
+            key: _with_state(key, topics[key[0]].partitions[key[1]], node)
+            for key, node in zip(keys, nodes, strict=True)
+        }
+
+    def _watch_topics(self, path: str) -> None:
+        self._chores.need("topics")
+
+    def _watch_topic(self, path: str) -> None:
+        self._written.add(path.rpartition("/")[2])
+        self._chores.need("topics")
+
+    async def _look_at_brokers(self) -> None:
+        brokers = await self._read_brokers()
+        if brokers != self._brokers:
+            self._brokers = brokers
+            self._report(BrokersChanged(brokers))
+
+    async def _look_at_deletions(self) -> None:
+        deletions = await self._read_deletions()
+        if deletions != self._deletions:
+            self._deletions = deletions
+            self._report(DeletionsRequested(deletions))
+
+    async def _look_at_topics(self) -> None:
+        names = await self._session.children(tree.TOPICS, self._watch_topics) or []
+        written, self._written = self._written, set()
+        gone = self._topics.keys() - set(names)
+        for name in gone:
+            del self._topics[name]
+            self._versions.pop(name, None)
+        known = dict(self._versions)
+        looked_at = [name for name in names if name in written or name not in self._topics]
+        try:
+            read = await self._read_topics(looked_at)
+        except Unavailable:
+            self._versions = known
+            self._written |= written
+            raise
+        changed = {
+            name: topic
+            for name, topic in read.items()
+            if name not in self._topics
+            or known.get(name) != self._versions[name]
+            or self._topics[name].topic_id != topic.topic_id
+        }
+        self._topics |= changed
+        if changed or gone:
+            self._report(TopicsChanged(changed, frozenset(self._topics)))
+
+    async def _look_at_isr_changes(self) -> None:
+        named = await self._take_isr_notes()
+        keys = [
+            (topic, index)
+            for topic, index in named
+            if topic in self._topics and 0 <= index < len(self._topics[topic].partitions)
+        ]
+        if keys:
+            try:
+                states = await self._read_states(keys, self._topics)
+            except Unavailable:
+                self._written |= {topic for topic, _ in keys}
+                for topic, _ in keys:
+                    self._versions.pop(topic, None)  # so that it counts as changed
+                self._chores.need("topics")
+                raise
+            self._report(StatesChanged(states))
+
+    async def _take_isr_notes(self) -> list[TopicPartition]:
+        """Read the leaders' notes and remove them; before the states are read, so that no change is missed."""
+        watch = lambda path: self._chores.need("changed ISRs")  # noqa: E731
+        names = sorted(await self._session.children(tree.ISR_CHANGES, watch) or ())
+        paths = [f"{tree.ISR_CHANGES}/{name}" for name in names]
+        named: dict[TopicPartition, None] = {}
+        for path, node in zip(paths, await self._session.get_all(paths), strict=True):
+            try:
+                named |= dict.fromkeys(tree.isr_change_from(path, node.data) if node else ())
+            except tree.TreeError as error:
+                log.error("%s", error)
+        await self._delete_each(paths)
+        return list(named)
+
+    # Writing
+
+    async def write_states(
+        self, states: Mapping[TopicPartition, PartitionRecord]
+    ) -> Mapping[TopicPartition, PartitionRecord]:
+        stored: dict[TopicPartition, PartitionRecord] = {}
+        pending = dict(states)
+        alone: set[TopicPartition] = set()
+        """Those whose group failed, and which have to be written one by one."""
+
+        async def write() -> None:
+            new = {key: record for key, record in pending.items() if record.version == tree.NO_STATE}
+            if new:
+                await self._create_parents({topic for topic, _ in new})
+            groups = [*_groups(pending.keys() - alone), *([key] for key in sorted(pending.keys() & alone))]
+            answers = await self._session.multi_all(
+                [self._check, *(op for key in group for op in _write_state(key, pending[key]))]
+                for group in groups
+            )
+            unclear: list[TopicPartition] = []
+            for group, answer in zip(groups, answers, strict=True):
+                if isinstance(answer, list):
+                    for key in group:
+                        record = pending.pop(key)
+                        stored[key] = replace(record, version=record.version + 1)
+                    continue
+                self._raise_if_fenced(answer)
+                if isinstance(answer, Unavailable) or len(group) == 1:
+                    unclear += group
+                else:
+                    alone.update(group)
+            if unclear:
+                await self._resolve(unclear, pending, stored)
+
+        while pending:
+            await self._persist(write)
+        for key, record in stored.items():
+            self._remember(key, record)
+        return {key: stored[key] for key in states}
+
+    async def _resolve(
+        self,
+        unclear: Sequence[TopicPartition],
+        pending: dict[TopicPartition, PartitionRecord],
+        stored: dict[TopicPartition, PartitionRecord],
+    ) -> None:
+        """Read what became of writes; those that did not happen, and still may, stay in `pending`."""
+        for key, node in zip(
+            unclear, await self._session.get_all(tree.state_path(*key) for key in unclear), strict=True
+        ):
+            record = pending[key]
+            if node is None and record.version == tree.NO_STATE:
+                if await self._session.get(tree.topic_path(key[0])) is None:
+                    stored[key] = _with_state(key, pending.pop(key), None)
+                elif await self._session.get(tree.partition_path(*key)) is not None:
+                    await self._delete_each([tree.partition_path(*key)])
+            elif node is None or node.version != record.version:
+                stored[key] = _with_state(key, pending.pop(key), node)
+
+    def _remember(self, key: TopicPartition, record: PartitionRecord) -> None:
+        topic = self._topics.get(key[0])
+        if topic is not None and key[1] < len(topic.partitions):
+            partitions = (*topic.partitions[: key[1]], record, *topic.partitions[key[1] + 1 :])
+            self._topics[key[0]] = replace(topic, partitions=partitions)
+
+    async def _create_parents(self, topics: Collection[str]) -> None:
+        paths = [tree.partitions_path(name) for name in sorted(topics)]
+        missing = [
+            path for path, node in zip(paths, await self._session.get_all(paths), strict=True) if node is None
+        ]
+        await self._each([Create(path) for path in missing])
+
+    async def write_assignment(self, topic: TopicRecord) -> None:
+        async def write() -> None:
+            path = tree.topic_path(topic.name)
+            node = await self._session.get(path, self._watch_topic)
+            if node is None:
+                return
+            stored = tree.topic_from(topic.name, node.data)
+            if stored.topic_id != topic.topic_id:
+                return
+            # Partitions that somebody added meanwhile stay as they were added.
+            added = stored.partitions[len(topic.partitions) :]
+            data = tree.topic_json(replace(stored, partitions=topic.partitions + added))
+            if data != node.data:
+                await self._fenced_multi([Set(path, data, node.version)])
+            known = self._topics.get(topic.name)
+            if known is not None and self._versions.get(topic.name) == node.version:
+                self._versions[topic.name] += data != node.data
+                self._topics[topic.name] = replace(known, partitions=topic.partitions + added)
+
+        await self._persist(write)
+
+    async def accept_broker(self, broker: BrokerRecord) -> None:
+        path = tree.broker_path(broker.broker_id)
+
+        async def write() -> None:
+            node = await self._session.get(path)
+            if node is None or node.created != broker.epoch:
+                return
+            accepted = replace(tree.broker_from(broker.broker_id, node.data, node.created), unclean=False)
+            await self._fenced_multi([Set(path, tree.broker_json(accepted), node.version)])
+            if broker.broker_id in self._brokers:
+                self._brokers[broker.broker_id] = accepted
+
+        await self._persist(write)
+
+    async def remove_topic(self, name: str) -> None:
+        async def remove() -> None:
+            indexes = await self._session.children(tree.partitions_path(name))
+            parts = [f"{tree.partitions_path(name)}/{index}" for index in indexes or ()]
+            below = await self._session.children_of_all(parts)
+            doomed = [
+                f"{part}/{child}" for part, found in zip(parts, below, strict=True) for child in found or ()
+            ]
+            await self._delete_each(doomed)
+            await self._delete_each(parts)
+            last = [
+                tree.partitions_path(name),
+                tree.topic_path(name),
+                tree.config_path(tree.topic_entity(name)),
+                tree.delete_topic_path(name),
+            ]
+            there = zip(last, await self._session.get_all(last), strict=True)
+            await self._fenced_multi([Delete(path) for path, node in there if node is not None])
+
+        await self._persist(remove)
+        self._configs.forget(name)
+
+    async def refuse_deletion(self, names: Collection[str]) -> None:
+        await self._persist(lambda: self._delete_each([tree.delete_topic_path(name) for name in names]))
+
+    async def _delete_each(self, paths: Iterable[str]) -> None:
+        await self._each([Delete(path) for path in paths])
+
+    async def _each(self, operations: Sequence[Operation]) -> None:
+        """Each by itself, but all at once; what is done already is well. Raises Fenced, Unavailable."""
+        for answer in await self._session.multi_all([self._check, one] for one in operations):
+            self._raise_if_fenced(answer)
+            if isinstance(answer, Unavailable):
+                raise answer
+            if isinstance(answer, MultiError) and not isinstance(answer.error, NoNodeError | NodeExistsError):
+                raise Unavailable(f"a node changes: {answer}")
+
+    async def _fenced_multi(self, operations: Sequence[Operation]) -> None:
+        """Raises Unavailable, too, where something is not as it was when it was read."""
+        try:
+            await self._session.multi([self._check, *operations])
+        except MultiError as error:
+            self._raise_if_fenced(error)
+            raise Unavailable(f"a node changes: {error}") from None
+
+    def _raise_if_fenced(self, answer: Any) -> None:
+        if (
+            isinstance(answer, MultiError)
+            and answer.index == 0
+            and isinstance(answer.error, BadVersionError | NoNodeError)
+        ):
+            if not self._is_over:
+                self._on_fenced()
+            raise Fenced(f"epoch {self.epoch} is over")
+
+    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """`attempt`, again and again while ZooKeeper is away; so it begins by reading. Raises Fenced."""
+        while True:
+            await self._session.connected()
+            if self._is_over:
+                raise Fenced(f"epoch {self.epoch} is over")
+            try:
+                return await attempt()
+            except Unavailable as error:
+                log.debug("the controller waits: %s", error)
+            await asyncio.sleep(0.02)
+
+
+def _groups(keys: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
+    ordered = sorted(keys)
+    return [ordered[at : at + GROUP] for at in range(0, len(ordered), GROUP)]
+
+
+def _write_state(key: TopicPartition, record: PartitionRecord) -> list[Operation]:
+    path, data = tree.state_path(*key), tree.state_json(record)
+    if record.version == tree.NO_STATE:
+        return [Create(tree.partition_path(*key)), Create(path, data)]
+    return [Set(path, data, record.version)]
+
+
+def _with_state(key: TopicPartition, partition: PartitionRecord, node: Node | None) -> PartitionRecord:
+    absent = replace(partition, leader=NO_LEADER, leader_epoch=-1, isr=(), version=tree.NO_STATE, elr=())
+    if node is None:
+        return absent
+    try:
+        return tree.with_state(tree.state_path(*key), partition, node.data, node.version)
+    except tree.TreeError as error:
+        log.error("%s", error)
+        return replace(absent, version=node.version)

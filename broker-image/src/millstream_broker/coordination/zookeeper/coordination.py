@@ -1,0 +1,572 @@
+"""`Coordination` of one broker of a cluster in ZooKeeper.
+
+The broker registers as /brokers/ids/N, and what it knows of topics comes from the controller (`update`). What an
+administrator asks for is written straight into the tree, and a call returns when the controller has told this broker
+of it. A broker campaigns for /controller as long as it is registered; whoever wins it gets a `ControllerStore`.
+
+- Away from ZooKeeper the last state is kept: what was told stays true until a controller tells otherwise.
+- When the session is over, what was ephemeral is gone: whoever was the controller is so no more, and the broker
+  registers again, with a new epoch, as soon as there is a session.
+- A broker's id belongs to one log directory at a time. A registration with our own directory is that of an earlier
+  incarnation, which is dead, as we hold the directory's lock: it is taken over at once. Any other is waited for as
+  long as a session may live, and then this broker does not start.
+- After an answer was lost (`Unavailable`), what is stored is read before anything is written again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from ...controller.store import ControllerStore
+from ...protocol.errors import ApiError, ErrorCode
+from ...protocol.schema import ZERO_UUID
+from ...protocol.update_metadata import UpdateMetadataRequest
+from .. import (
+    NO_LEADER,
+    BrokerRecord,
+    ClusterState,
+    Conflict,
+    CoordinationError,
+    PartitionRecord,
+    TopicRecord,
+)
+from ..embedded import PRODUCER_ID_BLOCK, new_cluster_id
+from . import Ensemble, tree, view
+from .chores import Chores
+from .configs import Configs
+from .controller_store import ZooKeeperControllerStore
+from .session import Create, Delete, MultiError, Operation, Session, Set, State, Unavailable
+
+REQUEST_S = 15.0
+"""How long a write may take in all, and as long again until the controller has told of it."""
+LEAVE_S = 5.0
+"""How long leaving may take though ZooKeeper is away."""
+SAY_S = 10.0
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class ZooKeeperCoordination:
+    """`connect`, then `join`; all times are in seconds."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        session_timeout: float,
+        known_cluster_id: str | None,
+        *,
+        campaigns: bool = True,
+    ) -> None:
+        self.ensemble = ensemble
+        self.cluster_id = known_cluster_id or ""
+        self.campaigns = campaigns
+        self.changes: Callable[[ClusterState], None] = lambda state: None
+        self.on_elected: Callable[[ControllerStore], None] = lambda store: None
+        self.on_deposed: Callable[[], None] = lambda: None
+        self.told = asyncio.Event()
+        """Set when a controller has told this broker of the cluster for the first time."""
+        self._known_cluster_id = known_cluster_id
+        self._session_timeout = session_timeout
+        self._session = Session(ensemble, session_timeout, self._session_became)
+        self._configs = Configs(self._session, self._configs_changed)
+        self._chores = Chores(
+            self._session,
+            {
+                "registration": self._renew_registration,
+                "the controller": self._look_at_controller,
+                "configuration": self._load_configs,
+                "changes of configuration": self._configs.read_notes,
+                "deleted topics": self._drop_deleted,
+            },
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._state: ClusterState | None = None
+        self._broker: BrokerRecord | None = None
+        self._store: ZooKeeperControllerStore | None = None
+        self._controller_epoch = 0
+        self._updating = asyncio.Lock()
+        self._waiting: dict[asyncio.Future[None], Callable[[ClusterState], bool]] = {}
+        self._isr_notes: set[tuple[str, int]] = set()
+        self._isr_noted = asyncio.Event()
+        self._is_leaving = False
+
+    # Joining and leaving
+
+    async def connect(self) -> None:
+        """Wait for ZooKeeper, however long, and read what is needed to open logs. Raises CoordinationError."""
+        self._session.start()
+        telling = asyncio.create_task(self._tell_waiting())
+        try:
+            await self._persist(self._prepare, deadline=None)
+        finally:
+            telling.cancel()
+
+    async def _tell_waiting(self) -> None:
+        await asyncio.sleep(1.0)
+        while True:
+            if not self._session.is_connected:
+                log.warning("waiting for ZooKeeper at %s, which cannot be reached", self.ensemble)
+            await asyncio.sleep(SAY_S)
+
+    async def _prepare(self) -> None:
+        await self._session.ensure("/")
+        for path in tree.ALWAYS:
+            await self._session.ensure(path)
+        self.cluster_id = await self._agree_on_cluster_id()
+        await self._load_configs()
+
+    async def _agree_on_cluster_id(self) -> str:
+        await self._session.ensure("/cluster")
+        if (node := await self._session.get(tree.CLUSTER_ID)) is None:
+            wanted = self._known_cluster_id or new_cluster_id()
+            try:
+                await self._session.create(tree.CLUSTER_ID, tree.cluster_id_json(wanted))
+                return wanted
+            except NodeExistsError:
+                node = await self._session.get(tree.CLUSTER_ID)
+        if node is None:
+            raise CoordinationError(f"ZooKeeper's {tree.CLUSTER_ID} comes and goes")
+        return tree.cluster_id_from(node.data)
+
+    def stored_topics(self) -> Mapping[str, TopicRecord]:
+        """The topics' configurations; where they are is not known before a controller says it."""
+        return {
+            name: TopicRecord(name, ZERO_UUID, (), config) for name, config in self._configs.topics.items()
+        }
+
+    async def join(self, broker: BrokerRecord) -> ClusterState:
+        """Raises CoordinationError when the id is taken."""
+        self._broker = await self._persist(lambda: self._register_patiently(broker), deadline=None)
+        self._state = ClusterState(
+            self.cluster_id,
+            {broker.broker_id: self._broker},
+            {},
+            NO_LEADER,
+            broker_configs=dict(self._configs.brokers),
+        )
+        for work in (self._chores.run(), self._note_isr_changes()):
+            self._tasks.append(asyncio.create_task(work))
+        self._chores.need("the controller", "changes of configuration")
+        return self._state
+
+    async def leave(self) -> None:
+        """Go, so that nobody has to wait for the session's end; within LEAVE_S though ZooKeeper is away."""
+        self._is_leaving = True
+        self.changes = lambda state: None
+        self._depose()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        await self._session.close(min(LEAVE_S, self._session_timeout))
+
+    # The session
+
+    def _session_became(self, state: State, is_new: bool) -> None:
+        if state is State.CONNECTED:
+            log.info("connected to ZooKeeper at %s%s", self.ensemble, ", in a new session" if is_new else "")
+            if self._broker is not None:
+                if is_new:
+                    self._chores.need("registration", "configuration", "deleted topics")
+                self._chores.need("the controller", "changes of configuration")
+            if self._store is not None:
+                self._store.reconnected()
+        elif state is State.SUSPENDED:
+            log.warning(
+                "the connection to ZooKeeper at %s is lost: going on with what is known", self.ensemble
+            )
+        else:
+            log.warning("the session with ZooKeeper at %s is over", self.ensemble)
+            self._depose()
+
+    async def _persist(self, attempt: Callable[[], Awaitable[T]], deadline: float | None = REQUEST_S) -> T:
+        """`attempt`, again and again while ZooKeeper is away; so it begins by reading. Raises Unavailable."""
+        end = None if deadline is None else time.monotonic() + deadline
+        while True:
+            try:
+                async with asyncio.timeout(None if end is None else end - time.monotonic()):
+                    await self._session.connected()
+                return await attempt()
+            except TimeoutError:
+                raise Unavailable(f"ZooKeeper at {self.ensemble} cannot be reached") from None
+            except Unavailable:
+                if end is not None and time.monotonic() > end:
+                    raise
+                await asyncio.sleep(0.05)
+
+    # Registration
+
+    async def _register_patiently(self, broker: BrokerRecord) -> BrokerRecord:
+        """At start: whoever has the id may be about to lose its session."""
+        end = time.monotonic() + self._session_timeout * 1.5
+        while True:
+            try:
+                return await self._register(broker)
+            except CoordinationError as error:
+                if isinstance(error, Unavailable) or time.monotonic() > end:
+                    raise
+            await asyncio.sleep(0.2)
+
+    async def _register(self, broker: BrokerRecord) -> BrokerRecord:
+        """Under a new epoch, or under that which we have in this session. Raises CoordinationError when it is taken."""
+        path = tree.broker_path(broker.broker_id)
+        watch = lambda path: self._chores.need("registration")  # noqa: E731
+        there = await self._session.get(path, watch)
+        take: list[Operation] = []
+        if there is not None:
+            other = tree.broker_from(broker.broker_id, there.data, there.created)
+            if there.owner == self._session.session_id:
+                # The controller may have written there that it has dealt with our being unclean.
+                return replace(broker, epoch=there.created, unclean=other.unclean)
+            if other.directory is None or other.directory != broker.directory:
+                where = ",".join(map(str, other.listeners))
+                raise CoordinationError(
+                    f"broker.id={broker.broker_id} is taken: the broker at {where} has registered it at"
+                    f" ZooKeeper ({self.ensemble}{path}): stop that one, or give this one another broker.id"
+                )
+            take = [Delete(path, there.version), *await self._controller_of(there.owner)]
+        try:
+            await self._session.multi([*take, Create(path, tree.broker_json(broker), ephemeral=True)])
+        except MultiError as error:
+            if not isinstance(error.error, NodeExistsError | BadVersionError | NoNodeError):
+                raise error.error from None
+            raise Unavailable(f"the registration of broker.id={broker.broker_id} changes") from None
+        registered = await self._session.get(path, watch)
+        if registered is None or registered.owner != self._session.session_id:
+            raise Unavailable(f"the registration of broker.id={broker.broker_id} was lost")
+        log.info("registered broker.id=%d with epoch %d", broker.broker_id, registered.created)
+        return replace(broker, epoch=registered.created)
+
+    async def _controller_of(self, session: int) -> list[Operation]:
+        """What takes /controller from a dead session, where that has it."""
+        node = await self._session.get(tree.CONTROLLER)
+        return [Delete(tree.CONTROLLER, node.version)] if node is not None and node.owner == session else []
+
+    async def _renew_registration(self) -> None:
+        assert self._broker is not None
+        assert self._state is not None
+        self._broker = await self._register(self._broker)
+        brokers = {**self._state.brokers, self._broker.broker_id: self._broker}
+        self._become(replace(self._state, brokers=brokers))
+
+    async def _drop_deleted(self) -> None:
+        """In a new session: topics that were deleted while nobody told us."""
+        there = set(await self._session.children(tree.TOPICS) or ())
+        assert self._state is not None
+        if self._state.topics.keys() - there:
+            topics = {name: topic for name, topic in self._state.topics.items() if name in there}
+            self._become(replace(self._state, topics=topics))
+
+    # The controller
+
+    async def _look_at_controller(self) -> None:
+        node = await self._session.get(tree.CONTROLLER, lambda path: self._chores.need("the controller"))
+        if node is None:
+            self._depose()
+            if self.campaigns and not self._is_leaving:
+                await self._campaign()
+            return
+        if node.owner != self._session.session_id:
+            self._depose()
+        elif self._store is None:  # we won, and the answer was lost
+            epoch = await self._session.get(tree.CONTROLLER_EPOCH)
+            if epoch is None:
+                raise CoordinationError(f"ZooKeeper's {tree.CONTROLLER_EPOCH} is gone")
+            self._take_office(tree.controller_epoch_from(epoch.data), epoch.version)
+        assert self._state is not None
+        if (controller_id := tree.controller_from(node.data)) != self._state.controller_id:
+            self._become(replace(self._state, controller_id=controller_id))
+
+    async def _campaign(self) -> None:
+        assert self._broker is not None
+        if (node := await self._session.get(tree.CONTROLLER_EPOCH)) is None:
+            try:
+                node = await self._session.create(tree.CONTROLLER_EPOCH, b"0")
+            except NodeExistsError:
+                self._chores.need("the controller")
+                return
+        epoch = tree.controller_epoch_from(node.data) + 1
+        try:
+            await self._session.multi(
+                [
+                    Create(tree.CONTROLLER, tree.controller_json(self._broker.broker_id), ephemeral=True),
+                    Set(tree.CONTROLLER_EPOCH, str(epoch).encode(), node.version),
+                ]
+            )
+        except MultiError as error:
+            if not isinstance(error.error, NodeExistsError | BadVersionError):
+                raise error.error from None
+        else:
+            self._take_office(epoch, node.version + 1)
+        self._chores.need("the controller")
+
+    def _take_office(self, epoch: int, epoch_version: int) -> None:
+        log.info("this broker is the controller, with epoch %d", epoch)
+        self._controller_epoch = max(self._controller_epoch, epoch)
+        self._store = ZooKeeperControllerStore(
+            self._session, self._configs, epoch, epoch_version, self._fenced
+        )
+        self.on_elected(self._store)
+
+    def _fenced(self) -> None:
+        """A write of ours was refused: somebody else has been elected."""
+        self._depose()
+        self._chores.need("the controller")
+
+    def _depose(self) -> None:
+        if self._store is not None:
+            log.info("this broker is the controller no more")
+            store, self._store = self._store, None
+            store.end()
+            self.on_deposed()
+
+    # What the controller tells
+
+    def check(self, controller_epoch: int, broker_epoch: int) -> None:
+        """Raises ApiError for a request of an older controller, or for an older registration of this broker."""
+        if controller_epoch < self._controller_epoch:
+            raise ApiError(ErrorCode.STALE_CONTROLLER_EPOCH)
+        if self._broker is None or broker_epoch < self._broker.epoch:
+            raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
+
+    async def update(self, request: UpdateMetadataRequest) -> None:
+        """Take over what the controller tells; raises ApiError when it is out of date."""
+        self.check(request.controller_epoch, request.broker_epoch)
+        async with self._updating:
+            assert self._state is not None
+            known = self._state.topics
+            new = [
+                told.topic_name
+                for told in request.topic_states
+                if told.topic_name not in known or known[told.topic_name].topic_id != told.topic_id
+            ]
+            try:
+                await self._configs.ensure(new)
+            except Unavailable as error:
+                log.warning("topics go by the default configuration for now: %s", error)
+                self._chores.need("configuration")
+            self.check(request.controller_epoch, request.broker_epoch)
+            self._controller_epoch = request.controller_epoch
+            state = view.merged(self._state, request, lambda name: self._configs.topics.get(name, {}))
+            for name in self._state.topics.keys() - state.topics.keys():
+                self._configs.forget(name)
+            self._become(self._with_self(state))
+        self.told.set()
+
+    def _with_self(self, state: ClusterState) -> ClusterState:
+        """With our own record, which has the epoch; the controller may have been told of us a moment ago only."""
+        assert self._broker is not None
+        return replace(state, brokers={**state.brokers, self._broker.broker_id: self._broker})
+
+    def _become(self, state: ClusterState) -> None:
+        self._state = state
+        self.changes(state)
+        for future, is_so in list(self._waiting.items()):
+            if is_so(state) and not future.done():
+                future.set_result(None)
+
+    async def _until(self, is_so: Callable[[ClusterState], bool], what: str) -> None:
+        """Raises ApiError REQUEST_TIMED_OUT."""
+        assert self._state is not None
+        if is_so(self._state):
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = is_so
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                await future
+        except TimeoutError:
+            raise ApiError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"{what} is written, but the controller has not carried it out within {REQUEST_S:g} s",
+            ) from None
+        finally:
+            del self._waiting[future]
+
+    # Configuration
+
+    async def _load_configs(self) -> None:
+        await self._configs.load(lambda path: self._chores.need("changes of configuration"))
+
+    def _configs_changed(self, entities: set[str]) -> None:
+        if self._store is not None:
+            self._store.configs_changed(entities)
+        if self._state is None:
+            return
+        topics = dict(self._state.topics)
+        for entity in entities:
+            kind, _, name = entity.partition("/")
+            if kind == "topics" and name in topics:
+                topics[name] = view.with_config(topics[name], self._configs.topics[name])
+        brokers = self._state.broker_configs if self._configs.brokers == self._state.broker_configs else None
+        self._become(
+            replace(self._state, topics=topics, broker_configs=brokers or dict(self._configs.brokers))
+        )
+
+    async def set_topic_config(self, name: str, config: Mapping[str, str]) -> None:
+        async def write() -> None:
+            if await self._session.get(tree.topic_path(name)) is None:
+                raise Conflict(f"there is no topic {name}")
+            await self._configs.write(tree.topic_entity(name), config)
+
+        await self._persist(write)
+
+    async def set_broker_config(self, broker_id: int | None, config: Mapping[str, str]) -> None:
+        await self._persist(lambda: self._configs.write(tree.broker_entity(broker_id), config))
+
+    # Topics
+
+    async def create_topic(self, topic: TopicRecord) -> None:
+        path, data = tree.topic_path(topic.name), _within_limit(topic)
+
+        async def write() -> None:
+            there = await self._session.get(path)
+            if there is not None:
+                if tree.topic_from(topic.name, there.data).topic_id == topic.topic_id:
+                    return  # written, and the answer was lost
+                raise Conflict(f"there is a topic {topic.name}")
+            config_path = tree.config_path(tree.topic_entity(topic.name))
+            config, old = tree.config_json(topic.config), await self._session.get(config_path)
+            configure = Create(config_path, config) if old is None else Set(config_path, config, old.version)
+            try:
+                await self._session.multi([configure, Create(path, data)])
+            except MultiError as error:
+                if error.index == 1 and isinstance(error.error, NodeExistsError):
+                    raise Conflict(f"there is a topic {topic.name}") from None
+                raise Unavailable(f"the topic {topic.name} is being changed") from None
+
+        await self._persist(write)
+
+        def is_there(state: ClusterState) -> bool:
+            found = state.topics.get(topic.name)
+            return found is not None and len(found.partitions) >= len(topic.partitions)
+
+        await self._until(is_there, f"topic {topic.name}")
+
+    async def add_partitions(self, name: str, partitions: tuple[PartitionRecord, ...]) -> None:
+        assert self._state is not None
+        known = self._state.topics.get(name)
+        if known is None:
+            raise Conflict(f"there is no topic {name}")
+        count = len(known.partitions) + len(partitions)
+        wanted = tuple(one.replicas for one in partitions)
+
+        async def write() -> None:
+            node = await self._session.get(tree.topic_path(name))
+            if node is None:
+                raise Conflict(f"there is no topic {name}")
+            stored = tree.topic_from(name, node.data)
+            if stored.topic_id != known.topic_id:
+                raise Conflict(f"the topic {name} is another one now")
+            if tuple(one.replicas for one in stored.partitions[len(known.partitions) :]) == wanted:
+                return  # written, and the answer was lost
+            if len(stored.partitions) != len(known.partitions):
+                raise ApiError(ErrorCode.INVALID_PARTITIONS, f"{name} is given partitions by somebody else")
+            grown = replace(stored, partitions=stored.partitions + partitions)
+            try:
+                await self._session.set(tree.topic_path(name), _within_limit(grown), node.version)
+            except (BadVersionError, NoNodeError):
+                raise Unavailable(f"the topic {name} is being changed") from None
+
+        await self._persist(write)
+        await self._until(
+            lambda state: name in state.topics and len(state.topics[name].partitions) >= count,
+            f"partitions of {name}",
+        )
+
+    async def delete_topic(self, name: str) -> None:
+        async def write() -> uuid.UUID:
+            node = await self._session.get(tree.topic_path(name))
+            if node is None:
+                raise Conflict(f"there is no topic {name}")
+            try:
+                await self._session.create(tree.delete_topic_path(name))
+            except NodeExistsError:
+                log.info("the deletion of %s has been asked for before", name)
+            return tree.topic_from(name, node.data).topic_id
+
+        topic_id = await self._persist(write)
+        await self._until(
+            lambda state: name not in state.topics or state.topics[name].topic_id != topic_id,
+            f"the deletion of {name}",
+        )
+
+    async def topic_removed(self, topic_id: uuid.UUID) -> None:
+        """Nothing: the controller knows, by the answers to StopReplica."""
+
+    async def write_partition(self, name: str, index: int, record: PartitionRecord) -> PartitionRecord:
+        """By the leader. After Unavailable either may be stored; to write the same again is right then."""
+        path, data = tree.state_path(name, index), tree.state_json(record)
+        try:
+            written = replace(record, version=await self._session.set(path, data, record.version))
+        except (BadVersionError, NoNodeError):
+            node = await self._session.get(path)
+            if node is None:
+                raise Conflict(f"{name}-{index} is being deleted") from None
+            written = tree.with_state(path, record, node.data, node.version)
+            if node.version != record.version + 1 or not tree.same_state(written, record):
+                assert self._state is not None
+                self._become(view.with_partition(self._state, name, index, written, keep_replicas=True))
+                raise Conflict(f"{name}-{index} was changed meanwhile") from None
+        self._isr_notes.add((name, index))
+        self._isr_noted.set()
+        assert self._state is not None
+        self._become(view.with_partition(self._state, name, index, written))
+        return written
+
+    async def _note_isr_changes(self) -> None:
+        """Tell the controller, of many partitions at once when there are many."""
+        while True:
+            await self._isr_noted.wait()
+            noted, self._isr_notes = self._isr_notes, set()
+            self._isr_noted.clear()
+            try:
+                await self._session.connected()
+                await self._session.multi(
+                    [Create(tree.ISR_CHANGE, tree.isr_change_json(noted), sequence=True)]
+                )
+            except Unavailable:
+                self._isr_notes |= noted
+                self._isr_noted.set()
+                await asyncio.sleep(0.05)
+
+    async def allocate_producer_ids(self) -> range:
+        """Blocks that were given out to nobody, for an answer was lost, do no harm."""
+        assert self._broker is not None
+        broker_id = self._broker.broker_id
+
+        async def take() -> range:
+            while True:
+                node = await self._session.get(tree.PRODUCER_IDS)
+                if node is None:
+                    raise CoordinationError(f"ZooKeeper's {tree.PRODUCER_IDS} is gone")
+                start = tree.producer_ids_from(node.data).end + 1 if node.data else 0
+                block = range(start, start + PRODUCER_ID_BLOCK)
+                stored = tree.ProducerIdBlock(broker_id, block.start, block.stop - 1)
+                try:
+                    await self._session.set(tree.PRODUCER_IDS, tree.producer_ids_json(stored), node.version)
+                    return block
+                except BadVersionError:
+                    continue
+
+        return await self._persist(take)
+
+
+def _within_limit(topic: TopicRecord) -> bytes:
+    data = tree.topic_json(topic)
+    if len(data) > tree.MAX_NODE_BYTES:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The {len(topic.partitions)} partitions of {topic.name} take {len(data)} bytes in ZooKeeper:"
+            f" {tree.MAX_NODE_BYTES} are allowed.",
+        )
+    return data
