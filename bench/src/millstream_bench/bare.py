@@ -3,8 +3,8 @@
     python -m millstream_bench.bare FILE TOPIC
 
 prints its port and serves connections one after the other, as if it were a broker with that one topic of
-one partition: a Produce v3 frame's batch is checked and appended to FILE, a Fetch v4 is answered with up
-to a megabyte of it from where the last one ended.
+one partition: a Produce v3 frame's batch is checked and appended to FILE, a Fetch v4 is answered with as
+many of the batches, which are all of one size, as fit into a megabyte, from where the last one ended.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def serve(sock: socket.socket, log: int, topic: bytes) -> None:
     """One connection, until the client ends it."""
     buffer = bytearray(MAX_FRAME)
     view = memoryview(buffer)
-    end = os.fstat(log).st_size
-    position = 0
+    position = end = os.fstat(log).st_size
+    answer = 0
     name = struct.pack(">h", len(topic)) + topic
     acknowledged = struct.pack(">ii", 1, 1) + name + struct.pack(">iihqqi", 1, 0, 0, 0, -1, 0)
     acknowledgement = struct.pack(">i", len(acknowledged)) + acknowledged
@@ -37,17 +37,19 @@ def serve(sock: socket.socket, log: int, topic: bytes) -> None:
         _receive(sock, view[:length])
         (key,) = struct.unpack_from(">h", buffer)
         if key == 0:
-            start = length - _batch_size(buffer, length, len(name))
-            batch = view[start:length]
+            size = _batch_size(buffer, length, len(name))
+            batch = view[length - size : length]
             if crc32c.crc32c(batch[BATCH_HEAD:]) != struct.unpack_from(">I", batch, BATCH_HEAD - 4)[0]:
                 return
             os.pwrite(log, batch, end)
-            end += len(batch)
+            end += size
             sock.sendall(acknowledgement)
         else:
             if position >= end:
                 position = 0
-            size = min(FETCH_BYTES, end - position)
+                (batch_length,) = struct.unpack(">i", os.pread(log, 4, 8))
+                answer = FETCH_BYTES // (12 + batch_length) * (12 + batch_length)
+            size = min(answer, end - position)
             body = struct.pack(">iii", 1, 0, 1) + name + struct.pack(">iihqqii", 1, 0, 0, end, end, 0, size)
             sock.sendall(struct.pack(">i", len(body) + size) + body)
             while size:

@@ -25,9 +25,24 @@ def draw(results: Results, folder: Path) -> list[Path]:
     """Write every plot that there are results for; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = [
-        bars(results, "rate", "records a second: more is better", folder / "rates.png"),
-        bars(results, "broker CPU", "broker CPU seconds: less is better", folder / "cpu.png"),
-        bars(results, "memory", "resident memory in MB: less is better", folder / "memory.png"),
+        bars(
+            results,
+            "rate",
+            "records a second: more is better (each pair on its own scale)",
+            folder / "rates.png",
+        ),
+        bars(
+            results,
+            "broker CPU",
+            "broker CPU seconds: less is better (each pair on its own scale)",
+            folder / "cpu.png",
+        ),
+        bars(
+            results,
+            "memory",
+            "resident memory in MB: less is better (each pair on its own scale)",
+            folder / "memory.png",
+        ),
         latencies(results, folder / "latency.png"),
     ]
     return [path for path in drawn if path is not None]

@@ -1,7 +1,7 @@
 """The floor: what the bare system calls cost, beside the broker, for the same bytes from the same client.
 
 `millstream_bench.bare` receives the same frames, computes the same CRC32C and writes the same bytes with
-``pwrite``, or sends a file by ``sendfile``; it does nothing else.
+``pwrite``, or sends whole batches of a file by ``sendfile``; it does nothing else.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from millstream_bench.workloads.single import pipelined
 
 BARE = "floor"
 BATCH = wire.record_batch(bytes(1000), 63)  # 64 KB
-GIGABYTES = 2.0
+PRODUCED_GB, FETCHED_GB = 2.0, 8.0
 WINDOW = 5
 FETCH_BYTES = 1 << 20
 FETCH = (1, 4)
 
 
 def produce(peer: Peer, scale: float) -> Numbers:
-    count = scaled(round(GIGABYTES * 1e9 / len(BATCH)), scale)
+    count = scaled(round(PRODUCED_GB * 1e9 / len(BATCH)), scale)
 
     def load(bootstrap: str, topic: str) -> int:
         pipelined(bootstrap, topic, count, BATCH, WINDOW)
@@ -37,7 +37,7 @@ def produce(peer: Peer, scale: float) -> Numbers:
 
 
 def consume(peer: Peer, scale: float) -> Numbers:
-    wanted = scaled(round(GIGABYTES * 1e9), scale)
+    wanted = scaled(round(FETCHED_GB * 1e9), scale)
     stored = min(wanted, 500_000_000)
 
     def fill(bootstrap: str, topic: str) -> None:
