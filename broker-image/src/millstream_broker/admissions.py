@@ -86,8 +86,8 @@ class Admissions:
         admitted = await asyncio.get_running_loop().run_in_executor(
             self._thread, lambda: partition.log.admit(one.batches, now_ms=now_ms)
         )
-        if self._broker.partitions.get((partition.topic, partition.index)) is not partition:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if self._broker.partition(partition.topic, partition.index) is not partition:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition.append_admitted(admitted, now_ms)
 
     async def close(self) -> None:

@@ -28,6 +28,8 @@ def work_of(broker: Broker) -> Iterator[Coroutine[Any, Any, None]]:
     yield _every(broker, "log.retention.check.interval.ms", _retain)
     yield _every(broker, "log.flush.offset.checkpoint.interval.ms", _checkpoint)
     yield _flush_by_time(broker)
+    yield broker.replicas.membership.run()
+    yield broker.replicas.keep_watermarks()
     if broker.config.flag("log.cleaner.enable"):
         yield Cleaner(broker).run()
 
@@ -45,19 +47,14 @@ def _now_ms() -> int:
     return int(time() * 1000)
 
 
-def _high_watermark_of(broker: Broker, key: tuple[str, int]) -> int:
-    partition = broker.partitions.get(key)
-    return 0 if partition is None else partition.high_watermark
-
-
 async def _retain(broker: Broker) -> None:
     """Delete what retention says, and unlink it."""
-    broker.logs.enforce_retention(_now_ms(), lambda key: _high_watermark_of(broker, key))
+    broker.logs.enforce_retention(_now_ms(), broker.replicas.high_watermark)
     await asyncio.to_thread(broker.logs.remove_deleted)
 
 
 async def _checkpoint(broker: Broker) -> None:
-    await broker.open_missing()
+    await broker.replicas.open_missing()
     await asyncio.to_thread(broker.logs.checkpoint)
 
 

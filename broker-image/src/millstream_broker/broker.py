@@ -3,9 +3,7 @@
 Start: bind the listeners (a port in use is found before anything is touched), lock and open the logs, join the
 cluster, open what is missing, accept connections. Stop: close connections, finish groups, close the logs.
 
-`follow` makes this broker what coordination's state says it is: it opens the logs of new partitions and lets go of
-those of deleted topics. `metadata` is replaced only after that, so no client is sent to a partition that is not open
-yet. Changes are followed one at a time, and always to the newest state.
+What it leads and follows is the `replicas`' business (`replication.manager`).
 """
 
 from __future__ import annotations
@@ -15,16 +13,15 @@ import logging
 import os
 import resource
 import socket
-import uuid
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from . import api, background
 from .admissions import Admissions
-from .config import BrokerConfig, ConfigError, Listener, Source, TopicConfig, parse_address, parse_listeners
-from .coordination import BrokerRecord, ClusterState, CoordinationError, PartitionRecord, TopicRecord
+from .config import BrokerConfig, ConfigError, Listener, TopicConfig, parse_address, parse_listeners
+from .coordination import BrokerRecord, CoordinationError
 from .coordination.embedded import FILE_NAME as COORDINATION
 from .coordination.embedded import EmbeddedCoordination
 from .groups.driver import GroupDriver
@@ -35,11 +32,13 @@ from .log.files import FileCache
 from .log.manager import Found, LogDirError, LogManager
 from .metadata import Metadata
 from .metrics import Stats
-from .offsets_topic import OFFSETS_TOPIC, BrokerOffsetsTopic, offsets_topic_config
+from .offsets_topic import BrokerOffsetsTopic
 from .partition import Partition
 from .producer_ids import ProducerIds
 from .protocol.errors import ApiError, ErrorCode
+from .replication.manager import ReplicaManager
 from .server import Server
+from .topic_logs import adopt, log_config
 
 OPEN_FILES = 1024
 """The most segment and index files that are kept open; a quarter of what the system allows, where that is less."""
@@ -76,18 +75,14 @@ class Broker:
         self.log_dirs = [Path(path).absolute() for path in dirs]
         self.max_fetch_bytes = config.integer("fetch.max.bytes")
         self.stats = Stats()
-        self.partitions: dict[tuple[str, int], Partition] = {}
-        self.unopened: dict[tuple[str, int], str] = {}
-        """Partitions that should be here and are not, and why."""
-        self._lost: dict[tuple[str, int], uuid.UUID] = {}
-        """Those among them that are in a log directory which is offline, with their topics' ids."""
+        self.replicas = ReplicaManager(self)
+        self.partitions = self.replicas.partitions
+        """What this broker leads: all that produces and fetches look at."""
         self.logs = LogManager(self.log_dirs, config_of=self._log_config_of, files=FileCache(_open_files()))
         self.admissions = Admissions(self)
         self.http = HttpServer(
             {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
         )
-        self._wanted: ClusterState
-        self._following = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = False
 
@@ -126,18 +121,18 @@ class Broker:
         record = BrokerRecord(
             self.broker_id, tuple(self._advertised(bound)), cast(str | None, self.config["broker.rack"])
         )
-        self._wanted = await self.coordination.join(record)
-        self.coordination.changes = self._changed
+        self.replicas.wanted = await self.coordination.join(record)
+        self.coordination.changes = self.replicas.changed
         self.producer_ids = ProducerIds(self.coordination)
         self.groups = GroupDriver(_group_config(self.config), BrokerOffsetsTopic(self))
-        self.metadata = Metadata(replace(self._wanted, topics={}))
+        self.metadata = Metadata(replace(self.replicas.wanted, brokers={}, topics={}))
         self._check_strays(found)
         if self.logs.offline:
-            self._find_lost()
+            self.replicas.find_lost()
+        self.replicas.load_watermarks()
         await self.follow()
-        self.groups.start()
         for work in background.work_of(self):
-            self._spawn(work)
+            self.spawn(work)
         self.server.start(bound)
         self._ready = True
         http = f"{self.http_address[0]}:{http_port}"
@@ -175,6 +170,7 @@ class Broker:
         await self.groups.close()
         await self.admissions.close()
         await self._end_tasks()
+        await self.replicas.close()
         await self.coordination.leave()
         await asyncio.to_thread(self.logs.close)
         await self.http.close()
@@ -182,6 +178,7 @@ class Broker:
     async def _abandon(self) -> None:
         """Undo a start that failed half-way; the logs are as they were found."""
         await self._end_tasks()
+        await self.replicas.close()
         if hasattr(self, "server"):
             self.server.close()
         await self.http.close()
@@ -191,7 +188,7 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -199,150 +196,35 @@ class Broker:
     # What handlers ask
 
     def partition(self, topic: str, index: int) -> Partition:
-        """Raises ApiError UNKNOWN_TOPIC_OR_PARTITION."""
+        """Raises ApiError NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION."""
         partition = self.partitions.get((topic, index))
         if partition is None:
-            if (reason := self.unopened.get((topic, index))) is not None:
-                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise self.replicas.why_not_led(topic, index)
         return partition
 
     def is_offline(self, topic: str, index: int) -> bool:
-        partition = self.partitions.get((topic, index))
-        return (topic, index) in self.unopened if partition is None else partition.log.offline is not None
-
-    def offline_partitions(self) -> int:
-        return len(self.unopened) + sum(one.log.offline is not None for one in self.partitions.values())
-
-    # Following coordination
-
-    def _changed(self, state: ClusterState) -> None:
-        self._wanted = state
+        return self.replicas.is_offline((topic, index))
 
     async def follow(self) -> None:
         """Return when this broker does what coordination's present state says."""
-        async with self._following:
-            state = self._wanted
-            before = self.metadata.state
-            if state is before:
-                return
-            self._follow_configs(state, before)
-            gone = [one for one in self.partitions.values() if _id_of(state, one.topic) != one.topic_id]
-            self._let_go(gone)
-            new = []
-            for topic in state.topics.values():
-                if (
-                    before.topics.get(topic.name) is not topic
-                    or state.broker_configs is not before.broker_configs
-                ):
-                    new += self._follow_topic(topic, state)
-            self.unopened = {key: why for key, why in self.unopened.items() if key[0] in state.topics}
-            await self._bring_up(new)
-            self.metadata = Metadata(state)
-        if gone:
-            self.groups.forget_topics({one.topic for one in gone})
-        if gone or state.deleting:
-            self._spawn(self._finish_deletions(list(state.deleting)))
+        await self.replicas.follow()
 
-    def _follow_configs(self, state: ClusterState, before: ClusterState) -> None:
-        if state.broker_configs is before.broker_configs and before.topics:
-            return
-        self.config.set_dynamic(Source.DYNAMIC_CLUSTER, state.broker_configs.get(None, {}))
-        self.config.set_dynamic(Source.DYNAMIC_BROKER, state.broker_configs.get(self.broker_id, {}))
-
-    def _let_go(self, gone: list[Partition]) -> None:
-        for partition in gone:
-            del self.partitions[partition.topic, partition.index]
-            partition.release(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            self.logs.delete(partition.topic, partition.index)
-
-    def _follow_topic(self, topic: TopicRecord, state: ClusterState) -> list[tuple[TopicRecord, int]]:
-        """Bring a topic's partitions here up to date; returns those that have to be opened."""
-        new = []
-        config = self._topic_config(topic)
-        for index, record in enumerate(topic.partitions):
-            if self.broker_id not in record.replicas:
-                continue
-            partition = self.partitions.get((topic.name, index))
-            if partition is None:
-                new.append((topic, index))
-            else:
-                partition.record = record
-                partition.log.config = log_config(config, self.config)
-                partition.configure(config)
-        return new
-
-    async def open_missing(self) -> None:
-        """Try again to open what could not be opened: there may be space now."""
-        async with self._following:
-            topics = self.metadata.topics
-            missing = [(topics[name], index) for name, index in self.unopened if name in topics]
-            await self._bring_up([one for one in missing if not self._is_lost(*one)])
-            for topic, index in missing:
-                if topic.name == OFFSETS_TOPIC and (topic.name, index) in self.partitions:
-                    self.groups.lead(index)
-
-    async def _bring_up(self, new: list[tuple[TopicRecord, int]]) -> None:
-        """Open or create the logs of these partitions; those where it fails are offline."""
-        failed = await asyncio.to_thread(self._open, new) if new else {}
-        for topic, index in new:
-            key = topic.name, index
-            if (reason := failed.get(key)) is not None:
-                if self.unopened.get(key) != reason:
-                    log.error("%s-%d is offline: %s", *key, reason)
-                self.unopened[key] = reason
-                continue
-            self.unopened.pop(key, None)
-            opened = cast(Any, self.logs.get(*key))
-            self.partitions[key] = Partition(topic, index, opened, self._topic_config(topic))
-
-    def _open(self, new: list[tuple[TopicRecord, int]]) -> dict[tuple[str, int], str]:
-        """In a thread; returns why which could not be opened."""
-        failed = {}
-        for topic, index in new:
-            try:
-                if self._is_lost(topic, index):
-                    raise LogDirError(
-                        f"its log directory is offline: {', '.join(map(str, self.logs.offline))}"
-                    )
-                opened = self.logs.get_or_create(topic.name, index, topic.topic_id)
-            except LogDirError as error:
-                failed[topic.name, index] = str(error)
-                continue
-            opened.config = log_config(self._topic_config(topic), self.config)
-        return failed
-
-    def _find_lost(self) -> None:
-        """Partitions that are not in the directories we have must be in those we have not: never made anew."""
-        for topic in self._wanted.topics.values():
-            for index, record in enumerate(topic.partitions):
-                if self.broker_id in record.replicas and self.logs.get(topic.name, index) is None:
-                    self._lost[topic.name, index] = topic.topic_id
-
-    def _is_lost(self, topic: TopicRecord, index: int) -> bool:
-        return self._lost.get((topic.name, index)) == topic.topic_id
-
-    async def _finish_deletions(self, deleting: list[uuid.UUID]) -> None:
-        await asyncio.to_thread(self.logs.remove_deleted)
-        for topic_id in deleting:
-            try:
-                await self.coordination.topic_removed(topic_id)
-            except CoordinationError as error:
-                log.error("a deleted topic stays noted: %s", error)
+    async def stop_replicas(
+        self, stops: Iterable[tuple[str, int, int, bool]]
+    ) -> dict[tuple[str, int], ErrorCode]:
+        """See `ReplicaManager.stop_replicas`."""
+        return await self.replicas.stop_replicas(stops)
 
     def _check_strays(self, found: list[Found]) -> None:
         """Logs that were found and belong to no topic: finish deletions, leave others alone."""
         for one in found:
-            topic = self._wanted.topics.get(one.topic)
+            topic = self.replicas.wanted.topics.get(one.topic)
             if topic is not None and one.topic_id in (None, topic.topic_id):
                 continue
-            if topic is not None or one.topic_id in self._wanted.deleting:
+            if topic is not None or one.topic_id in self.replicas.wanted.deleting:
                 self.logs.delete(one.topic, one.partition)
             else:
                 log.warning("the log %s-%d belongs to no topic: left alone", one.topic, one.partition)
-
-    def _topic_config(self, topic: TopicRecord) -> TopicConfig:
-        return TopicConfig(self.config, topic.config)
 
     def _log_config_of(self, topic: str) -> LogConfig:
         """For logs that are opened at start, before the cluster is joined."""
@@ -370,11 +252,6 @@ def _open_files() -> int:
     return OPEN_FILES if allowed == resource.RLIM_INFINITY else max(16, min(OPEN_FILES, allowed // 4))
 
 
-def _id_of(state: ClusterState, topic: str) -> uuid.UUID | None:
-    record = state.topics.get(topic)
-    return None if record is None else record.topic_id
-
-
 def _check_listeners(config: BrokerConfig, listeners: list[Listener], advertised: list[Listener]) -> None:
     names = {listener.name for listener in listeners}
     if not names:
@@ -391,50 +268,6 @@ def _check_listeners(config: BrokerConfig, listeners: list[Listener], advertised
         raise ConfigError(
             f"inter.broker.listener.name={inter_broker}: expected one of {', '.join(sorted(names))}"
         )
-
-
-def adopt(found: list[Found], broker_id: int) -> list[TopicRecord]:
-    """The topics that the logs in the folders belong to."""
-    topics: dict[str, tuple[uuid.UUID, int]] = {}
-    for one in found:
-        topic_id, count = topics.get(one.topic, (one.topic_id or uuid.uuid4(), 0))
-        topics[one.topic] = (topic_id, max(count, one.partition + 1))
-    partition = PartitionRecord((broker_id,), broker_id, 0, (broker_id,))
-    return [
-        TopicRecord(
-            name, topic_id, (partition,) * count, offsets_topic_config() if name == OFFSETS_TOPIC else {}
-        )
-        for name, (topic_id, count) in topics.items()
-    ]
-
-
-def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
-    """What a topic's configuration says to its logs."""
-    cleanup_policy = ",".join(cast(list[str], topic["cleanup.policy"]))
-    segment_ms = topic.integer("segment.ms")
-    if "compact" in cleanup_policy:  # an active segment is not compacted
-        segment_ms = min(segment_ms, topic.integer("max.compaction.lag.ms"))
-    return LogConfig(
-        segment_bytes=topic.integer("segment.bytes"),
-        segment_ms=segment_ms,
-        index_interval_bytes=topic.integer("index.interval.bytes"),
-        index_size_max_bytes=topic.integer("segment.index.bytes"),
-        retention_ms=topic.integer("retention.ms"),
-        retention_bytes=topic.integer("retention.bytes"),
-        max_message_bytes=topic.integer("max.message.bytes"),
-        flush_messages=topic.integer("flush.messages"),
-        flush_ms=topic.integer("flush.ms"),
-        cleanup_policy=cleanup_policy,
-        compression_type=cast(str, topic["compression.type"]),
-        message_timestamp_type=cast(str, topic["message.timestamp.type"]),
-        message_timestamp_before_max_ms=topic.integer("message.timestamp.before.max.ms"),
-        message_timestamp_after_max_ms=topic.integer("message.timestamp.after.max.ms"),
-        delete_retention_ms=topic.integer("delete.retention.ms"),
-        min_compaction_lag_ms=topic.integer("min.compaction.lag.ms"),
-        max_compaction_lag_ms=topic.integer("max.compaction.lag.ms"),
-        min_cleanable_dirty_ratio=cast(float, topic["min.cleanable.dirty.ratio"]),
-        producer_id_expiration_ms=broker.integer("producer.id.expiration.ms"),
-    )
 
 
 def _group_config(config: BrokerConfig) -> GroupConfig:

@@ -52,7 +52,7 @@ class Cleaner:
 
     def _next(self) -> Compaction | None:
         """The dirtiest log that is due, and taken by nobody."""
-        config, partitions = self._broker.config, self._broker.partitions
+        config = self._broker.config
         threads = max(config.integer("log.cleaner.threads"), 1)
         allowance = Allowance(
             share=SHARE / threads,
@@ -60,13 +60,9 @@ class Cleaner:
             throttle=self._throttle,
         )
 
-        def high_watermark_of(key: tuple[str, int]) -> int:
-            partition = partitions.get(key)
-            return 0 if partition is None else partition.high_watermark
-
         compaction = self._broker.logs.next_compaction(
             int(time() * 1000),
-            high_watermark_of,
+            self._broker.replicas.high_watermark,
             allowance=allowance,
             busy=[one.log for one in self._compacting],
         )

@@ -53,13 +53,24 @@ class ApiStats:
 class Stats:
     """The broker's counters."""
 
-    __slots__ = ("apis", "bytes_in", "bytes_out", "connections_accepted", "records_in", "records_refused")
+    __slots__ = (
+        "apis",
+        "bytes_in",
+        "bytes_out",
+        "connections_accepted",
+        "isr_expands",
+        "isr_shrinks",
+        "records_in",
+        "records_refused",
+    )
 
     def __init__(self) -> None:
         self.apis: dict[str, ApiStats] = {}
         self.bytes_in = 0
         self.bytes_out = 0
         self.connections_accepted = 0
+        self.isr_expands = 0
+        self.isr_shrinks = 0
         self.records_in = 0
         self.records_refused = 0
 
@@ -100,7 +111,7 @@ class BrokerCollector:
             ("topics", "Topics in the cluster.", len(broker.metadata.topics)),
             ("partitions", "Partitions on this broker.", len(broker.partitions)),
             ("offline_log_directories", "Log directories that cannot be used.", len(broker.logs.offline)),
-            ("offline_partitions", "Partitions whose log cannot be used.", broker.offline_partitions()),
+            ("offline_partitions", "Partitions whose log cannot be used.", broker.replicas.offline_count()),
         ):
             yield GaugeMetricFamily(f"millstream_{name}", text, value=value)
         sizes = GaugeMetricFamily("millstream_log_bytes", "Size of a topic's logs here.", labels=["topic"])

@@ -45,8 +45,10 @@ class BrokerOffsetsTopic:
 
     async def append(self, partition: int, batch: bytes) -> None:
         offsets = self._broker.partition(OFFSETS_TOPIC, partition)
+        offsets.check_enough_replicas()
+        timeout_ms = self._broker.config.integer("offsets.commit.timeout.ms")
         info = offsets.append(memoryview(bytearray(batch)), int(time() * 1000))
-        if (waiting := offsets.acknowledged(info)) is not None:
+        if (waiting := offsets.acknowledged(info, timeout_ms=timeout_ms)) is not None:
             await waiting
 
     def read_all(self, partition: int) -> Iterator[bytes]:

@@ -1,11 +1,16 @@
-"""A partition as clients see it: its log, who leads it, and how far its records may be read.
+"""A partition that this broker leads: its log, who follows it, and how far its records may be read.
 
-The *high watermark* is the offset below which records are safe as promised, and so may be read and acknowledged.
-With one replica it is the log's end, held back by the flush policy: at most `flush.messages - 1` records above what
-is known to be on the disk. When the policy holds records back, one fsync runs in a thread at a time and covers all
-that was appended before it began (group commit); acknowledgements wait for it, not the loop.
+The *high watermark* is the offset below which records are safe as promised, and so may be read and acknowledged to
+`acks=all`. Two things hold it back:
 
-Who waits for records (a long poll) is told on each advance, and waits on no timer but its own limit.
+- The flush policy: at most `flush.messages - 1` records above what is known to be on the disk. When it holds records
+  back, one fsync runs in a thread at a time and covers all that was appended before it began (group commit);
+  acknowledgements wait for it, not the loop. `acks=1` waits for this only.
+- The followers, where there are any: every replica in sync has the record (`replication.isr`). A sole replica has no
+  `isr`, and its high watermark goes with its log.
+
+Who waits for records (a long poll) is told on each advance, and waits on no timer but its own limit: consumers wait on
+the high watermark, followers on the end of the log.
 """
 
 from __future__ import annotations
@@ -13,6 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Collection
+from time import monotonic_ns
 from typing import Protocol
 
 from .config import LONG_MAX, TopicConfig
@@ -21,6 +28,7 @@ from .log.admission import Admitted
 from .log.files import FileSlice
 from .log.log import AppendInfo, Log
 from .protocol.errors import ApiError, ErrorCode
+from .replication.isr import Isr
 
 log = logging.getLogger(__name__)
 
@@ -33,18 +41,86 @@ class Waiter(Protocol):
         ...
 
 
+class FollowerWaiter(Waiter, Protocol):
+    """A follower that waits for records."""
+
+    def committed(self) -> None:
+        """There is something to tell with the next answer: the high watermark moved, or the start of the log."""
+        ...
+
+
+class Acknowledgements:
+    """Producers that wait until an offset is passed."""
+
+    __slots__ = ("_timer", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, float, asyncio.Future[None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, last_offset: int, timeout_ms: int | None) -> asyncio.Future[None]:
+        """What completes when the offset is passed; REQUEST_TIMED_OUT after the time, None: never."""
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[None] = loop.create_future()
+        deadline = float("inf")
+        if timeout_ms is not None:
+            deadline = loop.time() + max(timeout_ms, 0) / 1000
+            if self._timer is None or self._timer.when() > deadline:
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = loop.call_at(deadline, self._time_is_up)
+        self._waiting.append((last_offset, deadline, waiting))
+        return waiting
+
+    def passed(self, offset: int) -> None:
+        """Everything below `offset` is safe."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] < offset:
+            one = waiting.popleft()[2]
+            if not one.done():
+                one.set_result(None)
+
+    def fail(self, code: ErrorCode) -> None:
+        while self._waiting:
+            one = self._waiting.popleft()[2]
+            if not one.done():
+                one.set_exception(ApiError(code))
+
+    def _time_is_up(self) -> None:
+        """One timer stands for the earliest deadline, or one that has been answered in the meantime."""
+        loop = asyncio.get_running_loop()
+        now, self._timer = loop.time(), None
+        left: deque[tuple[int, float, asyncio.Future[None]]] = deque()
+        for last_offset, deadline, waiting in self._waiting:
+            if waiting.done():
+                continue
+            if deadline <= now:
+                waiting.set_exception(ApiError(ErrorCode.REQUEST_TIMED_OUT))
+            else:
+                left.append((last_offset, deadline, waiting))
+        self._waiting = left
+        earliest = min((deadline for _, deadline, _ in left), default=float("inf"))
+        if earliest < float("inf"):
+            self._timer = loop.call_at(earliest, self._time_is_up)
+
+
 class Partition:
-    """One partition on this broker. All calls are made on the loop."""
+    """One partition that this broker leads. All calls are made on the loop."""
 
     __slots__ = (
         "_flush_messages",
         "_flushing",
+        "_goes_with_log",
         "_held_back",
-        "_unacknowledged",
+        "_secured",
+        "_unflushed",
+        "_unreplicated",
         "acknowledges_at_once",
         "answers_at_once",
+        "followers",
         "high_watermark",
         "index",
+        "isr",
         "log",
         "min_insync_replicas",
         "record",
@@ -53,17 +129,31 @@ class Partition:
         "waiters",
     )
 
-    def __init__(self, topic: TopicRecord, index: int, log: Log, config: TopicConfig) -> None:
+    def __init__(
+        self,
+        topic: TopicRecord,
+        index: int,
+        log: Log,
+        config: TopicConfig,
+        isr: Isr | None = None,
+    ) -> None:
         self.topic = topic.name
         self.topic_id = topic.topic_id
         self.index = index
         self.log = log
         self.record = topic.partitions[index]
-        self.high_watermark = log.log_start_offset
+        self.isr = isr
+        self.high_watermark = log.log_start_offset if isr is None else isr.high_watermark
         self.waiters: set[Waiter] = set()
+        """Consumers: told when the high watermark moves."""
+        self.followers: set[FollowerWaiter] = set()
+        """Followers: told when the log grows."""
+        self._secured = self.high_watermark
+        """Up to where this broker's own log counts, by the flush policy."""
         self._flushing: asyncio.Future[None] | None = None
         self._held_back = 0
-        self._unacknowledged: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._unflushed = Acknowledgements()
+        self._unreplicated = Acknowledgements()
         self.configure(config)
 
     def __str__(self) -> str:
@@ -73,14 +163,40 @@ class Partition:
         self.min_insync_replicas = config.integer("min.insync.replicas")
         self._flush_messages = config.integer("flush.messages")
         self.acknowledges_at_once = self._flush_messages == LONG_MAX
-        """Whether records are acknowledged without waiting for the disk."""
+        """Whether `acks=1`, and all where there are no followers, is given without waiting for anything."""
         self.answers_at_once = self.acknowledges_at_once and not self.log.config.reads_records
-        """Whether nothing has to be waited for between a Produce request and its response."""
+        """Whether nothing has to be waited for between a Produce request with `acks=1` and its response."""
+        self._goes_with_log = self.acknowledges_at_once and self.isr is None
+        if self.isr is not None:
+            self.isr.min_isr = self.min_insync_replicas
         self._appended(0)
+        if self.acknowledges_at_once:  # perhaps it was not until now
+            self._unflushed.passed(self.log.log_end_offset)
 
-    def lead(self, record: PartitionRecord) -> None:
-        """Take the leader epoch that coordination gives."""
+    def lead(self, record: PartitionRecord, isr: Isr | None = None) -> None:
+        """Go on leading by a newer record; `isr` where the sole replica gets company."""
+        is_new_epoch = record.leader_epoch > self.record.leader_epoch
+        if isr is not None:
+            self.isr, self._goes_with_log = isr, False
+            self._secured = max(self._secured, self.high_watermark)
         self.record = record
+        if self.isr is None:
+            return
+        self.isr.update(record, self.log.log_end_offset, now_ms())
+        self._appended(0)
+        if is_new_epoch:
+            self.log.assign_leader_epoch(record.leader_epoch)
+            self._wake(self.followers, 0)
+        self.isr_changed()
+
+    def isr_changed(self) -> None:
+        """The stored ISR is another one, or who may join it: the high watermark may move, or may not any more."""
+        isr = self.isr
+        assert isr is not None
+        self.record = isr.record
+        if isr.is_under_min:
+            self._unreplicated.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        self._replicated()
 
     def check_epoch(self, epoch: int) -> None:
         """Compare the leader epoch a client knows (-1: none); raises ApiError (KIP-320)."""
@@ -94,6 +210,16 @@ class Partition:
         """Raises ApiError KAFKA_STORAGE_ERROR where the log cannot be used."""
         if (error := self.log.offline) is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self} is offline: {error.strerror or error}")
+
+    def check_enough_replicas(self) -> None:
+        """Raises ApiError NOT_ENOUGH_REPLICAS where `acks=all` cannot be given."""
+        in_sync = len(self.record.isr)
+        if in_sync < self.min_insync_replicas:
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"The size of the current ISR {list(self.record.isr)} is insufficient to satisfy the min.isr "
+                f"requirement of {self.min_insync_replicas} for partition {self}",
+            )
 
     def append(self, batches: memoryview, now_ms: int) -> AppendInfo:
         """Append record batches; raises ApiError. `acknowledged` tells when they are safe."""
@@ -109,51 +235,94 @@ class Partition:
             self._appended(len(admitted.view))
         return info
 
-    def acknowledged(self, info: AppendInfo) -> asyncio.Future[None] | None:
-        """None when the records are safe; else what completes when they are, or fails with ApiError."""
+    def acknowledged(
+        self, info: AppendInfo, *, by_all: bool = True, timeout_ms: int | None = None
+    ) -> asyncio.Future[None] | None:
+        """None when the records are safe; else what completes when they are, or fails with ApiError.
+
+        `by_all`: safe in every replica in sync, which has to happen within `timeout_ms`; else in this one.
+        """
         if info.last_offset < self.high_watermark:
             return None
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unacknowledged.append((info.last_offset, waiting))
-        return waiting
+        if by_all and self.isr is not None:
+            return self._unreplicated.add(info.last_offset, timeout_ms)
+        if info.last_offset < self._secured:
+            return None
+        return self._unflushed.add(info.last_offset, None)
 
     def read(self, offset: int, max_bytes: int, *, min_one: bool) -> FileSlice | None:
         """Whole batches from the one that holds `offset`, below the high watermark; raises ApiError."""
         return self.log.read(offset, max_bytes, upper=self.high_watermark, min_one=min_one)
 
+    def delete_records_before(self, offset: int) -> int:
+        """Move the start of the log, which followers are told; returns it. Raises ApiError."""
+        if not 0 <= offset <= self.high_watermark:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        start = self.log.delete_records_before(offset)
+        for follower in self.followers:
+            follower.committed()
+        return start
+
+    def fetched(self, replica: int, offset: int) -> None:
+        """A follower has everything before `offset`."""
+        assert self.isr is not None
+        self.isr.fetched(replica, offset, self.log.log_end_offset, now_ms())
+        self._replicated()
+
     def _appended(self, size: int) -> None:
-        """Move the high watermark as far as the flush policy allows, and see to the rest."""
+        """Move the high watermark as far as the flush policy and the followers allow, and see to the rest."""
         end = self.log.log_end_offset
-        if self.acknowledges_at_once:
+        if self._goes_with_log:
             self._advance(end, size)
             return
         self._held_back += size
-        self._advance(min(end, self.log.flushed_offset + self._flush_messages - 1), size)
-        if self._flushing is None and self.high_watermark < end:
+        if self.followers:
+            self._wake(self.followers, size)
+        if self.acknowledges_at_once:
+            self._secure(end)
+            return
+        self._secure(min(end, self.log.flushed_offset + self._flush_messages - 1))
+        if self._flushing is None and self._secured < end:
             self._flushing = asyncio.ensure_future(self._flush())
+
+    def _secure(self, offset: int) -> None:
+        """This broker's own log counts up to `offset`."""
+        if offset > self._secured:
+            self._secured = offset
+            self._unflushed.passed(offset)
+        self._replicated()
+
+    def _replicated(self) -> None:
+        """The log, the followers or the ISR are not what they were: the high watermark may move."""
+        if self.isr is None:
+            offset = self._secured
+        else:
+            offset = self.isr.advance(self.log.log_end_offset, now_ms(), self._secured)
+        if offset > self.high_watermark:
+            size, self._held_back = self._held_back, 0
+            self._advance(offset, max(size, 1))
 
     def _advance(self, offset: int, size: int) -> None:
         if offset <= self.high_watermark:
             return
         self.high_watermark = offset
         if self.waiters:
-            self._wake(size)
-        unacknowledged = self._unacknowledged
-        while unacknowledged and unacknowledged[0][0] < offset:
-            waiting = unacknowledged.popleft()[1]
-            if not waiting.done():
-                waiting.set_result(None)
+            self._wake(self.waiters, size)
+        if not self._goes_with_log:
+            self._unreplicated.passed(offset)
+            for follower in self.followers:
+                follower.committed()
 
-    def _wake(self, size: int) -> None:
-        for waiter in tuple(self.waiters):
+    @staticmethod
+    def _wake(waiters: Collection[Waiter], size: int) -> None:
+        for waiter in tuple(waiters):
             waiter.advanced(size)
 
     async def _flush(self) -> None:
         try:
-            while self.high_watermark < self.log.log_end_offset:
-                size, self._held_back = self._held_back, 0
+            while self._secured < self.log.log_end_offset:
                 flushed = await asyncio.to_thread(self.log.flush)
-                self._advance(min(self.log.log_end_offset, flushed + self._flush_messages - 1), size)
+                self._secure(min(self.log.log_end_offset, flushed + self._flush_messages - 1))
         except ApiError as error:
             log.error("%s: %s", self, error.message)
             self.release(error.code)
@@ -161,9 +330,13 @@ class Partition:
             self._flushing = None
 
     def release(self, code: ErrorCode) -> None:
-        """Let all who wait go, with an error: the partition is offline or gone."""
-        while self._unacknowledged:
-            waiting = self._unacknowledged.popleft()[1]
-            if not waiting.done():
-                waiting.set_exception(ApiError(code))
-        self._wake(0)
+        """Let all who wait go, with an error: the partition is offline, led by another broker or gone."""
+        self._unflushed.fail(code)
+        self._unreplicated.fail(code)
+        self._wake(self.waiters, 0)
+        self._wake(self.followers, 0)
+
+
+def now_ms() -> int:
+    """Of a clock that never goes back."""
+    return monotonic_ns() // 1_000_000

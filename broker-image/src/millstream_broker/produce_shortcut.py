@@ -6,9 +6,9 @@ Most requests of a producer are for one partition, and differ from the last one 
                        differs          the same: looked up                          differs
 
 So those bytes in the middle are looked up instead of decoded, and the response is the bytes of an earlier one with
-three numbers filled in. Whatever is not exactly so (another shape, a partition whose acknowledgements wait for the
-disk or whose records are read first, acks=0) goes the long way, through `protocol.produce` and `api.produce`, and gets
-the same answer there.
+three numbers filled in. Whatever is not exactly so (another shape, a partition whose acknowledgements wait for the disk
+or for followers, or whose records are read first, acks=0) goes the long way, through `protocol.produce` and
+`api.produce`, and gets the same answer there.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ class ProduceShortcut:
         partition = self._broker.partitions.get(known.partition)
         if partition is None or not partition.answers_at_once:
             return None
-        if known.all_replicas and len(partition.record.isr) < partition.min_insync_replicas:
+        if known.all_replicas and (
+            partition.isr is not None or len(partition.record.isr) < partition.min_insync_replicas
+        ):
             return None
         records = _records(frame, at, known.flexible)
         if records is None:

@@ -77,6 +77,8 @@ async def drivers(topic: SharedTopic, count: int = 2) -> AsyncIterator[list[Grou
     config = GroupConfig(group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=1)
     found = [GroupDriver(config, topic) for _ in range(count)]
     await found[0].ensure_topic()
+    found[0].lead(0)
+    await loaded(found[0])
     try:
         yield found
     finally:

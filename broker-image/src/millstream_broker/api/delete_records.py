@@ -40,9 +40,7 @@ def _delete(broker: Broker, topic: str, asked: DeleteRecordsPartition) -> Delete
         if not partition.log.config.deletes:
             raise ApiError(ErrorCode.POLICY_VIOLATION)
         offset = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
-        if not 0 <= offset <= partition.high_watermark:
-            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        start = partition.log.delete_records_before(offset)
+        start = partition.delete_records_before(offset)
     except ApiError as error:
         return DeleteRecordsPartitionResult(asked.partition_index, -1, error.code)
     return DeleteRecordsPartitionResult(asked.partition_index, start)

@@ -29,11 +29,11 @@ def handle(
     if request.topics is not None:
         asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     found: dict[Path, dict[str, list[DescribeLogDirsPartition]]] = {folder: {} for folder in broker.log_dirs}
-    for partition in broker.partitions.values():
-        if asked is None or (partition.topic, partition.index) in asked:
-            topics = found[partition.log.directory.parent]
-            described = DescribeLogDirsPartition(partition.index, partition.log.size, 0, False)
-            topics.setdefault(partition.topic, []).append(described)
+    for held in broker.replicas.all():
+        if asked is None or (held.topic, held.index) in asked:
+            topics = found[held.log.directory.parent]
+            described = DescribeLogDirsPartition(held.index, held.log.size, broker.replicas.lag(held), False)
+            topics.setdefault(held.topic, []).append(described)
     return DescribeLogDirsResponse(
         results=[_result(broker, folder, topics) for folder, topics in found.items()]
     )

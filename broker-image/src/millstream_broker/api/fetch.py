@@ -7,6 +7,7 @@
 - No poll outlasts `connections.max.idle.ms`: whether its client is still there may show only when it is answered.
 - Fetch sessions (KIP-227) are declined: the response says session 0, and a client that names a session gets
   FETCH_SESSION_ID_NOT_FOUND, upon which it sends all its partitions.
+- Followers, which name their replica, are answered by `replication.serving`.
 - There being no transactions, the last stable offset is the high watermark.
 
 Records are not read here: the response refers to ranges of segment files, which the server sends with sendfile.
@@ -27,6 +28,7 @@ from ..protocol.fetch import (
     FetchResponse,
     PartitionData,
 )
+from ..replication.serving import current_leader
 from . import Answer, RequestContext, handler
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class Poll:
 
 @handler(fetch.API)
 def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Answer:
+    if request.replica_id >= 0:
+        return broker.replicas.sessions.answer(request)
     if request.session_id:
         raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     reading = Reading(broker, request)
@@ -107,6 +111,7 @@ class Reading:
                 except ApiError as error:
                     self.failed = True
                     data = PartitionData(asked.partition, error.code, -1, records=b"")
+                    data.current_leader = current_leader(broker, topic.topic, asked.partition, error.code)
                 data.aborted_transactions = aborted
                 read.append(data)
             topics.append(FetchableTopicResponse(topic.topic, read))

@@ -1,7 +1,8 @@
 """ListOffsets: the offset that belongs to a time.
 
--1 the end (the high watermark), -2 the start, -3 the record with the largest timestamp (v7, KIP-734), else the
-earliest record that is not older than the timestamp; where there is none, offset and timestamp are -1.
+-1 the end (the high watermark; for a follower that of the log), -2 the start, -3 the record with the largest timestamp
+(v7, KIP-734), else the earliest record that is not older than the timestamp; where there is none, offset and timestamp
+are -1.
 """
 
 from __future__ import annotations
@@ -36,17 +37,19 @@ def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest)
                 partition = broker.partition(topic.name, asked.partition_index)
                 partition.check_online()
                 partition.check_epoch(asked.current_leader_epoch)
-                partitions.append(_find(partition, asked, context.version))
+                partitions.append(_find(partition, asked, context.version, request.replica_id))
             except ApiError as error:
                 partitions.append(ListOffsetsPartitionResponse(asked.partition_index, error.code))
         topics.append(ListOffsetsTopicResponse(topic.name, partitions))
     return ListOffsetsResponse(topics=topics)
 
 
-def _find(partition: Partition, asked: ListOffsetsPartition, version: int) -> ListOffsetsPartitionResponse:
+def _find(
+    partition: Partition, asked: ListOffsetsPartition, version: int, replica_id: int
+) -> ListOffsetsPartitionResponse:
     log, epoch = partition.log, partition.record.leader_epoch
     if asked.timestamp == LATEST:
-        found = (-1, partition.high_watermark, epoch)
+        found = (-1, log.log_end_offset if replica_id >= 0 else partition.high_watermark, epoch)
     elif asked.timestamp == EARLIEST:
         found = (-1, log.log_start_offset, epoch)
     elif asked.timestamp >= 0 or (asked.timestamp == MAX_TIMESTAMP and version >= 7):

@@ -27,14 +27,15 @@ def handle(
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic.topic, [_find(broker, topic.topic, asked) for asked in topic.partitions]
+                topic.topic,
+                [_find(broker, topic.topic, asked, request.replica_id) for asked in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _find(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _find(broker: Broker, topic: str, asked: OffsetForLeaderPartition, replica_id: int) -> EpochEndOffset:
     try:
         partition = broker.partition(topic, asked.partition)
         partition.check_online()
@@ -42,6 +43,7 @@ def _find(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochE
     except ApiError as error:
         return EpochEndOffset(error.code, asked.partition)
     if asked.leader_epoch == partition.record.leader_epoch:
-        return EpochEndOffset(0, asked.partition, asked.leader_epoch, partition.high_watermark)
+        end = partition.log.log_end_offset if replica_id >= 0 else partition.high_watermark
+        return EpochEndOffset(0, asked.partition, asked.leader_epoch, end)
     epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
     return EpochEndOffset(0, asked.partition, epoch, end_offset)

@@ -1,8 +1,8 @@
 """Produce: append record batches to partitions.
 
 Each partition succeeds or fails by itself. `acks`: 0 no response (an error closes the connection, as nothing else
-would tell), 1 and -1 an answer when the records are as safe as the topic's flush policy promises; -1 asks for
-`min.insync.replicas` in sync besides.
+would tell), 1 an answer when the records are as safe as the topic's flush policy promises, -1 when every replica in
+sync has them, of which there must be `min.insync.replicas`.
 
 The records are views of the receive buffer: they are written before this returns, which is why the handler is a
 plain function and may be pipelined. Where they have to be read first (see `admissions`), they are copied.
@@ -56,7 +56,7 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
             try:
                 if raise_for is not None:
                     raise raise_for
-                partitions.append(_append(broker, name, data, request.acks, now_ms, waits))
+                partitions.append(_append(broker, name, data, request, now_ms, waits))
             except ApiError as error:
                 broker.stats.records_refused += 1
                 if not request.acks:
@@ -65,20 +65,21 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
         topics.append(TopicProduceResponse(name, partitions))
     response = ProduceResponse(topics)
     if waits:
-        return _when_done(response, waits, request.acks, broker)
+        return _when_done(response, waits, request, broker)
     return response if request.acks else None
 
 
 def _append(
-    broker: Broker, topic: str, data: PartitionProduceData, acks: int, now_ms: int, waits: list[Wait]
+    broker: Broker,
+    topic: str,
+    data: PartitionProduceData,
+    request: ProduceRequest,
+    now_ms: int,
+    waits: list[Wait],
 ) -> PartitionProduceResponse:
     partition = broker.partition(topic, data.index)
-    if acks == -1 and len(partition.record.isr) < partition.min_insync_replicas:
-        raise ApiError(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"The size of the current ISR for partition {partition} is insufficient to satisfy the min.isr "
-            f"requirement of {partition.min_insync_replicas}",
-        )
+    if request.acks == -1:
+        partition.check_enough_replicas()
     if not isinstance(data.records, memoryview):
         raise ApiError(ErrorCode.INVALID_RECORD, "the request has no records for the partition")
     info: AppendInfo | asyncio.Future[AppendInfo]
@@ -92,11 +93,19 @@ def _append(
     response = PartitionProduceResponse(data.index)
     if isinstance(info, AppendInfo):
         _fill(response, info, broker)
-        if acks and (waiting := partition.acknowledged(info)) is not None:
+        if (waiting := _acknowledged(partition, info, request)) is not None:
             waits.append((response, partition, waiting))
     else:
         waits.append((response, partition, info))
     return response
+
+
+def _acknowledged(
+    partition: Partition, info: AppendInfo, request: ProduceRequest
+) -> asyncio.Future[None] | None:
+    if not request.acks:
+        return None
+    return partition.acknowledged(info, by_all=request.acks == -1, timeout_ms=request.timeout_ms)
 
 
 def _fill(response: PartitionProduceResponse, info: AppendInfo, broker: Broker) -> None:
@@ -107,7 +116,7 @@ def _fill(response: PartitionProduceResponse, info: AppendInfo, broker: Broker) 
 
 
 async def _when_done(
-    response: ProduceResponse, waits: list[Wait], acks: int, broker: Broker
+    response: ProduceResponse, waits: list[Wait], request: ProduceRequest, broker: Broker
 ) -> ProduceResponse | None:
     refused: CloseConnection | None = None
     for answer, partition, waiting in waits:
@@ -115,16 +124,16 @@ async def _when_done(
             info = await waiting
             if info is not None:  # it is appended only now
                 _fill(answer, info, broker)
-                if acks and (safe := partition.acknowledged(info)) is not None:
+                if (safe := _acknowledged(partition, info, request)) is not None:
                     await safe
         except ApiError as error:
             broker.stats.records_refused += 1
-            if not acks:
+            if not request.acks:
                 refused = CloseConnection(f"Produce with acks=0 to {partition}: {error}")
             _fail(answer, error)
     if refused is not None:
         raise refused
-    return response if acks else None
+    return response if request.acks else None
 
 
 def _failed(index: int, error: ApiError) -> PartitionProduceResponse:

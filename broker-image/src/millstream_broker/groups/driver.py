@@ -55,12 +55,6 @@ class GroupDriver:
 
     # ---- life
 
-    def start(self) -> None:
-        """Begin to load what is stored. Returns at once: until a partition is loaded its groups say so."""
-        count = self._topic.partition_count()
-        if count is not None:
-            self._lead_all(count)
-
     async def ensure_topic(self) -> None:
         """Make __consumer_offsets if this is the first use of groups. Raises ApiError."""
         if self._topic.partition_count() is not None:
@@ -71,15 +65,14 @@ class GroupDriver:
         await asyncio.shield(self._creating)
 
     async def _create(self) -> None:
-        self._lead_all(await self._topic.create())
+        self.has_partitions(await self._topic.create())
         await asyncio.gather(
             *self._loads.values()
         )  # so that the first member is not told to wait and ask again
 
-    def _lead_all(self, count: int) -> None:
+    def has_partitions(self, count: int) -> None:
+        """So many partitions __consumer_offsets has."""
         self._coordinator.config = replace(self._coordinator.config, offsets_topic_num_partitions=count)
-        for partition in range(count):
-            self.lead(partition)
 
     def lead(self, partition: int) -> None:
         """This broker leads the partition of __consumer_offsets from now on: load its groups."""

@@ -6,6 +6,7 @@
 
 ``recovery-point-offset-checkpoint``: what is on disk for sure. ``log-start-offset-checkpoint``: first offsets moved by
 DeleteRecords (only where the first segment starts before). ``cleaner-offset-checkpoint``: how far a log is compacted.
+``replication-offset-checkpoint``: high watermarks.
 Written whole and atomically; a file that cannot be read is an error that names it, and the caller decides what to do
 without it.
 """
@@ -17,6 +18,7 @@ from .files import write_atomically
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
 
 TopicPartition = tuple[str, int]
 
@@ -55,8 +57,8 @@ def read_offsets(path: str) -> dict[TopicPartition, int]:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def write_offsets(path: str, offsets: dict[TopicPartition, int]) -> None:
-    """Blocking."""
+def write_offsets(path: str, offsets: dict[TopicPartition, int], *, sync: bool = True) -> None:
+    """Blocking. Without ``sync`` a crash of the machine may lose it."""
     lines = ["0", str(len(offsets))]
     lines += (f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
-    write_atomically(path, ("\n".join(lines) + "\n").encode())
+    write_atomically(path, ("\n".join(lines) + "\n").encode(), sync=sync)

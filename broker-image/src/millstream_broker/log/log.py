@@ -413,6 +413,19 @@ class Log:
             self.epochs.truncate_from_end(end)
             self._save_epochs()
 
+    def start_anew(self, offset: int, *, now_ms: int = 0) -> None:
+        """Drop everything and go on at ``offset``, behind the end. Blocking."""
+        segments = self._segments
+        with self._flush_lock:
+            segments.set_aside(0, len(segments))
+            segments.create(offset, now_ms, self.config.index_interval_bytes)
+            segments.remove_deleted_files()
+            self.log_start_offset = self.log_end_offset = offset
+            self.flushed_offset = self.first_dirty_offset = offset
+            self.producers = Producers()
+            self.epochs.truncate_from_end(0)
+            self._save_epochs()
+
     # -- durability -------------------------------------------------------------------------------------------
 
     def flush(self) -> int:

@@ -3,9 +3,9 @@
 Events in (a follower fetched, the log grew, a write of the ISR came back), decisions out (the high watermark, an ISR to
 write). No clock and no input or output: milliseconds are given.
 
-- A follower's *log end* is the offset it fetches from: it has everything before. It is *caught up* at the time of a
-  fetch that reaches the leader's log end, or, fetching while records pour in, that of its previous fetch if it now
-  reaches the end the log had then (Kafka's rule).
+- A follower's *log end* is the offset it fetches from: it has everything before. It is *caught up* as long as that is
+  the leader's log end, or, fetching while records pour in, at the time of its previous fetch if it now reaches the end
+  the log had then (Kafka's rule).
 - The ISR is what coordination stores. While a change of it is being written nobody knows which of the two is stored:
   then both count (the *maximal* ISR, KIP-497). There is one such write at a time; it carries the version it replaces.
 - The *high watermark* is the smallest log end in the maximal ISR. It moves only while the stored ISR has
@@ -142,7 +142,11 @@ class Isr:
 
         `own_end`: up to where the leader's own log counts, where the flush policy holds that before its end.
         """
-        self._log_end = log_end
+        if log_end > self._log_end:
+            for follower in self.followers.values():
+                if follower.log_end == self._log_end:  # until now there was nothing to fetch
+                    follower.caught_up_ms = max(follower.caught_up_ms, now_ms)
+            self._log_end = log_end
         if self.is_under_min or self.record.elr:
             return self.high_watermark
         to = log_end if own_end is None else own_end

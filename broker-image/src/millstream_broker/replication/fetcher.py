@@ -1,0 +1,276 @@
+"""Fetches from one leader for all partitions that are followed from it: one connection, one request at a time.
+
+The request is a fetch session's (KIP-227): after the first one it carries only partitions whose offset changed, and
+the answer only those that have something new, so following a thousand idle partitions costs two short messages each
+`replica.fetch.wait.max.ms`. What is new to the session, or has to be asked again, is in `_unsent`; a partition that
+failed leaves the session and comes back after `replica.fetch.backoff.ms`.
+
+A partition that is added while the leader makes us wait for records is not left waiting with it: the connection is
+given up for a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from time import perf_counter
+
+from ..client.connection import Connection
+from ..client.errors import BrokerError
+from ..config import BrokerConfig, Listener
+from ..protocol import fetch, list_offsets
+from ..protocol.errors import ErrorCode
+from ..protocol.fetch import FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, PartitionData
+from ..protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from .follower import Follower, Outcome, TopicPartition
+
+CLIENT_ID = "millstream-follower"
+VERSION = 12
+TURN_S = 0.02
+"""So long the answer of a leader may keep the loop; then it is the others' turn."""
+PATIENCE_S = 0.01
+"""So long a request under way is waited for when there is more to ask."""
+LATEST, EARLIEST = -1, -2
+
+log = logging.getLogger(__name__)
+
+
+class Fetcher:
+    """All calls are made on the loop."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        leader_id: int,
+        config: BrokerConfig,
+        endpoint: Callable[[], Listener | None],
+    ) -> None:
+        """`endpoint`: where the leader is at the moment, None while it is not there."""
+        self.leader_id = leader_id
+        self._broker_id = broker_id
+        self._config = config
+        self._endpoint = endpoint
+        self._followers: dict[TopicPartition, Follower] = {}
+        self._unsent: dict[TopicPartition, None] = {}
+        self._forgotten: set[TopicPartition] = set()
+        self._later: dict[TopicPartition, float] = {}
+        """Partitions that failed, and when they are tried again."""
+        self._session = (0, 0)
+        self._more = asyncio.Event()
+        self._reachable = True
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._followers)
+
+    @property
+    def followers(self) -> Iterable[Follower]:
+        return self._followers.values()
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=f"fetcher-{self.leader_id}")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def add(self, follower: Follower) -> None:
+        """Follow this partition from now on; also when it changed so that it has to be asked for anew."""
+        key = follower.key
+        self._followers[key] = follower
+        self._later.pop(key, None)
+        self._forgotten.discard(key)
+        self._unsent[key] = None
+        self._more.set()
+
+    def remove(self, key: TopicPartition) -> None:
+        """What the leader answers for it from now on has no effect."""
+        if self._followers.pop(key, None) is not None:
+            self._leave_out(key)
+
+    def wake(self) -> None:
+        """Partitions that failed may be tried again: something about the cluster changed."""
+        if self._later:
+            self._take_back(float("inf"))
+            self._more.set()
+
+    def _leave_out(self, key: TopicPartition) -> None:
+        self._unsent.pop(key, None)
+        self._later.pop(key, None)
+        self._forgotten.add(key)
+
+    # One request after the other
+
+    async def _run(self) -> None:
+        while True:
+            connection = None
+            try:
+                connection = await self._connect()
+                while await self._fetch(connection):
+                    pass
+            except BrokerError as error:
+                self._say_unreachable(error)
+                await self._pause()
+            except Exception:
+                log.exception("the fetcher from broker %d failed", self.leader_id)
+                await self._pause()
+            finally:
+                if connection is not None:
+                    await connection.close()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(max(self._config.integer("replica.fetch.backoff.ms"), 1) / 1000)
+
+    def _say_unreachable(self, error: BrokerError) -> None:
+        level = logging.WARNING if self._reachable else logging.DEBUG
+        log.log(level, "broker %d cannot be fetched from: %s", self.leader_id, error)
+        self._reachable = False
+
+    async def _connect(self) -> Connection:
+        while (endpoint := self._endpoint()) is None:
+            await self._pause()
+        limit = self._config.integer("replica.fetch.response.max.bytes")
+        connection = await Connection.open(
+            endpoint.host,
+            endpoint.port,
+            f"{CLIENT_ID}-{self._broker_id}",
+            timeout=self._config.integer("replica.socket.timeout.ms") / 1000,
+            max_response_bytes=max(2 * limit, 128 << 20),
+        )
+        if not self._reachable:
+            log.info("broker %d can be fetched from again", self.leader_id)
+            self._reachable = True
+        self._begin_session()
+        return connection
+
+    def _begin_session(self) -> None:
+        """The first request of a session names all partitions."""
+        self._session = (0, 0)
+        self._forgotten.clear()
+        self._unsent = {key: None for key in self._followers if key not in self._later}
+
+    async def _fetch(self, connection: Connection) -> bool:
+        """One request and its answer; False where a new connection is wanted."""
+        if not self._followers:
+            self._more.clear()
+            await self._more.wait()
+        self._take_back(asyncio.get_running_loop().time())
+        self._more.clear()
+        asked = [self._followers[key] for key in self._unsent]
+        request = self._request(asked)
+        self._unsent.clear()
+        self._forgotten.clear()
+        call = asyncio.ensure_future(connection.call(fetch.API, VERSION, request))
+        try:
+            if not await self._answered(call):
+                return False
+            response = call.result()
+        finally:
+            call.cancel()
+        if response.error_code in (
+            ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+            ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ):
+            self._begin_session()
+            return True
+        if response.error_code:
+            log.warning(
+                "broker %d answers a fetch with %s",
+                self.leader_id,
+                ErrorCode.of(response.error_code).name,
+            )
+            await self._pause()
+            self._begin_session()
+            return True
+        session_id, epoch = response.session_id, self._session[1]
+        self._session = (session_id, epoch + 1) if session_id else (0, 0)
+        await self._take(connection, response)
+        if not session_id:
+            self._unsent = {key: None for key in self._followers if key not in self._later}
+        return True
+
+    async def _answered(self, call: asyncio.Future[FetchResponse]) -> bool:
+        """Wait for the answer; False if it does not come while there is more to ask."""
+        more = asyncio.ensure_future(self._more.wait())
+        try:
+            await asyncio.wait((call, more), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            more.cancel()
+        if not call.done():
+            await asyncio.wait((call,), timeout=PATIENCE_S)
+        return call.done()
+
+    def _take_back(self, now: float) -> None:
+        for key in [key for key, at in self._later.items() if at <= now]:
+            del self._later[key]
+            self._forgotten.discard(key)
+            self._unsent[key] = None
+
+    def _request(self, asked: list[Follower]) -> FetchRequest:
+        config = self._config
+        most = config.integer("replica.fetch.max.bytes")
+        topics: dict[str, FetchTopic] = {}
+        for follower in asked:
+            topic = topics.setdefault(follower.topic, FetchTopic(follower.topic, []))
+            topic.partitions.append(follower.request(most))
+        wait_ms = config.integer("replica.fetch.wait.max.ms")
+        if self._later:
+            earliest = min(self._later.values()) - asyncio.get_running_loop().time()
+            wait_ms = max(1, min(wait_ms, int(earliest * 1000) + 1))
+        forgotten: dict[str, list[int]] = {}
+        for name, index in self._forgotten:
+            forgotten.setdefault(name, []).append(index)
+        return FetchRequest(
+            replica_id=self._broker_id,
+            max_wait_ms=wait_ms,
+            min_bytes=config.integer("replica.fetch.min.bytes"),
+            max_bytes=config.integer("replica.fetch.response.max.bytes"),
+            session_id=self._session[0],
+            session_epoch=self._session[1],
+            topics=list(topics.values()),
+            forgotten_topics_data=[ForgottenTopic(name, indexes) for name, indexes in forgotten.items()],
+        )
+
+    async def _take(self, connection: Connection, response: FetchResponse) -> None:
+        over = perf_counter() + TURN_S
+        for topic in response.responses:
+            for data in topic.partitions:
+                key = topic.topic, data.partition_index
+                follower = self._followers.get(key)
+                if follower is None or key in self._unsent:
+                    continue  # not followed any more, or anew: the answer was to an older question
+                outcome = follower.answered(data)
+                if outcome is Outcome.OUT_OF_RANGE:
+                    outcome = await self._find_range(connection, follower)
+                    if self._followers.get(key) is not follower or key in self._unsent:
+                        continue
+                if outcome is Outcome.GOES_ON:
+                    self._unsent[key] = None
+                elif outcome is Outcome.FAILED:
+                    self._leave_out(key)
+                    backoff = max(self._config.integer("replica.fetch.backoff.ms"), 1) / 1000
+                    self._later[key] = asyncio.get_running_loop().time() + backoff
+                if perf_counter() > over:
+                    await asyncio.sleep(0)
+                    over = perf_counter() + TURN_S
+
+    async def _find_range(self, connection: Connection, follower: Follower) -> Outcome:
+        """Ask the leader where its log starts and ends, and go on within."""
+        epoch = follower.record.leader_epoch
+        found = []
+        for timestamp in (EARLIEST, LATEST):
+            request = ListOffsetsRequest(
+                self._broker_id,
+                0,
+                [ListOffsetsTopic(follower.topic, [ListOffsetsPartition(follower.index, epoch, timestamp)])],
+            )
+            response = await connection.call(list_offsets.API, None, request)
+            answer = response.topics[0].partitions[0]
+            if answer.error_code:
+                return follower.answered(PartitionData(follower.index, answer.error_code, -1, records=None))
+            found.append(answer.offset)
+        if follower.record.leader_epoch != epoch or follower.key not in self._followers:
+            return Outcome.FAILED
+        return follower.begin_within(found[0], found[1])

@@ -1,0 +1,154 @@
+"""One partition that this broker follows: what it asks the leader for, and what it does with the answer.
+
+The log grows by what the leader sends, byte for byte, and is cut where the leader says that the two part
+(`divergence`). A failure of this log (a full disk) is this partition's alone: it is tried again later.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum, auto
+from time import time
+
+from ..coordination import PartitionRecord, TopicRecord
+from ..log.log import Log
+from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.fetch import FetchPartition, PartitionData
+from .divergence import truncation_offset
+
+log = logging.getLogger(__name__)
+
+TopicPartition = tuple[str, int]
+
+
+class Outcome(Enum):
+    """What an answer of the leader came to."""
+
+    NOTHING_NEW = auto()
+    GOES_ON = auto()
+    """The log changed: the next request asks from another offset."""
+    OUT_OF_RANGE = auto()
+    """The leader does not have the offset: it must be asked where its log is."""
+    FAILED = auto()
+    """Not now: later."""
+
+
+class Follower:
+    """All calls are made on the loop."""
+
+    __slots__ = ("_problem", "high_watermark", "index", "log", "record", "topic", "topic_id")
+
+    def __init__(self, topic: TopicRecord, index: int, log: Log, high_watermark: int) -> None:
+        self.topic = topic.name
+        self.topic_id = topic.topic_id
+        self.index = index
+        self.log = log
+        self.record = topic.partitions[index]
+        self.high_watermark = min(high_watermark, log.log_end_offset)
+        self._problem = ""
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    @property
+    def key(self) -> TopicPartition:
+        return self.topic, self.index
+
+    def follow(self, record: PartitionRecord) -> None:
+        self.record = record
+
+    def request(self, max_bytes: int) -> FetchPartition:
+        log = self.log
+        return FetchPartition(
+            self.index,
+            self.record.leader_epoch,
+            log.log_end_offset,
+            log.epochs.latest,
+            log.log_start_offset,
+            max_bytes,
+        )
+
+    def answered(self, data: PartitionData) -> Outcome:
+        """Do what the leader's answer to `request` says; the log must not have changed in between."""
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return Outcome.OUT_OF_RANGE
+        if data.error_code:
+            code = ErrorCode.of(data.error_code)
+            self._failed(f"broker {self.record.leader} answers {code.name}", logging.INFO)
+            return Outcome.FAILED
+        try:
+            return self._take(data)
+        except ApiError as error:
+            self._failed(error.message or error.code.name, logging.ERROR)
+        except OSError as error:
+            self._failed(error.strerror or str(error), logging.ERROR)
+        return Outcome.FAILED
+
+    def _take(self, data: PartitionData) -> Outcome:
+        parted = data.diverging_epoch
+        if parted is not None and parted.end_offset >= 0:
+            self._truncate(parted.epoch, parted.end_offset)
+            return Outcome.GOES_ON
+        before = self.log.log_end_offset
+        records = data.records
+        if isinstance(records, memoryview) and records:
+            self.log.append_as_follower(records, now_ms=int(time() * 1000))
+        end = self.log.log_end_offset
+        self.high_watermark = max(self.high_watermark, min(data.high_watermark, end))
+        if data.log_start_offset > self.log.log_start_offset:
+            self.log.delete_records_before(min(data.log_start_offset, end))
+        if self._problem:
+            log.info("%s: follows broker %d again", self, self.record.leader)
+            self._problem = ""
+        return Outcome.GOES_ON if end > before else Outcome.NOTHING_NEW
+
+    def _truncate(self, leader_epoch: int, leader_end: int) -> None:
+        end = self.log.log_end_offset
+        offset = truncation_offset(self.log.epochs, end, leader_epoch, leader_end)
+        log.info(
+            "%s: cut from offset %d to %d: epoch %d of broker %d ends at %d",
+            self,
+            end,
+            offset,
+            leader_epoch,
+            self.record.leader,
+            leader_end,
+        )
+        self.log.truncate_to(offset)
+        self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+
+    def begin_within(self, leader_start: int, leader_end: int) -> Outcome:
+        """The leader's log is there and this one's end is not within: go on where it is."""
+        end = self.log.log_end_offset
+        try:
+            if end > leader_end:
+                log.warning(
+                    "%s: cut from offset %d to %d, where the log of broker %d ends",
+                    self,
+                    end,
+                    leader_end,
+                    self.record.leader,
+                )
+                self.log.truncate_to(leader_end)
+            elif end < leader_start:
+                log.warning(
+                    "%s: starts anew at offset %d: broker %d has nothing before it any more, this log ended at %d",
+                    self,
+                    leader_start,
+                    self.record.leader,
+                    end,
+                )
+                self.log.start_anew(leader_start)
+        except (ApiError, OSError) as error:
+            self._failed(str(error), logging.ERROR)
+            return Outcome.FAILED
+        self.high_watermark = max(
+            min(self.high_watermark, self.log.log_end_offset), self.log.log_start_offset
+        )
+        return Outcome.GOES_ON
+
+    def _failed(self, problem: str, level: int) -> None:
+        """Say it, once as long as it stays the same."""
+        if problem != self._problem:
+            log.log(level, "%s: cannot follow broker %d: %s", self, self.record.leader, problem)
+        self._problem = problem

@@ -1,0 +1,455 @@
+"""The replicas on this broker: which it leads, which it follows, by what coordination says.
+
+`follow` makes this broker what coordination's state says it is. A partition has a log here while this broker is among
+its replicas. It is led (`Broker.partitions`) or followed (`followers`), never both; a partition that is led is all that
+the hot path sees. `Broker.metadata` is replaced only after that, so no client is sent to a partition that is not open
+yet. Changes are followed one at a time, and always to the newest state.
+
+A log is deleted when its topic is known to be deleted, or when a controller says so (`stop_replicas`); a partition that
+is merely not mentioned any more stops being served.
+
+High watermarks outlive the process in `replication-offset-checkpoint` of each log directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from ..config import Listener, Source, TopicConfig
+from ..coordination import NO_LEADER, ClusterState, CoordinationError, PartitionRecord, TopicRecord
+from ..log import checkpoints
+from ..log.checkpoints import CheckpointError, TopicPartition
+from ..log.log import Log
+from ..log.manager import LogDirError
+from ..metadata import Metadata
+from ..offsets_topic import OFFSETS_TOPIC
+from ..partition import Partition, now_ms
+from ..protocol.errors import ApiError, ErrorCode
+from ..topic_logs import log_config
+from .fetcher import Fetcher
+from .follower import Follower
+from .isr import Isr
+from .membership import Membership
+from .serving import Sessions
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+log = logging.getLogger(__name__)
+
+
+class ReplicaManager:
+    """`Broker.replicas`. All calls are made on the loop."""
+
+    wanted: ClusterState
+    """What coordination said last."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.partitions: dict[TopicPartition, Partition] = {}
+        """What this broker leads."""
+        self.followers: dict[TopicPartition, Follower] = {}
+        self.unopened: dict[TopicPartition, str] = {}
+        """Partitions that should be here and are not, and why."""
+        self._lost: dict[TopicPartition, uuid.UUID] = {}
+        """Those among them that are in a log directory which is offline, with their topics' ids."""
+        self._removed: dict[TopicPartition, tuple[uuid.UUID, int]] = {}
+        """Deleted by the controller's word, though the last record has them here: topic id and leader epoch of it."""
+        self.sessions = Sessions(broker)
+        self.membership = Membership(broker)
+        self._fetchers: dict[int, Fetcher] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._following = asyncio.Lock()
+        self._watermarks: dict[TopicPartition, int] = {}
+        """As the checkpoint has them."""
+
+    # Following coordination
+
+    def changed(self, state: ClusterState) -> None:
+        self.wanted = state
+
+    async def follow(self) -> None:
+        """Return when this broker does what coordination's present state says."""
+        broker = self._broker
+        async with self._following:
+            state, before = self.wanted, broker.metadata.state
+            if state is before:
+                return
+            self._follow_configs(state, before)
+            gone = self._let_go(state)
+            new = []
+            for topic in state.topics.values():
+                if (
+                    before.topics.get(topic.name) is not topic
+                    or state.broker_configs is not before.broker_configs
+                ):
+                    new += self._follow_topic(topic)
+            self.unopened = {key: why for key, why in self.unopened.items() if key[0] in state.topics}
+            await self._bring_up(new)
+            broker.metadata = Metadata(state)
+            if state.brokers is not before.brokers:
+                self._follow_brokers(state)
+            self._end_idle_fetchers()
+        deleted = {topic for topic in gone if topic not in state.topics}
+        if deleted:
+            broker.groups.forget_topics(deleted)
+        if gone or state.deleting:
+            broker.spawn(self._finish_deletions(list(state.deleting)))
+
+    def _follow_configs(self, state: ClusterState, before: ClusterState) -> None:
+        if state.broker_configs is before.broker_configs and before.topics:
+            return
+        config = self._broker.config
+        config.set_dynamic(Source.DYNAMIC_CLUSTER, state.broker_configs.get(None, {}))
+        config.set_dynamic(Source.DYNAMIC_BROKER, state.broker_configs.get(self._broker.broker_id, {}))
+
+    def _let_go(self, state: ClusterState) -> set[str]:
+        """Stop serving what is of no topic any more; the names of those topics."""
+        gone = set()
+        for key, topic_id in [
+            (key, one.topic_id) for held in (self.partitions, self.followers) for key, one in held.items()
+        ]:
+            topic = state.topics.get(key[0])
+            if topic is not None and topic.topic_id == topic_id:
+                continue
+            gone.add(key[0])
+            self._stop(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            if topic is not None or topic_id in state.deleting:
+                self._broker.logs.delete(*key)
+        return gone
+
+    def _follow_topic(self, topic: TopicRecord) -> list[tuple[TopicRecord, int]]:
+        """Bring a topic's partitions here up to date; returns those that have to be opened."""
+        new = []
+        config = self._topic_config(topic)
+        if topic.name == OFFSETS_TOPIC:
+            self._broker.groups.has_partitions(len(topic.partitions))
+        for index, record in enumerate(topic.partitions):
+            key = topic.name, index
+            if self._broker.broker_id not in record.replicas:
+                self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                continue
+            held = self.partitions.get(key) or self.followers.get(key)
+            if held is not None:
+                self._assume(topic, index, held.log, config)
+            elif not self._was_removed(topic, index):
+                new.append((topic, index))
+        return new
+
+    def _was_removed(self, topic: TopicRecord, index: int) -> bool:
+        removed = self._removed.get((topic.name, index))
+        if removed is None:
+            return False
+        topic_id, epoch = removed
+        if topic.topic_id == topic_id and topic.partitions[index].leader_epoch <= epoch:
+            return True
+        del self._removed[topic.name, index]
+        return False
+
+    def _follow_brokers(self, state: ClusterState) -> None:
+        alive = frozenset(state.brokers)
+        for partition in list(self.partitions.values()):
+            if partition.isr is not None:
+                partition.isr.set_alive(alive)
+                partition.isr_changed()
+        self.sessions.forget(set(alive))
+        for fetcher in self._fetchers.values():
+            fetcher.wake()
+
+    # Leading and following
+
+    def _assume(self, topic: TopicRecord, index: int, opened: Log, config: TopicConfig) -> None:
+        """Lead or follow, as the topic's record says."""
+        opened.config = log_config(config, self._broker.config)
+        if topic.partitions[index].leader == self._broker.broker_id:
+            self._lead(topic, index, opened, config)
+        else:
+            self._follow_leader(topic, index, opened)
+
+    def _lead(self, topic: TopicRecord, index: int, opened: Log, config: TopicConfig) -> None:
+        key, record = (topic.name, index), topic.partitions[index]
+        partition = self.partitions.get(key)
+        if partition is not None:
+            if record is not partition.record:
+                joined = partition.isr is None and len(record.replicas) > 1
+                isr = self._isr(record, opened, partition.high_watermark, config) if joined else None
+                partition.lead(record, isr)
+            partition.configure(config)
+            return
+        high_watermark = self._watermarks.get(key, 0)
+        if (follower := self.followers.pop(key, None)) is not None:
+            self._unassign(follower)
+            high_watermark = follower.high_watermark
+        isr = None
+        if len(record.replicas) > 1:
+            opened.assign_leader_epoch(record.leader_epoch)
+            isr = self._isr(record, opened, max(high_watermark, opened.log_start_offset), config)
+        self.partitions[key] = Partition(topic, index, opened, config, isr)
+        if topic.name == OFFSETS_TOPIC:
+            self._broker.groups.lead(index)
+
+    def _isr(self, record: PartitionRecord, opened: Log, high_watermark: int, config: TopicConfig) -> Isr:
+        return Isr(
+            self._broker.broker_id,
+            record,
+            log_end=opened.log_end_offset,
+            high_watermark=high_watermark,
+            min_isr=config.integer("min.insync.replicas"),
+            max_lag_ms=self._broker.config.integer("replica.lag.time.max.ms"),
+            alive=self.wanted.brokers,
+            now_ms=now_ms(),
+        )
+
+    def _follow_leader(self, topic: TopicRecord, index: int, opened: Log) -> None:
+        key, record = (topic.name, index), topic.partitions[index]
+        follower = self.followers.get(key)
+        if follower is not None:
+            was = follower.record
+            if (was.leader, was.leader_epoch) == (record.leader, record.leader_epoch):
+                follower.follow(record)
+                return
+            self._unassign(follower)
+            follower.follow(record)
+        else:
+            high_watermark = self._watermarks.get(key, 0)
+            if (led := self.partitions.get(key)) is not None:
+                high_watermark = led.high_watermark
+                self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            follower = self.followers[key] = Follower(topic, index, opened, high_watermark)
+        self._assign(follower)
+
+    def _assign(self, follower: Follower) -> None:
+        leader = follower.record.leader
+        if leader == NO_LEADER:
+            return
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            broker = self._broker
+            fetcher = Fetcher(broker.broker_id, leader, broker.config, lambda: self._endpoint(leader))
+            self._fetchers[leader] = fetcher
+            fetcher.start()
+        fetcher.add(follower)
+
+    def _unassign(self, follower: Follower) -> None:
+        if (fetcher := self._fetchers.get(follower.record.leader)) is not None:
+            fetcher.remove(follower.key)
+
+    def _end_idle_fetchers(self) -> None:
+        for leader in [leader for leader, fetcher in self._fetchers.items() if not len(fetcher)]:
+            closing = asyncio.create_task(self._fetchers.pop(leader).close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    def _endpoint(self, broker_id: int) -> Listener | None:
+        record = self.wanted.brokers.get(broker_id)
+        if record is None:
+            return None
+        broker = self._broker
+        name = broker.config["inter.broker.listener.name"]
+        return record.endpoint(name if isinstance(name, str) else broker.listeners[0].name)
+
+    def _stop(self, key: TopicPartition, code: ErrorCode) -> None:
+        """Neither lead nor follow; the log stays."""
+        if (follower := self.followers.pop(key, None)) is not None:
+            self._unassign(follower)
+            self._watermarks[key] = follower.high_watermark
+        if (partition := self.partitions.pop(key, None)) is not None:
+            self._watermarks[key] = partition.high_watermark
+            partition.release(code)
+            if key[0] == OFFSETS_TOPIC:
+                self._broker.groups.resign(key[1])
+
+    async def stop_replicas(
+        self, stops: Iterable[tuple[str, int, int, bool]]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """A controller says to stop these: topic, partition, leader epoch (below 0: any), and whether to delete."""
+        errors: dict[TopicPartition, ErrorCode] = {}
+        async with self._following:
+            for topic, index, epoch, delete in stops:
+                key = topic, index
+                held = self.partitions.get(key) or self.followers.get(key)
+                if held is not None and 0 <= epoch < held.record.leader_epoch:
+                    errors[key] = ErrorCode.FENCED_LEADER_EPOCH
+                    continue
+                errors[key] = ErrorCode.NONE
+                self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                if delete:
+                    if held is not None and self._broker.broker_id in held.record.replicas:
+                        self._removed[key] = held.topic_id, held.record.leader_epoch
+                    if key in self.unopened:
+                        errors[key] = ErrorCode.KAFKA_STORAGE_ERROR
+                    self._watermarks.pop(key, None)
+                    self._broker.logs.delete(*key)
+            self._end_idle_fetchers()
+        self._broker.spawn(asyncio.to_thread(self._broker.logs.remove_deleted))
+        return errors
+
+    def known_record(self, partition: Partition) -> PartitionRecord | None:
+        """What coordination said last of a partition."""
+        topic = self.wanted.topics.get(partition.topic)
+        if topic is None or topic.topic_id != partition.topic_id or partition.index >= len(topic.partitions):
+            return None
+        return topic.partitions[partition.index]
+
+    # Opening
+
+    async def open_missing(self) -> None:
+        """Try again to open what could not be opened: there may be space now."""
+        async with self._following:
+            topics = self._broker.metadata.topics
+            missing = [(topics[name], index) for name, index in self.unopened if name in topics]
+            await self._bring_up([one for one in missing if not self._is_lost(*one)])
+
+    async def _bring_up(self, new: list[tuple[TopicRecord, int]]) -> None:
+        """Open or create the logs of these partitions; those where it fails are offline."""
+        logs = self._broker.logs
+        for topic, index in new:  # a log of an older topic of that name
+            if logs.topic_ids.get((topic.name, index), topic.topic_id) != topic.topic_id:
+                logs.delete(topic.name, index)
+        failed = await asyncio.to_thread(self._open, new) if new else {}
+        configs: dict[str, TopicConfig] = {}
+        for topic, index in new:
+            key = topic.name, index
+            if (reason := failed.get(key)) is not None:
+                if self.unopened.get(key) != reason:
+                    log.error("%s-%d is offline: %s", *key, reason)
+                self.unopened[key] = reason
+                continue
+            self.unopened.pop(key, None)
+            opened = logs.get(*key)
+            if opened is None:  # its directory has failed meanwhile
+                self._lost[key] = topic.topic_id
+                self.unopened[key] = "its log directory is offline"
+                continue
+            config = configs.get(topic.name) or configs.setdefault(topic.name, self._topic_config(topic))
+            self._assume(topic, index, opened, config)
+
+    def _open(self, new: list[tuple[TopicRecord, int]]) -> dict[TopicPartition, str]:
+        """In a thread; returns why which could not be opened."""
+        failed = {}
+        logs = self._broker.logs
+        for topic, index in new:
+            try:
+                if self._is_lost(topic, index):
+                    raise LogDirError(f"its log directory is offline: {', '.join(map(str, logs.offline))}")
+                opened = logs.get_or_create(topic.name, index, topic.topic_id)
+            except LogDirError as error:
+                failed[topic.name, index] = str(error)
+                continue
+            opened.config = log_config(self._topic_config(topic), self._broker.config)
+        return failed
+
+    def lose(self, keys: Iterable[TopicPartition], reason: str) -> None:
+        """The directory that these are in has failed: from now on it is as if it had been away at the start."""
+        for key in keys:
+            self.unopened[key] = reason
+            held = self.partitions.get(key) or self.followers.get(key)
+            if held is not None:
+                self._lost[key] = held.topic_id
+                self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def find_lost(self) -> None:
+        """Partitions that are not in the directories we have must be in those we have not: never made anew."""
+        for topic in self.wanted.topics.values():
+            for index, record in enumerate(topic.partitions):
+                here = self._broker.logs.get(topic.name, index)
+                if self._broker.broker_id in record.replicas and here is None:
+                    self._lost[topic.name, index] = topic.topic_id
+
+    def _is_lost(self, topic: TopicRecord, index: int) -> bool:
+        return self._lost.get((topic.name, index)) == topic.topic_id
+
+    def _topic_config(self, topic: TopicRecord) -> TopicConfig:
+        return TopicConfig(self._broker.config, topic.config)
+
+    async def _finish_deletions(self, deleting: list[uuid.UUID]) -> None:
+        await asyncio.to_thread(self._broker.logs.remove_deleted)
+        for topic_id in deleting:
+            try:
+                await self._broker.coordination.topic_removed(topic_id)
+            except CoordinationError as error:
+                log.error("a deleted topic stays noted: %s", error)
+
+    # What handlers ask
+
+    def why_not_led(self, topic: str, index: int) -> ApiError:
+        """For a partition that is not among those that this broker leads."""
+        if (reason := self.unopened.get((topic, index))) is not None:
+            return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        record = self._broker.metadata.topics.get(topic)
+        if record is not None and 0 <= index < len(record.partitions):
+            return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def is_offline(self, key: TopicPartition) -> bool:
+        """Whether a replica that should be here cannot be used."""
+        held = self.partitions.get(key) or self.followers.get(key)
+        return key in self.unopened if held is None else held.log.offline is not None
+
+    def all(self) -> Iterator[Partition | Follower]:
+        """Every replica here, led or followed."""
+        yield from self.partitions.values()
+        yield from self.followers.values()
+
+    def lag(self, held: Partition | Follower) -> int:
+        """Records that a follower is known to lack of those that are committed, as KIP-113 has it."""
+        return max(0, held.high_watermark - held.log.log_end_offset)
+
+    def offline_count(self) -> int:
+        return len(self.unopened) + sum(one.log.offline is not None for one in self.all())
+
+    # High watermarks
+
+    def high_watermark(self, key: TopicPartition) -> int:
+        """Below it records are safe; 0 for what is not served."""
+        held = self.partitions.get(key) or self.followers.get(key)
+        return 0 if held is None else held.high_watermark
+
+    def load_watermarks(self) -> None:
+        """What the last process wrote. Blocking; before the first `follow`."""
+        for home in self._broker.logs.dirs:
+            try:
+                self._watermarks |= checkpoints.read_offsets(str(home.path / checkpoints.HIGH_WATERMARKS))
+            except (CheckpointError, OSError) as error:
+                log.warning("%s: going on without it: high watermarks are found by fetching", error)
+
+    async def keep_watermarks(self) -> None:
+        """Write the high watermarks from time to time, until it is cancelled."""
+        interval_s = self._broker.config.integer("replica.high.watermark.checkpoint.interval.ms") / 1000
+        while True:
+            await asyncio.sleep(max(interval_s, 0.01))
+            await self.write_watermarks()
+
+    async def write_watermarks(self) -> None:
+        """Those of replicated partitions, where any has changed."""
+        held: dict[TopicPartition, Partition | Follower] = dict(self.followers)
+        held.update((key, one) for key, one in self.partitions.items() if one.isr is not None)
+        now = {key: one.high_watermark for key, one in held.items()}
+        if all(self._watermarks.get(key) == offset for key, offset in now.items()):
+            return
+        self._watermarks = now
+        homes = self._broker.logs.partitions()
+        by_path: dict[str, dict[TopicPartition, int]] = {}
+        for key, offset in now.items():
+            if (home := homes.get(key)) is not None:
+                path = str(home.path / checkpoints.HIGH_WATERMARKS)
+                by_path.setdefault(path, {})[key] = offset
+        await asyncio.to_thread(_write_all, by_path)
+
+    async def close(self) -> None:
+        """Follow and lead no more; the logs stay open."""
+        await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()), *self._closing)
+        await self.membership.close()
+        await self.write_watermarks()
+
+
+def _write_all(by_path: dict[str, dict[TopicPartition, int]]) -> None:
+    for path, offsets in by_path.items():
+        try:
+            checkpoints.write_offsets(path, offsets, sync=False)
+        except OSError as error:
+            log.error("%s: cannot be written: %s", path, error.strerror or error)

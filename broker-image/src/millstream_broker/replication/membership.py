@@ -1,0 +1,98 @@
+"""Writes the ISRs of the partitions that this broker leads.
+
+`replication.isr` says what is to be written and what a result means; here are the clock, coordination, and the loop
+that notices followers which have gone silent. Each partition has one write under way at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from ..coordination import Conflict, CoordinationError, PartitionRecord
+from ..partition import Partition, now_ms
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+RETRY_S = 0.5
+"""Pause before a write is repeated whose outcome is not known."""
+
+log = logging.getLogger(__name__)
+
+
+class Membership:
+    """All calls are made on the loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._writes: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Look for followers that lag, until it is cancelled."""
+        interval_s = self._broker.config.integer("replica.lag.time.max.ms") / 2000
+        while True:
+            await asyncio.sleep(max(interval_s, 0.01))
+            for partition in list(self._broker.partitions.values()):
+                self.review(partition)
+
+    async def close(self) -> None:
+        for write in self._writes:
+            write.cancel()
+        await asyncio.gather(*self._writes, return_exceptions=True)
+
+    def fetched(self, partition: Partition, replica: int, offset: int) -> None:
+        """A follower has everything before `offset`."""
+        partition.fetched(replica, offset)
+        isr = partition.isr
+        assert isr is not None
+        if replica not in isr.record.isr or offset < isr.high_watermark:
+            self.review(partition)
+
+    def review(self, partition: Partition) -> None:
+        """Write the ISR if it should be another one."""
+        if partition.isr is None or (record := partition.isr.propose(now_ms())) is None:
+            return
+        write = asyncio.create_task(self._write(partition, record))
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+
+    async def _write(self, partition: Partition, record: PartitionRecord) -> None:
+        isr = partition.isr
+        assert isr is not None
+        before, pause_s = isr.record.isr, 0.0
+        try:
+            stored = await self._broker.coordination.write_partition(partition.topic, partition.index, record)
+        except Conflict:
+            known = self._broker.replicas.known_record(partition)
+            if known is None or not isr.conflicted(known):
+                isr.unknown()
+                pause_s = RETRY_S
+        except CoordinationError as error:
+            log.warning("%s: the ISR cannot be written: %s", partition, error)
+            isr.unknown()
+            pause_s = RETRY_S
+        else:
+            isr.written(stored)
+            self._note(partition, before, stored.isr)
+        if pause_s:
+            await asyncio.sleep(pause_s)
+        if self._broker.partitions.get((partition.topic, partition.index)) is partition:
+            partition.isr_changed()
+            self.review(partition)
+
+    def _note(self, partition: Partition, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+        if len(after) < len(before):
+            self._broker.stats.isr_shrinks += 1
+            what = "shrinks"
+        else:
+            self._broker.stats.isr_expands += 1
+            what = "expands"
+        log.info(
+            "%s: the ISR %s from %s to %s",
+            partition,
+            what,
+            ",".join(map(str, before)),
+            ",".join(map(str, after)),
+        )

@@ -1,0 +1,286 @@
+"""What a leader answers its followers: Fetch requests that name a replica.
+
+A follower reads up to the end of the log. What it asks for tells how far it is (`Partition.fetched`), unless the logs
+turn out to part, which is then the answer (`divergence`). Records go out by sendfile, as to consumers.
+
+Fetch sessions (KIP-227) are for followers only. A session knows the partitions a follower fetches; each request names
+those whose offset changed, each response has those that have something new: records, an error, a high watermark or a
+log start that the follower does not know. Partitions tell their sessions when something happens to them, so the cost of
+a request is that of what happened, not of the partitions. A follower that connects anew begins a new session, which
+ends its old one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+from ..partition import Partition
+from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+from .divergence import diverging_epoch
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+TopicPartition = tuple[str, int]
+FULL = 0
+SESSIONLESS = -1
+MAX_EPOCH = 0x7FFFFFFF
+
+
+class Fetched:
+    """A partition as one follower fetches it."""
+
+    __slots__ = ("asked", "is_new", "key", "partition", "sent", "session")
+
+    def __init__(self, session: Session, key: TopicPartition, asked: FetchPartition) -> None:
+        self.session = session
+        self.key = key
+        self.asked = asked
+        self.partition: Partition | None = None
+        self.is_new = True
+        """The follower's offset is new to us."""
+        self.sent = (-1, -1)
+        """High watermark and log start that the follower knows."""
+
+    def advanced(self, size: int) -> None:
+        """The partition's log has grown, or something else happened to it."""
+        self.session.advanced(self, size)
+
+    def committed(self) -> None:
+        self.session.has_news(self)
+
+    def attach(self, partition: Partition | None) -> None:
+        if partition is not self.partition:
+            if self.partition is not None:
+                self.partition.followers.discard(self)
+            if partition is not None:
+                partition.followers.add(self)
+            self.partition = partition
+
+
+class Session:
+    """The partitions that one follower fetches over one connection."""
+
+    def __init__(self, broker: Broker, replica_id: int, session_id: int) -> None:
+        self.session_id = session_id
+        self.epoch = 1
+        """Of the next request."""
+        self.replica_id = replica_id
+        self._broker = broker
+        self._fetched: dict[TopicPartition, Fetched] = {}
+        self._due: dict[Fetched, None] = {}
+        """Those to look at for the next response, in the order in which something happened to them."""
+        self._poll: asyncio.Future[None] | None = None
+        self._missing = 0
+
+    def close(self) -> None:
+        for one in self._fetched.values():
+            one.attach(None)
+        self._fetched.clear()
+        self._due.clear()
+        self._end_poll()
+
+    # What happens
+
+    def advanced(self, one: Fetched, size: int) -> None:
+        self._due[one] = None
+        if self._poll is not None:
+            self._missing -= size
+            if self._missing <= 0 or not size:
+                self._end_poll()
+
+    def has_news(self, one: Fetched) -> None:
+        self._due[one] = None
+
+    def _end_poll(self) -> None:
+        if self._poll is not None and not self._poll.done():
+            self._poll.set_result(None)
+
+    # Requests
+
+    def take(self, request: FetchRequest) -> None:
+        """Note what a request says about the partitions."""
+        for forgotten in request.forgotten_topics_data:
+            for index in forgotten.partitions:
+                if (gone := self._fetched.pop((forgotten.topic, index), None)) is not None:
+                    gone.attach(None)
+                    self._due.pop(gone, None)
+        for topic in request.topics:
+            for asked in topic.partitions:
+                key = topic.topic, asked.partition
+                one = self._fetched.get(key)
+                if one is None:
+                    one = self._fetched[key] = Fetched(self, key, asked)
+                one.asked, one.is_new = asked, True
+                self._due[one] = None
+
+    async def answer(self, request: FetchRequest) -> FetchResponse:
+        """The response, which waits for records if there is nothing to say."""
+        limit = min(request.max_bytes, self._broker.max_fetch_bytes)
+        response, size, urgent = self._read(limit)
+        if urgent or size >= request.min_bytes or request.max_wait_ms <= 0:
+            return response
+        loop = asyncio.get_running_loop()
+        self._poll = loop.create_future()
+        self._missing = request.min_bytes - size
+        wait_s = min(request.max_wait_ms / 1000, self._broker.server.max_idle_s)
+        timer = loop.call_later(wait_s, self._end_poll)
+        try:
+            await self._poll
+        finally:
+            timer.cancel()
+            self._poll = None
+        more, _, _ = self._read(limit - size)
+        return _joined(response, more)
+
+    def _read(self, limit: int) -> tuple[FetchResponse, int, bool]:
+        """What there is to say; how many bytes of records; whether it must be said at once."""
+        topics: dict[str, FetchableTopicResponse] = {}
+        size, urgent = 0, False
+        due, self._due = self._due, {}
+        for one in due:
+            try:
+                data = self._read_one(one, limit - size, first=not size)
+            except ApiError as error:
+                one.attach(None)
+                self._due[one] = None
+                data, urgent = self._failed(one, error), True
+            if data is None:
+                continue
+            if data.records:
+                size += len(data.records)
+            urgent = urgent or data.diverging_epoch is not None
+            topic = one.key[0]
+            told = topics.get(topic)
+            if told is None:
+                told = topics[topic] = FetchableTopicResponse(topic, [])
+            told.partitions.append(data)
+        return FetchResponse(session_id=self.session_id, responses=list(topics.values())), size, urgent
+
+    def _read_one(self, one: Fetched, room: int, *, first: bool) -> PartitionData | None:
+        """None when there is nothing new. Raises ApiError."""
+        asked = one.asked
+        partition = self._broker.partition(*one.key)
+        partition.check_online()
+        partition.check_epoch(asked.current_leader_epoch)
+        isr, log = partition.isr, partition.log
+        if isr is None or self.replica_id not in isr.followers:
+            raise ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER
+                if asked.current_leader_epoch < 0
+                else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+        one.attach(partition)
+        offset = asked.fetch_offset
+        if one.is_new:
+            if offset < log.log_start_offset:
+                raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            parted = diverging_epoch(log.epochs, log.log_end_offset, offset, asked.last_fetched_epoch)
+            if parted is not None:
+                return PartitionData(
+                    asked.partition,
+                    0,
+                    partition.high_watermark,
+                    -1,
+                    log.log_start_offset,
+                    diverging_epoch=EpochEndOffset(*parted),
+                    records=b"",
+                )
+            if not offset <= log.log_end_offset:
+                raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            one.is_new = False
+            self._broker.replicas.membership.fetched(partition, self.replica_id, offset)
+        found = None
+        if offset < log.log_end_offset:
+            room = max(min(asked.partition_max_bytes, room), 0)
+            found = log.read(offset, room, upper=log.log_end_offset, min_one=first)
+            if found is None:  # there was no room: it is first the next time
+                self._due[one] = None
+                return None
+        known = partition.high_watermark, log.log_start_offset
+        if found is None and known == one.sent:
+            return None
+        one.sent = known
+        return PartitionData(
+            asked.partition, 0, known[0], known[0], known[1], records=b"" if found is None else found
+        )
+
+    def _failed(self, one: Fetched, error: ApiError) -> PartitionData:
+        topic, index = one.key
+        data = PartitionData(index, error.code, -1, records=b"")
+        data.current_leader = current_leader(self._broker, topic, index, error.code)
+        return data
+
+
+def _joined(first: FetchResponse, second: FetchResponse) -> FetchResponse:
+    """Two responses of a session as one; the second is newer."""
+    topics = {topic.topic: topic for topic in first.responses}
+    for newer in second.responses:
+        if (older := topics.get(newer.topic)) is None:
+            topics[newer.topic] = newer
+        else:
+            by_index = {data.partition_index: data for data in older.partitions}
+            by_index.update((data.partition_index, data) for data in newer.partitions)
+            older.partitions = list(by_index.values())
+    first.responses = list(topics.values())
+    return first
+
+
+class Sessions:
+    """The fetch sessions of this broker's followers: one for each follower's connection, by session id."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._by_replica: dict[int, Session] = {}
+
+    async def answer(self, request: FetchRequest) -> FetchResponse:
+        """Raises ApiError for the request as a whole."""
+        replica = request.replica_id
+        session = self._by_replica.get(replica)
+        if request.session_id:
+            if session is None or session.session_id != request.session_id:
+                raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            if session.epoch != request.session_epoch:
+                raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            session.epoch = session.epoch + 1 if session.epoch < MAX_EPOCH else 1
+        elif request.session_epoch == FULL:
+            if session is not None:
+                session.close()
+            session = Session(self._broker, replica, random.randint(1, 0x7FFFFFFF))
+            self._by_replica[replica] = session
+        else:
+            passing = Session(self._broker, replica, 0)
+            passing.take(request)
+            try:
+                return await passing.answer(request)
+            finally:
+                passing.close()
+        session.take(request)
+        return await session.answer(request)
+
+    def forget(self, alive: set[int]) -> None:
+        """Followers that are gone fetch no more."""
+        for replica in self._by_replica.keys() - alive:
+            self._by_replica.pop(replica).close()
+
+
+def current_leader(broker: Broker, topic: str, index: int, code: ErrorCode) -> LeaderIdAndEpoch | None:
+    """Whom to ask instead, where that is what the error is about."""
+    if code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+        return None
+    record = broker.metadata.topics.get(topic)
+    if record is None or index >= len(record.partitions):
+        return None
+    found = record.partitions[index]
+    return LeaderIdAndEpoch(found.leader, found.leader_epoch)

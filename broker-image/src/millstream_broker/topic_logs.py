@@ -1,0 +1,57 @@
+"""Topics and the logs on this broker: what a topic's configuration says to its logs, and what logs say of topics."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import cast
+
+from .config import BrokerConfig, TopicConfig
+from .coordination import PartitionRecord, TopicRecord
+from .log.config import LogConfig
+from .log.manager import Found
+from .offsets_topic import OFFSETS_TOPIC, offsets_topic_config
+
+
+def adopt(found: Iterable[Found], broker_id: int) -> list[TopicRecord]:
+    """The topics that the logs in the folders belong to."""
+    topics: dict[str, tuple[uuid.UUID, int]] = {}
+    for one in found:
+        topic_id, count = topics.get(one.topic, (one.topic_id or uuid.uuid4(), 0))
+        topics[one.topic] = (topic_id, max(count, one.partition + 1))
+    partition = PartitionRecord((broker_id,), broker_id, 0, (broker_id,))
+    return [
+        TopicRecord(
+            name, topic_id, (partition,) * count, offsets_topic_config() if name == OFFSETS_TOPIC else {}
+        )
+        for name, (topic_id, count) in topics.items()
+    ]
+
+
+def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
+    """What a topic's configuration says to its logs."""
+    cleanup_policy = ",".join(cast(list[str], topic["cleanup.policy"]))
+    segment_ms = topic.integer("segment.ms")
+    if "compact" in cleanup_policy:  # an active segment is not compacted
+        segment_ms = min(segment_ms, topic.integer("max.compaction.lag.ms"))
+    return LogConfig(
+        segment_bytes=topic.integer("segment.bytes"),
+        segment_ms=segment_ms,
+        index_interval_bytes=topic.integer("index.interval.bytes"),
+        index_size_max_bytes=topic.integer("segment.index.bytes"),
+        retention_ms=topic.integer("retention.ms"),
+        retention_bytes=topic.integer("retention.bytes"),
+        max_message_bytes=topic.integer("max.message.bytes"),
+        flush_messages=topic.integer("flush.messages"),
+        flush_ms=topic.integer("flush.ms"),
+        cleanup_policy=cleanup_policy,
+        compression_type=cast(str, topic["compression.type"]),
+        message_timestamp_type=cast(str, topic["message.timestamp.type"]),
+        message_timestamp_before_max_ms=topic.integer("message.timestamp.before.max.ms"),
+        message_timestamp_after_max_ms=topic.integer("message.timestamp.after.max.ms"),
+        delete_retention_ms=topic.integer("delete.retention.ms"),
+        min_compaction_lag_ms=topic.integer("min.compaction.lag.ms"),
+        max_compaction_lag_ms=topic.integer("max.compaction.lag.ms"),
+        min_cleanable_dirty_ratio=cast(float, topic["min.cleanable.dirty.ratio"]),
+        producer_id_expiration_ms=broker.integer("producer.id.expiration.ms"),
+    )
