@@ -3,7 +3,18 @@
 'use strict'
 
 const assert = require('node:assert/strict')
-const { Kafka, CompressionTypes, AssignerProtocol, logLevel } = require('kafkajs')
+const { Kafka, CompressionCodecs, CompressionTypes, AssignerProtocol, logLevel } = require('kafkajs')
+const LZ4Codec = require('kafkajs-lz4')
+const SnappyCodec = require('kafkajs-snappy')
+const zstd = require('@bokuweb/zstd-wasm')
+
+CompressionCodecs[CompressionTypes.Snappy] = SnappyCodec
+CompressionCodecs[CompressionTypes.LZ4] = new LZ4Codec().codec
+// @kafkajs/zstd wraps cppzst, which does not compile for Node.js 20 or newer.
+CompressionCodecs[CompressionTypes.ZSTD] = () => ({
+  compress: async ({ buffer }) => Buffer.from(zstd.compress(buffer, 3)),
+  decompress: async buffer => Buffer.from(zstd.decompress(buffer)),
+})
 
 const COUNT = 200
 const BASE_TIMESTAMP = 1_700_000_000_000
@@ -93,6 +104,9 @@ async function codec(compression) {
 const scenarios = {
   'codec-none': () => codec(CompressionTypes.None),
   'codec-gzip': () => codec(CompressionTypes.GZIP),
+  'codec-snappy': () => codec(CompressionTypes.Snappy),
+  'codec-lz4': () => codec(CompressionTypes.LZ4),
+  'codec-zstd': () => codec(CompressionTypes.ZSTD),
 
   keyed: async () => {
     const topic = await create('keyed', 4)
@@ -140,6 +154,39 @@ const scenarios = {
     await first.consumer.disconnect()
   },
 
+  rebalances: async () => {
+    const topic = await create('rebalances', 6)
+    const groupId = `group-${topic}`
+    const all = []
+    const members = []
+    const enter = async count => {
+      const entered = await Promise.all(Array.from({ length: count }, () => consume(topic, groupId, true)))
+      members.push(...entered)
+      all.push(...entered)
+    }
+    const shared = shares => {
+      const owned = members.flatMap(one => one.owned)
+      const sizes = members.map(one => one.owned.length).sort()
+      return new Set(owned).size === 6 && sizes.join() === shares.join()
+    }
+    const seen = () => new Set(all.flatMap(one => one.taken.map(each => `${each.partition}:${each.offset}`))).size
+    await enter(3)
+    await until('two partitions each', () => shared([2, 2, 2]))
+    await produce(topic)
+    await until('the first records', () => seen() === COUNT)
+    await members.pop().consumer.disconnect()
+    await until('three partitions each', () => shared([3, 3]))
+    await produce(topic)
+    await until('the records after one left', () => seen() === 2 * COUNT)
+    await enter(2)
+    await until('one or two partitions each', () => shared([1, 1, 2, 2]))
+    await produce(topic)
+    await until('the records after two came', () => seen() === 3 * COUNT)
+    await Promise.all(members.map(one => one.consumer.disconnect()))
+    const [{ partitions }] = await admin.fetchOffsets({ groupId, topics: [topic] })
+    assert.equal(partitions.reduce((sum, one) => sum + Number(one.offset), 0), 3 * COUNT)
+  },
+
   'offsets-by-timestamp': async () => {
     const topic = await create('times')
     await produce(topic)
@@ -175,10 +222,19 @@ const scenarios = {
     assert.equal(groups[0].state, 'Stable')
     const assignment = AssignerProtocol.MemberAssignment.decode(groups[0].members[0].memberAssignment)
     assert.deepEqual(assignment.assignment, { [topic]: [0] })
+    await assert.rejects(admin.deleteGroups([groupId]), error => error.groups[0].errorCode === 68) // NON_EMPTY_GROUP
     await consumer.disconnect()
     assert((await admin.listGroups()).groups.some(group => group.groupId === groupId))
     await admin.setOffsets({ groupId, topic, partitions: [{ partition: 0, offset: '5' }] })
+    const position = async () => (await admin.fetchOffsets({ groupId, topics: [topic] }))[0].partitions[0].offset
+    assert.equal(await position(), '5')
+    await admin.resetOffsets({ groupId, topic })
+    assert.equal(await position(), '-1') // kafkajs commits -1 for "latest"
+    await admin.resetOffsets({ groupId, topic, earliest: true })
+    assert.equal(await position(), '-2')
     await admin.deleteGroups([groupId])
+    assert.equal((await admin.describeGroups([groupId])).groups[0].state, 'Dead')
+    assert.equal(await position(), '-1')
   },
 
   'admin-cluster': async () => {
@@ -195,6 +251,7 @@ const scenarios = {
 }
 
 async function main() {
+  await zstd.init()
   await admin.connect()
   for (const [name, scenario] of Object.entries(scenarios)) {
     try {
