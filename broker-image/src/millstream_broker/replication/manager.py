@@ -368,6 +368,8 @@ class ReplicaManager:
 
     async def _finish_deletions(self, deleting: list[uuid.UUID]) -> None:
         await asyncio.to_thread(self._broker.logs.remove_deleted)
+        if self._broker.logs.offline:  # there may be more of them in there: the start that finds it goes on
+            return
         for topic_id in deleting:
             try:
                 await self._broker.coordination.topic_removed(topic_id)
