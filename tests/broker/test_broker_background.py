@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
-from millstream_broker.log.batch import build_batch, read_records
+from millstream_broker.log.batch import Record, build_batch, iter_batches, read_records
 from millstream_broker.protocol import create_topics
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.scenario import eventually
@@ -71,6 +72,60 @@ def test_compacted_topics_keep_the_last_value_of_each_key(start_broker: StartBro
         assert {found[offset] for offset in range(95, 100)} == {b"0", b"1", b"2", b"3", b"4"}
         assert all(found[offset] == b"%d" % (offset % 5) for offset in found)
         assert wire.produce("latest", build_batch([record("no key")])).error_code != 0
+
+
+def test_compaction_of_several_topics_with_little_of_everything(start_broker: StartBroker) -> None:
+    """Two threads, memory for three keys each, a throttle; and a topic that is due by the age of its records only."""
+    broker = start_broker(
+        {
+            "log.cleaner.backoff.ms": "20",
+            "log.cleaner.threads": "2",
+            "log.cleaner.dedupe.buffer.size": "1080",
+            "log.cleaner.io.max.bytes.per.second": "500000",
+        }
+    )
+    long_ago = int(time.time() * 1000) - 10_000
+    with Wire(broker.bootstrap) as wire:
+        small = {"cleanup_policy": "compact", "segment_bytes": "2000"}
+        names = ["first", "second", "third"]
+        for name in names:
+            create(wire, name, min_cleanable_dirty_ratio="0.01", **small)
+        create(
+            wire,
+            "aged",
+            min_cleanable_dirty_ratio="1",
+            max_compaction_lag_ms="5000",
+            cleanup_policy="compact",
+        )
+        for number in range(100):
+            for name in (*names, "aged"):
+                batch = [record(b"x" * 100, key=b"%d" % (number % 10), timestamp=long_ago)]
+                assert wire.produce(name, batch).error_code == 0
+        wire.produce("aged", [record("now", key=b"now")])  # the segment is older than max.compaction.lag.ms
+
+        def bytes_of(name: str) -> int:
+            return sum(path.stat().st_size for path in (broker.data / f"{name}-0").glob("*.log"))
+
+        # Ten keys of 180 bytes, the active segment, and what one pass leaves to the next.
+        for name, most in ((names[0], 7000), (names[1], 7000), (names[2], 7000), ("aged", 2500)):
+            eventually(
+                lambda name=name: bytes_of(name), lambda size, most=most: size < most, f"{name} is compacted"
+            )
+            assert [one.key for one in records_of(wire, name)][-2:] == (
+                [b"9", b"now"] if name == "aged" else [b"8", b"9"]
+            )
+
+
+def records_of(wire: Wire, topic: str) -> list[Record]:
+    found: list[Record] = []
+    offset, end = 0, wire.end_offset(topic)
+    while offset < end:
+        data = wire.fetch(topic, offset).records
+        assert isinstance(data, memoryview)
+        for position, header in iter_batches(data):
+            found += read_records(data[position : position + header.size])
+            offset = header.next_offset
+    return found
 
 
 def test_flush_ms_and_checkpoints_reach_the_disk(start_broker: StartBroker) -> None:
