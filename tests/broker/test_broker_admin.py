@@ -94,10 +94,10 @@ def test_a_created_topic_is_described_at_once(wire: Wire) -> None:
             "longer than the max allowed length 249",
         ),
         (CreatableTopic("a b", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION, "other than ASCII alphanumerics"),
-        (CreatableTopic("..", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION, "'.' or '..' is not allowed"),
+        (CreatableTopic("..", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION, "'..' is not allowed"),
         (CreatableTopic("t", 0, 1), ErrorCode.INVALID_PARTITIONS, "invalid non-positive value"),
         (CreatableTopic("t", 10**9, 1), ErrorCode.INVALID_PARTITIONS, "at most 100000"),
-        (CreatableTopic("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "invalid non-positive value"),
+        (CreatableTopic("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "must be larger than 0"),
         (CreatableTopic("t", 1, 2), ErrorCode.INVALID_REPLICATION_FACTOR, "only 1 broker(s) are registered"),
         (
             CreatableTopic("t", 1, 1, [CreatableReplicaAssignment(0, [1])]),
@@ -127,12 +127,12 @@ def test_a_created_topic_is_described_at_once(wire: Wire) -> None:
         (
             CreatableTopic("t", 1, 1, [], [CreatableTopicConfig("retention", "1")]),
             ErrorCode.INVALID_CONFIG,
-            "retention: no such configuration key",
+            "Unknown topic config name: retention",
         ),
         (
             CreatableTopic("t", 1, 1, [], [CreatableTopicConfig("retention.ms", "week")]),
             ErrorCode.INVALID_CONFIG,
-            "retention.ms=week: expected a whole number",
+            "Invalid value week for configuration retention.ms: Not a number of type LONG",
         ),
         (
             CreatableTopic("t", 1, 1, [], [CreatableTopicConfig("retention.ms", None)]),
@@ -292,9 +292,9 @@ def test_topic_configs_are_changed_one_by_one(wire: Wire, topic: str) -> None:
     ) == (0, "")
     configs = described(wire, TOPIC, topic)
     assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("5000", 1)
-    assert [(one.name, one.source) for one in configs["retention.ms"].synonyms] == [
-        ("retention.ms", 1),
-        ("log.retention.hours", 5),
+    assert [(one.name, one.source) for one in configs["retention.ms"].synonyms] == [("retention.ms", 1)]
+    assert [(one.name, one.source) for one in configs["max.message.bytes"].synonyms] == [
+        ("message.max.bytes", 5)
     ]
     assert configs["retention.ms"].documentation
     assert configs["cleanup.policy"].value == "delete,compact"
@@ -319,16 +319,20 @@ def test_a_topic_config_takes_effect_at_once(wire: Wire, topic: str) -> None:
     ("changes", "error", "said"),
     [
         ([("retention.m", SET, "5")], ErrorCode.INVALID_CONFIG, "did you mean retention.ms?"),
-        ([("retention.ms", SET, "x")], ErrorCode.INVALID_CONFIG, "retention.ms=x: expected a whole number"),
+        (
+            [("retention.ms", SET, "x")],
+            ErrorCode.INVALID_CONFIG,
+            "Invalid value x for configuration retention.ms",
+        ),
         (
             [("retention.ms", APPEND, "5")],
             ErrorCode.INVALID_CONFIG,
-            "append is not allowed for config key: retention.ms",
+            "Can't APPEND to key retention.ms because its type is not LIST.",
         ),
         (
             [("retention.ms", SET, None)],
             ErrorCode.INVALID_REQUEST,
-            "Null value not supported for retention.ms",
+            "Null value not supported for : retention.ms",
         ),
         ([("retention.ms", 9, "5")], ErrorCode.INVALID_REQUEST, "retention.ms: unknown operation 9"),
         (
@@ -336,11 +340,11 @@ def test_a_topic_config_takes_effect_at_once(wire: Wire, topic: str) -> None:
             ErrorCode.INVALID_REQUEST,
             "duplicate config keys",
         ),
-        ([("cleanup.policy", SUBTRACT, "delete")], ErrorCode.INVALID_CONFIG, "cleanup.policy=: expected"),
+        ([("cleanup.policy", APPEND, "keep")], ErrorCode.INVALID_CONFIG, "must be one of: compact, delete"),
         (
             [("segment.ms", SET, "10"), ("segment.bytes", SET, "x")],
             ErrorCode.INVALID_CONFIG,
-            "segment.bytes=x",
+            "Invalid value x for configuration segment.bytes",
         ),
     ],
 )
@@ -380,7 +384,7 @@ def test_broker_configs_are_changed_while_it_runs(start_broker: StartBroker) -> 
     with Wire(broker.bootstrap) as wire:
         entry = described(wire, BROKER, "1")["log.retention.ms"]
         assert (entry.value, entry.config_source, entry.read_only) == ("2000", 2, False)
-        assert [(one.value, one.source) for one in entry.synonyms] == [("2000", 2), ("1000", 3)]
+        assert [(one.value, one.source) for one in entry.synonyms][:2] == [("2000", 2), ("1000", 3)]
         assert described(wire, BROKER, "1")["log.retention.hours"].config_source == 4
         assert described(wire, BROKER, "1")["log.dirs"].read_only
         assert set(described(wire, BROKER, "")) == {"log.retention.ms", "message.max.bytes"}
@@ -389,10 +393,10 @@ def test_broker_configs_are_changed_while_it_runs(start_broker: StartBroker) -> 
         code, said = alter(wire, BROKER, "1", ("log.dirs", SET, "/x"))
         assert (code, said) == (
             ErrorCode.INVALID_REQUEST,
-            "Cannot update these configs dynamically: log.dirs",
+            "Cannot update these configs dynamically: Set(log.dirs)",
         )
         code, said = alter(wire, BROKER, "5", ("log.retention.ms", SET, "1"))
-        assert "expected 1 or empty string, but received 5" in said
+        assert "expected 1, but received 5" in said
         assert alter(wire, 99, "x", ("a", SET, "b"))[0] in (
             ErrorCode.INVALID_REQUEST,
             ErrorCode.INVALID_CONFIG,

@@ -43,19 +43,17 @@ def test_properties_round_trip(values: dict[str, str]) -> None:
     [
         ({"num.partition": "1"}, "num.partition: no such configuration key; did you mean num.partitions?"),
         ({"zzz": "1"}, "zzz: no such configuration key"),
-        ({"num.partitions": "many"}, "num.partitions=many: expected a whole number of at least 1"),
-        ({"num.partitions": "0"}, "num.partitions=0: expected a whole number of at least 1"),
+        ({"num.partitions": "many"}, "many for configuration num.partitions: Not a number of type INT"),
+        ({"num.partitions": "0"}, "0 for configuration num.partitions: Value must be at least 1"),
+        ({"num.partitions": "99999999999"}, "for configuration num.partitions: Not a number of type INT"),
+        ({"auto.create.topics.enable": "yes"}, "Expected value to be either true or false"),
+        ({"log.cleaner.min.cleanable.ratio": "2"}, "Value must be no more than 1"),
         (
-            {"num.partitions": "99999999999"},
-            "num.partitions=99999999999: expected a whole number of at least 1",
+            {"log.cleanup.policy": "delete,shred"},
+            "shred for configuration log.cleanup.policy: String must be one of: compact, delete",
         ),
-        ({"auto.create.topics.enable": "yes"}, "auto.create.topics.enable=yes: expected true or false"),
-        ({"log.cleaner.min.cleanable.ratio": "2"}, "expected a number from 0 to 1"),
-        (
-            {"log.cleanup.policy": "shred"},
-            "log.cleanup.policy=shred: expected a comma-separated list of delete, compact",
-        ),
-        ({"compression.type": "rar"}, "compression.type=rar: expected text one of uncompressed, gzip,"),
+        ({"compression.type": "rar"}, "rar for configuration compression.type: String must be one of"),
+        ({"compression.gzip.level": "0"}, "Value must be between 1 and 9 or equal to -1"),
     ],
 )
 def test_wrong_values_are_named(given: dict[str, str], said: str) -> None:
@@ -90,7 +88,7 @@ def test_listeners_may_be_ipv6_and_without_host() -> None:
 def test_every_default_is_allowed_and_documented() -> None:
     for key in [*BROKER_KEYS.values(), *TOPIC_KEYS.values()]:
         assert key.doc
-        assert key.default is None or key.rule is None or key.rule.allows(key.default), key.name
+        assert key.default is None or key.rule is None or key.rule(key.default) is None, key.name
         for synonym in key.synonyms:
             assert synonym.name in BROKER_KEYS
 
@@ -139,7 +137,7 @@ def test_only_dynamic_keys_change_while_running() -> None:
 def test_lags_of_compaction_must_fit_together() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"min\.compaction\.lag\.ms=10: expected at most max\.compaction\.lag\.ms, which is 5",
+        match=r"min\.compaction\.lag\.ms \(10\) > max\.compaction\.lag\.ms \(5\)",
     ):
         TopicConfig(BrokerConfig(), {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
 

@@ -1,9 +1,9 @@
 """The broker's configuration: Kafka's keys, typed, from a properties file and `--override`.
 
 Keys are defined in `config_keys`; this module gives them types and rules. Every value is checked before anything
-is started, and an error says the key, the value and what is allowed:
+is started, and an error says the key, the value and what is allowed, in Kafka's words, as clients are told it too:
 
-    log.segment.bytes=lots: expected a whole number from 14 to 2147483647
+    Invalid value 7 for configuration log.segment.bytes: Value must be at least 14
 
 A topic key has *synonyms*: the broker keys that give its default, the first that is set wins, each with the factor
 of its unit (`retention.ms` ← `log.retention.ms`, `log.retention.minutes` × 60000, `log.retention.hours` ×
@@ -14,9 +14,11 @@ settings, the properties file, and the default (KIP-226); `describe_topic` and `
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import dropwhile
 from typing import cast
 
 Value = bool | int | float | str | list[str] | None
@@ -51,31 +53,52 @@ class Source(IntEnum):
     DEFAULT = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What is allowed, as a test and as words."""
-
-    allows: Callable[[Value], bool]
-    words: str
+Rule = Callable[[Value], "tuple[object, str] | None"]
+"""What is allowed besides the type: the value (of a list: the item) that is not, and why, in Kafka's words."""
 
 
 def between(low: float, high: float) -> Rule:
-    words = f"from {low} to {high}"
-    return Rule(lambda value: value is None or low <= cast(float, value) <= high, words)
+    def rule(value: Value) -> tuple[object, str] | None:
+        if not isinstance(value, int | float):
+            return None
+        if value < low:
+            return value, f"Value must be at least {low}"
+        return (value, f"Value must be no more than {high}") if value > high else None
+
+    return rule
 
 
 def at_least(low: float) -> Rule:
-    return Rule(lambda value: value is None or cast(float, value) >= low, f"of at least {low}")
+    return between(low, float("inf"))
+
+
+def gzip_level(value: Value) -> tuple[object, str] | None:
+    if value == -1 or value in range(1, 10):
+        return None
+    return value, "Value must be between 1 and 9 or equal to -1"
+
+
+def replicas(name: str) -> Rule:
+    def rule(value: Value) -> tuple[object, str] | None:
+        items = cast(list[str], value)
+        if items == ["*"] or all(re.fullmatch(r"\d+:\d+", item) for item in items):
+            return None
+        form = "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        why = f"{name} must be the literal '*' or a list of replicas in the following format: {form}"
+        return f"[{', '.join(items)}]", why
+
+    return rule
 
 
 def one_of(*names: str) -> Rule:
-    return Rule(lambda value: value in names, "one of " + ", ".join(names))
+    return lambda value: None if value in names else (value, f"String must be one of: {', '.join(names)}")
 
 
 def some_of(*names: str) -> Rule:
-    return Rule(
-        lambda value: bool(value) and set(cast(list[str], value)) <= set(names), "of " + ", ".join(names)
-    )
+    def rule(value: Value) -> tuple[object, str] | None:
+        return next(filter(None, map(one_of(*names), cast(list[str], value))), None)
+
+    return rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,27 +141,19 @@ class Key:
             else:
                 value = text
         except (ValueError, KeyError):
-            raise ConfigError(f"{self.name}={text}: expected {self.expected}") from None
-        if self.rule is not None and not self.rule.allows(value):
-            raise ConfigError(f"{self.name}={text}: expected {self.expected}")
+            why = f"Not a number of type {self.type.name}"
+            if self.type is Type.BOOLEAN:
+                why = "Expected value to be either true or false"
+            raise self.refused(text, why) from None
+        if self.rule is not None and (problem := self.rule(value)) is not None:
+            raise self.refused(*problem)
         return value
 
-    @property
-    def expected(self) -> str:
-        noun = _NOUNS[self.type]
-        return f"{noun} {self.rule.words}" if self.rule else noun
+    def refused(self, value: object, why: str) -> ConfigError:
+        return ConfigError(f"Invalid value {value} for configuration {self.name}: {why}")
 
 
 _RANGES = {Type.SHORT: (-(2**15), 2**15 - 1), Type.INT: (-(2**31), INT_MAX), Type.LONG: (-(2**63), LONG_MAX)}
-_NOUNS = {
-    Type.BOOLEAN: "true or false",
-    Type.STRING: "text",
-    Type.INT: "a whole number",
-    Type.SHORT: "a whole number",
-    Type.LONG: "a whole number",
-    Type.DOUBLE: "a number",
-    Type.LIST: "a comma-separated list",
-}
 
 
 def as_text(value: Value) -> str | None:
@@ -147,7 +162,12 @@ def as_text(value: Value) -> str | None:
         return None
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value).replace("e+", "E")
     return ",".join(value) if isinstance(value, list) else str(value)
+
+
+Found = tuple[str, str | None, Source]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +177,7 @@ class Entry:
     key: Key
     value: str | None
     source: Source
-    synonyms: tuple[tuple[str, str | None, Source], ...]
+    synonyms: tuple[Found, ...]
 
 
 class BrokerConfig:
@@ -236,14 +256,27 @@ class BrokerConfig:
             key, as_text(self[key.name]), synonyms[0][2] if synonyms else Source.DEFAULT, tuple(synonyms)
         )
 
-    def synonyms(self, name: str) -> list[tuple[str, str | None, Source]]:
-        """(key, value, source) of one broker key, strongest first; the default only where there is one."""
-        found = [
-            (name, as_text(layer[name]), source) for source, layer in self._layers.items() if name in layer
+    def synonyms(self, name: str) -> list[Found]:
+        """What a broker key and those that stand in for it say, strongest first."""
+        from .config_keys import STAND_INS
+
+        return from_first(name, self.found(STAND_INS.get(name, (Synonym(name),))))
+
+    def found(self, synonyms: Iterable[Synonym]) -> list[Found]:
+        """(key, value, source) wherever one of these broker keys has a value, strongest first."""
+        names = [synonym.name for synonym in synonyms]
+        layers = [*self._layers.items(), (Source.DEFAULT, {name: self._keys[name].default for name in names})]
+        return [
+            (name, as_text(layer[name]), source)
+            for source, layer in layers
+            for name in names
+            if name in layer and (source is not Source.DEFAULT or layer[name] is not None)
         ]
-        if (default := self._keys[name].default) is not None:
-            found.append((name, as_text(default), Source.DEFAULT))
-        return found
+
+
+def from_first(name: str, found: list[Found]) -> list[Found]:
+    """As Kafka lists synonyms: from the key itself on, and none where only what stands in for it has a value."""
+    return list(dropwhile(lambda one: one[0] != name, found))
 
 
 def _scaled(value: Value, factor: int) -> int:
@@ -260,14 +293,14 @@ class TopicConfig:
         self._keys = TOPIC_KEYS
         self._broker = broker
         self.overrides = dict(overrides)
-        self._parsed = {name: known_key(TOPIC_KEYS, name).parse(text) for name, text in overrides.items()}
+        self._parsed = {name: topic_key(name).parse(text) for name, text in overrides.items()}
         self._check_together()
 
     def _check_together(self) -> None:
         low, high = self["min.compaction.lag.ms"], self["max.compaction.lag.ms"]
         if cast(int, low) > cast(int, high):
             raise ConfigError(
-                f"min.compaction.lag.ms={low}: expected at most max.compaction.lag.ms, which is {high}"
+                f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
             )
 
     def __getitem__(self, name: str) -> Value:
@@ -289,23 +322,33 @@ class TopicConfig:
     def describe(self) -> list[Entry]:
         entries = []
         for key in self._keys.values():
-            synonyms: list[tuple[str, str | None, Source]] = []
-            if key.name in self.overrides:
-                synonyms.append((key.name, as_text(self[key.name]), Source.TOPIC))
-            of_broker = [found for synonym in key.synonyms for found in self._broker.synonyms(synonym.name)]
-            synonyms += sorted(of_broker, key=lambda found: found[2])
-            source = synonyms[0][2] if synonyms else Source.DEFAULT
-            entries.append(Entry(key, as_text(self[key.name]), source, tuple(synonyms)))
+            value = as_text(self[key.name])
+            own = [(key.name, value, Source.TOPIC)] if key.name in self.overrides else []
+            of_broker = self._broker.found(key.synonyms)
+            source = (own + of_broker)[0][2] if own or of_broker else Source.DEFAULT
+            told = from_first(key.synonyms[0].name, of_broker) if key.synonyms else []
+            entries.append(Entry(key, value, source, tuple(own + told)))
         return entries
 
 
 def known_key(keys: Mapping[str, Key], name: str) -> Key:
     """The key of that name; raises ConfigError with the nearest name there is."""
     if (key := keys.get(name)) is None:
-        near = difflib.get_close_matches(name, keys, 1)
-        raise ConfigError(
-            f"{name}: no such configuration key" + (f"; did you mean {near[0]}?" if near else "")
-        )
+        raise ConfigError(f"{name}: no such configuration key{_nearest(name, keys)}")
+    return key
+
+
+def _nearest(name: str, keys: Mapping[str, Key]) -> str:
+    near = difflib.get_close_matches(name, keys, 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def topic_key(name: str) -> Key:
+    """Raises ConfigError."""
+    from .config_keys import TOPIC_KEYS
+
+    if (key := TOPIC_KEYS.get(name)) is None:
+        raise ConfigError(f"Unknown topic config name: {name}{_nearest(name, TOPIC_KEYS)}")
     return key
 
 

@@ -9,12 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .config import INT_MAX, LONG_MAX, Key, Synonym, Type, at_least, between, one_of, some_of
+from .config import (
+    INT_MAX,
+    LONG_MAX,
+    Key,
+    Synonym,
+    Type,
+    at_least,
+    between,
+    gzip_level,
+    one_of,
+    replicas,
+    some_of,
+)
 
-BOOLEAN, STRING, INT = Type.BOOLEAN, Type.STRING, Type.INT
+BOOLEAN, STRING, INT, SHORT = Type.BOOLEAN, Type.STRING, Type.INT, Type.SHORT
 LONG, DOUBLE, LIST = Type.LONG, Type.DOUBLE, Type.LIST
 
-CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd", "producer")
+CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 HOUR_MS = 60 * 60 * 1000
 
 
@@ -22,11 +34,10 @@ def _table(*keys: Key) -> dict[str, Key]:
     return {key.name: key for key in keys}
 
 
-def _inert(type_: Type, default: bool | int | float | str | list[str] | None, *names: str) -> Iterable[Key]:
-    return (
-        Key(name, type_, default, "Accepted for Kafka's sake; nothing here depends on it.", inert=True)
-        for name in names
-    )
+def _inert(type_: Type, **defaults: int | str | None) -> Iterable[Key]:
+    """Keys by their names with _ for dots, and Kafka's defaults."""
+    doc = "Accepted for Kafka's sake; nothing here depends on it."
+    return (Key(name.replace("_", "."), type_, value, doc, inert=True) for name, value in defaults.items())
 
 
 BROKER_KEYS = _table(
@@ -65,7 +76,13 @@ BROKER_KEYS = _table(
         "127.0.0.1:9404",
         "Where /healthz, /readyz and /metrics are served: HOST:PORT.",
     ),
-    Key("zookeeper.connect", STRING, "", "The ZooKeeper ensemble; empty: this broker coordinates itself."),
+    Key(
+        "zookeeper.connect",
+        STRING,
+        "",
+        "The ZooKeeper ensemble and the path of the cluster in it: HOST:PORT,HOST:PORT/PATH. Empty: this broker"
+        " coordinates itself.",
+    ),
     Key(
         "zookeeper.session.timeout.ms",
         INT,
@@ -166,7 +183,7 @@ BROKER_KEYS = _table(
         LIST,
         ["delete"],
         "What becomes of old segments.",
-        some_of("delete", "compact"),
+        some_of("compact", "delete"),
         True,
     ),
     Key(
@@ -230,9 +247,7 @@ BROKER_KEYS = _table(
     ),
     Key("message.max.bytes", INT, 1_048_588, "The largest record batch that is taken.", at_least(0), True),
     Key("compression.type", STRING, "producer", "The codec batches are stored with.", one_of(*CODECS), True),
-    Key(
-        "compression.gzip.level", INT, -1, "gzip's level, where the broker compresses.", between(-1, 9), True
-    ),
+    Key("compression.gzip.level", INT, -1, "gzip's level, where the broker compresses.", gzip_level, True),
     Key("compression.lz4.level", INT, 9, "lz4's level, where the broker compresses.", between(1, 17), True),
     Key(
         "compression.zstd.level",
@@ -322,7 +337,7 @@ BROKER_KEYS = _table(
     ),
     Key(
         "offsets.topic.replication.factor",
-        INT,
+        SHORT,
         3,
         "Its replicas; never more than there are brokers.",
         at_least(1),
@@ -373,6 +388,16 @@ BROKER_KEYS = _table(
         at_least(1),
     ),
     Key("controlled.shutdown.enable", BOOLEAN, True, "Move leaders away before stopping."),
+    Key(
+        "controlled.shutdown.max.retries",
+        INT,
+        3,
+        "How often to ask again while there are partitions that nobody else can lead.",
+        at_least(0),
+    ),
+    Key(
+        "controlled.shutdown.retry.backoff.ms", LONG, 5_000, "The pause before asking again.", at_least(1)
+    ),
     Key("auto.leader.rebalance.enable", BOOLEAN, True, "Give leadership back to the preferred replica."),
     Key(
         "leader.imbalance.check.interval.seconds",
@@ -388,14 +413,17 @@ BROKER_KEYS = _table(
         "So many per cent of what a broker should lead may be led by others.",
         at_least(0),
     ),
-    *_inert(INT, None, "num.network.threads", "num.io.threads", "background.threads", "queued.max.requests"),
-    *_inert(INT, None, "num.replica.fetchers", "socket.send.buffer.bytes", "socket.receive.buffer.bytes"),
-    *_inert(INT, None, "request.timeout.ms", "offsets.load.buffer.size", "log.cleaner.io.buffer.size"),
-    *_inert(INT, None, "transaction.state.log.replication.factor", "transaction.state.log.min.isr"),
-    *_inert(INT, None, "transaction.state.log.num.partitions", "transaction.state.log.segment.bytes"),
-    *_inert(INT, None, "transactional.id.expiration.ms", "transaction.max.timeout.ms"),
-    *_inert(INT, None, "zookeeper.connection.timeout.ms", "controller.socket.timeout.ms"),
-    *_inert(STRING, None, "inter.broker.protocol.version", "log.message.format.version"),
+    *_inert(INT, num_network_threads=3, num_io_threads=8, background_threads=10, queued_max_requests=500),
+    *_inert(INT, socket_send_buffer_bytes=102_400, socket_receive_buffer_bytes=102_400),
+    *_inert(INT, num_replica_fetchers=1),
+    *_inert(INT, request_timeout_ms=30_000),
+    *_inert(INT, offsets_load_buffer_size=5_242_880, log_cleaner_io_buffer_size=524_288),
+    *_inert(SHORT, transaction_state_log_replication_factor=3),
+    *_inert(INT, transaction_state_log_min_isr=2, transaction_state_log_num_partitions=50),
+    *_inert(INT, transaction_state_log_segment_bytes=104_857_600),
+    *_inert(INT, transactional_id_expiration_ms=604_800_000, transaction_max_timeout_ms=900_000),
+    *_inert(INT, zookeeper_connection_timeout_ms=None, controller_socket_timeout_ms=30_000),
+    *_inert(STRING, inter_broker_protocol_version=None, log_message_format_version=None),
 )
 
 
@@ -424,13 +452,20 @@ TOPIC_KEYS = _table(
     _topic("file.delete.delay.ms", "log.segment.delete.delay.ms"),
     _topic("flush.messages", "log.flush.interval.messages"),
     _topic("flush.ms", "log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
-    Key("follower.replication.throttled.replicas", LIST, [], "Replicas whose catching up is throttled."),
+    Key(
+        "follower.replication.throttled.replicas",
+        LIST,
+        [],
+        "Replicas whose catching up is throttled.",
+        replicas("follower.replication.throttled.replicas"),
+    ),
     _topic("index.interval.bytes", "log.index.interval.bytes"),
     Key(
         "leader.replication.throttled.replicas",
         LIST,
         [],
         "Replicas whose catching up is throttled, on the leader.",
+        replicas("leader.replication.throttled.replicas"),
     ),
     _topic("max.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
     _topic("max.message.bytes", "message.max.bytes"),
@@ -454,3 +489,6 @@ TOPIC_KEYS = _table(
     _topic("segment.ms", "log.roll.ms", Synonym("log.roll.hours", HOUR_MS)),
     _topic("unclean.leader.election.enable", "unclean.leader.election.enable"),
 )
+
+STAND_INS = {key.synonyms[0].name: key.synonyms for key in TOPIC_KEYS.values() if len(key.synonyms) > 1}
+"""Broker keys and those that give their value where they are not set."""

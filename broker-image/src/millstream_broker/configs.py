@@ -6,13 +6,15 @@ once they are known to be valid.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from .config import BrokerConfig, ConfigError, Source, known_key
 from .config_keys import BROKER_KEYS
 from .coordination import Conflict
+from .metadata import check_topic_name
 from .protocol.errors import ApiError, ErrorCode
 from .topics import check_topic_config
 
@@ -31,42 +33,37 @@ class Resource(IntEnum):
 Overrides = dict[str, str]
 
 
-def broker_of(broker: Broker, name: str) -> int | None:
-    """The broker that a resource names, None for all; raises ApiError."""
-    if not name:
-        return None
-    if name != str(broker.broker_id):
-        message = f"Unexpected broker id, expected {broker.broker_id} or empty string, but received {name}"
+def check_broker(broker: Broker, name: str, what: str = "Node", alternative: str = "") -> None:
+    """Raises ApiError unless the name is this broker's number."""
+    if not re.fullmatch(r"[+-]?\d+", name):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} id must be an integer, but it is: {name}")
+    if int(name) != broker.broker_id:
+        message = f"Unexpected broker id, expected {broker.broker_id}{alternative}, but received {name}"
         raise ApiError(ErrorCode.INVALID_REQUEST, message)
-    return broker.broker_id
-
-
-def unsupported(resource_type: int) -> ApiError:
-    message = f"resource type {resource_type} is not supported: expected 2 (topic) or 4 (broker)"
-    return ApiError(ErrorCode.INVALID_REQUEST, message)
 
 
 async def change(
     broker: Broker,
     resource_type: int,
     name: str,
+    given: Sequence[tuple[str, str | None]],
     changed: Callable[[Mapping[str, str]], Overrides],
     *,
     validate_only: bool,
 ) -> None:
-    """Replace a resource's overrides by what `changed` makes of them; raises ApiError."""
+    """Replace a resource's overrides by what `changed` makes of them; raises ApiError.
+
+    `given` are the keys of the request, with the values that must not be null.
+    """
+    if unset := [key for key, value in given if value is None]:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(unset)}")
+    if len({key for key, _ in given}) < len(given):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     try:
         if resource_type == Resource.TOPIC:
-            overrides = changed(broker.metadata.topic(name).config)
-            check_topic_config(broker, overrides)
-            if not validate_only:
-                await broker.coordination.set_topic_config(name, overrides)
+            await _change_topic(broker, name, changed, validate_only)
         elif resource_type == Resource.BROKER:
-            broker_id = broker_of(broker, name)
-            overrides = changed(broker.metadata.state.broker_configs.get(broker_id, {}))
-            _check_broker_config(overrides)
-            if not validate_only:
-                await broker.coordination.set_broker_config(broker_id, overrides)
+            await _change_broker(broker, name, changed, validate_only)
         else:
             raise unsupported(resource_type)
     except Conflict:
@@ -75,12 +72,39 @@ async def change(
         await broker.follow()
 
 
-def _check_broker_config(overrides: Mapping[str, str]) -> None:
+async def _change_topic(
+    broker: Broker, name: str, changed: Callable[[Mapping[str, str]], Overrides], validate_only: bool
+) -> None:
+    if not name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    check_topic_name(name)
+    topic = broker.metadata.topics.get(name)
+    overrides = changed({} if topic is None else topic.config)
+    check_topic_config(broker, overrides)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    if not validate_only:
+        await broker.coordination.set_topic_config(name, overrides)
+
+
+async def _change_broker(
+    broker: Broker, name: str, changed: Callable[[Mapping[str, str]], Overrides], validate_only: bool
+) -> None:
+    if name:
+        check_broker(broker, name)
+    broker_id = broker.broker_id if name else None
+    overrides = changed(broker.metadata.state.broker_configs.get(broker_id, {}))
     try:
-        for name in overrides:
-            if not known_key(BROKER_KEYS, name).dynamic:
-                message = f"Cannot update these configs dynamically: {name}"
-                raise ApiError(ErrorCode.INVALID_REQUEST, message)
+        fixed = [key for key in overrides if not known_key(BROKER_KEYS, key).dynamic]
+        if fixed:
+            message = f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
+            raise ApiError(ErrorCode.INVALID_REQUEST, message)
         BrokerConfig().set_dynamic(Source.DYNAMIC_BROKER, overrides)
     except ConfigError as error:
-        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
+        raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from None
+    if not validate_only:
+        await broker.coordination.set_broker_config(broker_id, overrides)
+
+
+def unsupported(resource_type: int) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")

@@ -52,7 +52,7 @@ def check_topic_name(name: str, existing: Iterable[str] = ()) -> None:
     if not name:
         problem = "the empty string is not allowed"
     elif name in (".", ".."):
-        problem = "'.' or '..' is not allowed"
+        problem = f"'{name}' is not allowed"
     elif len(name) > MAX_NAME_LENGTH:
         problem = f"the length of '{name}' is longer than the max allowed length {MAX_NAME_LENGTH}"
     elif not _LEGAL_NAME.fullmatch(name):

@@ -44,7 +44,7 @@ def plan_topic(broker: Broker, new: NewTopic) -> TopicRecord:
     config = check_topic_config(broker, new.config)
     if new.assignment:
         if new.partitions != -1 or new.replication_factor != -1:
-            what = "numPartitions" if new.partitions != -1 else "replicationFactor"
+            what = "numPartitions" if new.partitions != -1 else "replication factor"
             message = f"A manual partition assignment was specified, but {what} was not set to -1."
             raise ApiError(ErrorCode.INVALID_REQUEST, message)
         if sorted(new.assignment) != list(range(len(new.assignment))):
@@ -57,6 +57,11 @@ def plan_topic(broker: Broker, new: NewTopic) -> TopicRecord:
         factor = new.replication_factor
         if factor == -1:
             factor = broker.config.integer("default.replication.factor")
+        if factor <= 0:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
         replicas = place(broker.metadata.brokers, count, factor)
     return TopicRecord(new.name, uuid.uuid4(), _partitions(broker, replicas), config.overrides)
 

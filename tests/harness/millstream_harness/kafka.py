@@ -37,8 +37,12 @@ class KafkaProcess(Daemon):
     start_timeout_s = 60.0
     stop_timeout_s = 30.0
 
-    def __init__(self, folder: Path, config: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, str] | None = None, features: Mapping[str, int] | None = None
+    ) -> None:
+        """``features`` are levels other than the newest, as ``kafka-storage.sh format --feature`` takes them."""
         super().__init__(folder, "broker.log")
+        self.features = dict(features or {})
         self.config = dict(config or {})
         self.data = Path(self.config.get("log.dirs", str(folder / "data")))
         self.bootstrap = ""
@@ -72,11 +76,9 @@ class KafkaProcess(Daemon):
         }
         self.properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         if not (self.data / "meta.properties").exists():
-            run(
-                java_command(
-                    "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self.properties)
-                )
-            )
+            features = [f"--feature={name}={level}" for name, level in self.features.items()]
+            asked = ("format", "-t", CLUSTER_ID, "-c", str(self.properties), *features)
+            run(java_command("kafka.tools.StorageTool", *asked))
 
     def start(self) -> Self:
         """Start it and wait until it serves; raises RuntimeError with its output when it ends before."""

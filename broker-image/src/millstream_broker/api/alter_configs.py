@@ -12,7 +12,7 @@ from ..protocol.alter_configs import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.errors import ApiError
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -33,14 +33,13 @@ async def _alter(
 ) -> AlterConfigsResourceResponse:
     answer = AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
     try:
-        given = {one.name: one.value for one in resource.configs if one.value is not None}
-        if len(given) < len(resource.configs):
-            raise ApiError(ErrorCode.INVALID_REQUEST, "A key stands twice, or without a value.")
+        given = [(one.name, one.value) for one in resource.configs]
         await change(
             broker,
             resource.resource_type,
             resource.resource_name,
-            lambda _: given,
+            given,
+            lambda _: {name: value or "" for name, value in given},
             validate_only=validate_only,
         )
     except ApiError as error:

@@ -25,8 +25,9 @@ async def handle(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     named = Counter(topic.name for topic in request.topics)
+    topics = {topic.name: topic for topic in request.topics}
     return CreatePartitionsResponse(
-        results=[await _grow(broker, topic, named, request.validate_only) for topic in request.topics]
+        results=[await _grow(broker, topic, named, request.validate_only) for topic in topics.values()]
     )
 
 

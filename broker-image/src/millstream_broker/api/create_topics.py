@@ -64,12 +64,16 @@ def _check_total(request: CreateTopicsRequest) -> ApiError | None:
 
 
 async def _create(broker: Broker, topic: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
-    assignment = {one.partition_index: one.broker_ids for one in topic.assignments}
-    if len(assignment) < len(topic.assignments):
-        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition is assigned twice.")
+    assignment: dict[int, list[int]] = {}
+    for one in topic.assignments:
+        if assignment.setdefault(one.partition_index, one.broker_ids) is not one.broker_ids:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {one.partition_index}",
+            )
     if unset := [config.name for config in topic.configs if config.value is None]:
         raise ApiError(
-            ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {', '.join(unset)}"
+            ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(unset)}"
         )
     config = {one.name: one.value for one in topic.configs if one.value is not None}
     new = NewTopic(topic.name, topic.num_partitions, topic.replication_factor, assignment, config)
@@ -93,4 +97,4 @@ def _created(broker: Broker, topic: TopicRecord) -> CreatableTopicResult:
 
 
 def _refused(name: str, error: ApiError) -> CreatableTopicResult:
-    return CreatableTopicResult(name, error_code=error.code, error_message=error.message, configs=None)
+    return CreatableTopicResult(name, error_code=error.code, error_message=error.message, configs=[])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
+from uuid import UUID
 
+from ..coordination import TopicRecord
 from ..protocol import delete_topics
 from ..protocol.delete_topics import (
     DeletableTopicResult,
@@ -27,22 +30,39 @@ async def handle(
     asked = (
         request.topics if context.version >= 6 else [DeleteTopicState(name) for name in request.topic_names]
     )
-    return DeleteTopicsResponse(responses=[await _delete(broker, topic) for topic in asked])
+    named = Counter((one.name, one.topic_id) for one in asked)
+    known = {
+        name: topic.topic_id for name, _ in named if name and (topic := broker.metadata.topics.get(name))
+    }
+    both = {topic_id for topic_id in known.values() if (None, topic_id) in named}
+    responses = []
+    for (name, topic_id), times in named.items():
+        if name is None and topic_id in both:
+            continue  # told under its name
+        result = DeletableTopicResult(name, topic_id)
+        responses.append(result)
+        try:
+            topic = _find(broker, name, topic_id, times)
+            result.name, result.topic_id = topic.name, topic.topic_id
+            if topic.topic_id in both:
+                message = "The provided topic name maps to an ID that was already supplied."
+                raise ApiError(ErrorCode.INVALID_REQUEST, message)
+            await delete_topic(broker, topic)
+        except ApiError as error:
+            result.error_code, result.error_message = error.code, error.message
+    return DeleteTopicsResponse(responses=responses)
 
 
-async def _delete(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResult:
-    cluster = broker.metadata
-    result = DeletableTopicResult(asked.name, asked.topic_id)
-    try:
-        if asked.name is None:
-            if (topic := cluster.topics_by_id.get(asked.topic_id)) is None:
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-        elif asked.topic_id != ZERO_UUID:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
-        else:
-            topic = cluster.topic(asked.name)
-        await delete_topic(broker, topic)
-        result.name, result.topic_id = topic.name, topic.topic_id
-    except ApiError as error:
-        result.error_code, result.error_message = error.code, error.message
-    return result
+def _find(broker: Broker, name: str | None, topic_id: UUID, times: int) -> TopicRecord:
+    if name is not None and topic_id != ZERO_UUID:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    if name is None and topic_id == ZERO_UUID:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+    if times > 1:
+        what = "name" if name is not None else "id"
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
+    if name is not None:
+        return broker.metadata.topic(name)
+    if (topic := broker.metadata.topics_by_id.get(topic_id)) is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+    return topic

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from ..config import Entry, Source, TopicConfig
 from ..config_keys import BROKER_KEYS
-from ..configs import Resource, broker_of, unsupported
+from ..configs import Resource, check_broker, unsupported
+from ..metadata import check_topic_name
 from ..protocol import describe_configs
 from ..protocol.describe_configs import (
     DescribeConfigsRequest,
@@ -40,18 +41,20 @@ def _describe(
         return DescribeConfigsResult(error.code, error.message, asked.resource_type, asked.resource_name)
     return DescribeConfigsResult(
         ErrorCode.NONE,
-        None,
+        "",
         asked.resource_type,
         asked.resource_name,
-        [_result(entry, asked, request) for entry in entries if wanted is None or entry.key.name in wanted],
+        [_result(entry, asked, request) for entry in entries if not wanted or entry.key.name in wanted],
     )
 
 
 def _entries(broker: Broker, asked: DescribeConfigsResource) -> list[Entry]:
     if asked.resource_type == Resource.TOPIC:
+        check_topic_name(asked.resource_name)
         return TopicConfig(broker.config, broker.metadata.topic(asked.resource_name).config).describe()
     if asked.resource_type == Resource.BROKER:
-        if broker_of(broker, asked.resource_name) is not None:
+        if asked.resource_name:
+            check_broker(broker, asked.resource_name, "Broker", " or empty string")
             return broker.config.describe()
         given = broker.metadata.state.broker_configs.get(None, {})
         source = Source.DYNAMIC_CLUSTER

@@ -6,10 +6,11 @@ happen together or not at all.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..config import BrokerConfig, ConfigError, TopicConfig, Type, as_text, known_key
+from ..config import BrokerConfig, TopicConfig, Type, as_text
 from ..config_keys import BROKER_KEYS, TOPIC_KEYS
 from ..configs import Overrides, Resource, change
 from ..protocol import incremental_alter_configs
@@ -33,59 +34,59 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 async def handle(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
+    named = Counter((one.resource_type, one.resource_name) for one in request.resources)
     return IncrementalAlterConfigsResponse(
-        responses=[await _alter(broker, resource, request.validate_only) for resource in request.resources]
+        responses=[await _alter(broker, one, named, request.validate_only) for one in request.resources]
     )
 
 
 async def _alter(
-    broker: Broker, resource: AlterConfigsResource, validate_only: bool
+    broker: Broker, resource: AlterConfigsResource, named: Counter[tuple[int, str]], validate_only: bool
 ) -> AlterConfigsResourceResponse:
-    answer = AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
+    kind, name = resource.resource_type, resource.resource_name
+    answer = AlterConfigsResourceResponse(0, None, kind, name)
 
     def changed(before: Mapping[str, str]) -> Overrides:
         after = dict(before)
         for one in resource.configs:
-            _apply(broker.config, after, one, of_topic=resource.resource_type == Resource.TOPIC)
+            _apply(broker.config, after, one, of_topic=kind == Resource.TOPIC)
         return after
 
     try:
-        if len({one.name for one in resource.configs}) < len(resource.configs):
-            raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-        await change(
-            broker, resource.resource_type, resource.resource_name, changed, validate_only=validate_only
-        )
+        if named[kind, name] > 1:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        given = [(one.name, "" if one.config_operation == DELETE else one.value) for one in resource.configs]
+        await change(broker, kind, name, given, changed, validate_only=validate_only)
     except ApiError as error:
         answer.error_code, answer.error_message = error.code, error.message
     return answer
 
 
 def _apply(config: BrokerConfig, overrides: Overrides, one: AlterableConfig, *, of_topic: bool) -> None:
-    try:
-        key = known_key(TOPIC_KEYS if of_topic else BROKER_KEYS, one.name)
-    except ConfigError as error:
-        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    value = one.value or ""
     if one.config_operation == DELETE:
         overrides.pop(one.name, None)
-        return
-    if one.value is None:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for {one.name}")
-    if one.config_operation == SET:
-        overrides[one.name] = one.value
-        return
-    if one.config_operation not in (APPEND, SUBTRACT):
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{one.name}: unknown operation {one.config_operation}")
-    if key.type is not Type.LIST:
-        raise ApiError(
-            ErrorCode.INVALID_CONFIG, f"Config value append is not allowed for config key: {one.name}"
-        )
-    now = overrides.get(one.name)
-    if now is None:
-        now = as_text(TopicConfig(config, {})[one.name] if of_topic else config[one.name]) or ""
-    items = [item for item in now.split(",") if item]
-    given = [item.strip() for item in one.value.split(",") if item.strip()]
-    if one.config_operation == APPEND:
-        items += [item for item in given if item not in items]
+    elif one.config_operation == SET:
+        overrides[one.name] = value
+    elif one.config_operation in (APPEND, SUBTRACT):
+        key = (TOPIC_KEYS if of_topic else BROKER_KEYS).get(one.name)
+        if key is None or key.type is not Type.LIST:
+            what = "append" if one.config_operation == APPEND else "subtract"
+            message = (
+                f"Can't {what.upper()} to key {one.name} because its type is not LIST."
+                if of_topic
+                else f"Config value {what} is not allowed for config key: {one.name}"
+            )
+            raise ApiError(ErrorCode.INVALID_CONFIG, message)
+        now = overrides.get(one.name)
+        if now is None:
+            now = as_text(TopicConfig(config, {})[one.name] if of_topic else config[one.name]) or ""
+        items = [item for item in now.split(",") if item]
+        given = [item.strip() for item in value.split(",") if item.strip()]
+        if one.config_operation == APPEND:
+            items += [item for item in given if item not in items]
+        else:
+            items = [item for item in items if item not in given]
+        overrides[one.name] = ",".join(items)
     else:
-        items = [item for item in items if item not in given]
-    overrides[one.name] = ",".join(items)
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{one.name}: unknown operation {one.config_operation}")

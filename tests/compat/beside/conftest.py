@@ -1,0 +1,37 @@
+"""One Millstream broker and one Apache Kafka 4.1.1, for all tests here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from millstream_harness.beside import Beside
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.kafka import KafkaProcess
+
+CONFIG = {
+    "broker.id": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "socket.request.max.bytes": "2000000",
+    # The records that are sent are years old: not to be deleted for it in the middle of a test.
+    "log.retention.check.interval.ms": "86400000",
+}
+# With it Kafka makes min.insync.replicas a setting of the cluster's that nobody can take back.
+FEATURES = {"eligible.leader.replicas.version": 0}
+
+
+@pytest.fixture(scope="package")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
+    folder = tmp_path_factory.mktemp("beside")
+    with (
+        BrokerProcess(folder / "ours", CONFIG) as ours,
+        KafkaProcess(folder / "kafka", CONFIG, FEATURES) as kafka,
+    ):
+        both = Beside(ours.bootstrap, kafka.bootstrap)
+        yield both
+        both.close()
