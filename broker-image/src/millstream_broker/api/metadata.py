@@ -48,6 +48,13 @@ NOT_ASKED = -(2**31)
 @handler(metadata.API)
 def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> Answer:
     asked = request.topics
+    if context.version in (10, 11) and any(
+        one.name is None or one.topic_id != ZERO_UUID for one in asked or ()
+    ):
+        refused = ErrorCode.INVALID_REQUEST
+        return MetadataResponse(
+            topics=[MetadataResponseTopic(refused, one.name or "", one.topic_id) for one in asked or ()]
+        )
     if asked is None or (context.version == 0 and not asked):
         asked = [MetadataRequestTopic(name=name) for name in broker.metadata.topics]
     elif request.allow_auto_topic_creation and broker.config.flag("auto.create.topics.enable"):
@@ -86,7 +93,7 @@ def _answer(
 ) -> MetadataResponse:
     cluster = broker.metadata
     topics = []
-    for topic in asked:
+    for topic in _once(asked):
         if topic.name is None:
             found = cluster.topics_by_id.get(topic.topic_id)
             missing = MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, topic.topic_id)
@@ -95,7 +102,7 @@ def _answer(
             error = failed.get(topic.name) or _why_missing(topic.name)
             missing = MetadataResponseTopic(error, topic.name, ZERO_UUID)
         described = missing if found is None else _topic(broker, found)
-        if request.include_topic_authorized_operations and found is not None:
+        if request.include_topic_authorized_operations and (found is not None or topic.name is not None):
             described.topic_authorized_operations = TOPIC_OPERATIONS
         topics.append(described)
     return MetadataResponse(
@@ -111,6 +118,12 @@ def _answer(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
         ),
     )
+
+
+def _once(asked: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
+    """Each topic once; an id counts more than a name beside it."""
+    keys = dict.fromkeys((one.topic_id, None if one.topic_id != ZERO_UUID else one.name) for one in asked)
+    return [MetadataRequestTopic(*key) for key in keys]
 
 
 def _why_missing(name: str) -> ErrorCode:
