@@ -12,6 +12,7 @@ given up for a new one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from time import perf_counter
@@ -58,6 +59,9 @@ class Fetcher:
         """Partitions that failed, and when they are tried again."""
         self._session = (0, 0)
         self._more = asyncio.Event()
+        """There is more to ask."""
+        self._nudge = asyncio.Event()
+        """It is worth trying again."""
         self._reachable = True
         self._task: asyncio.Task[None] | None = None
 
@@ -92,6 +96,7 @@ class Fetcher:
 
     def wake(self) -> None:
         """Partitions that failed may be tried again: something about the cluster changed."""
+        self._nudge.set()
         if self._later:
             self._take_back(float("inf"))
             self._more.set()
@@ -121,7 +126,10 @@ class Fetcher:
                     await connection.close()
 
     async def _pause(self) -> None:
-        await asyncio.sleep(max(self._config.integer("replica.fetch.backoff.ms"), 1) / 1000)
+        self._nudge.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(self._config.integer("replica.fetch.backoff.ms"), 1) / 1000):
+                await self._nudge.wait()
 
     def _say_unreachable(self, error: BrokerError) -> None:
         level = logging.WARNING if self._reachable else logging.DEBUG

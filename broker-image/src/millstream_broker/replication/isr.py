@@ -14,8 +14,8 @@ write). No clock and no input or output: milliseconds are given.
 - Who leaves an ISR that thereby has too few members is kept in `elr`: the high watermark stands still from then on, so
   these replicas go on having every acknowledged record. It does not move again before a state without them is stored.
 - A follower leaves the ISR when it was not caught up for `max_lag_ms`, or when it fetches below the high watermark,
-  for then it has lost records. It joins when its log end has reached the high watermark and the start of the leader's
-  epoch.
+  for then it has lost records. It joins when it keeps up and its log end has reached the high watermark and the start
+  of the leader's epoch.
 - A new leader epoch begins with nothing known but the log.
 
 So each record below the high watermark is in the log of every member of the stored ISR, whichever that is.
@@ -237,7 +237,7 @@ class Isr:
             elif replica in stored:
                 keep = not self._has_fallen_behind(follower, now_ms)
             else:
-                keep = self._may_join(replica, follower)
+                keep = self._may_join(replica, follower, now_ms)
             if keep:
                 wanted.append(replica)
         return tuple(wanted)
@@ -254,8 +254,9 @@ class Isr:
             return True
         return follower.caught_up_ms != UNKNOWN and now_ms - follower.caught_up_ms <= self.max_lag_ms
 
-    def _may_join(self, replica: int, follower: Follower) -> bool:
-        return replica in self._alive and follower.log_end >= max(self.high_watermark, self._epoch_start)
+    def _may_join(self, replica: int, follower: Follower, now_ms: int) -> bool:
+        start = max(self.high_watermark, self._epoch_start)
+        return follower.log_end >= start and self._is_joining(replica, follower, now_ms)
 
     def _is_joining(self, replica: int, follower: Follower, now_ms: int) -> bool:
         return replica in self._alive and follower.log_end != UNKNOWN and self._is_caught_up(follower, now_ms)

@@ -64,13 +64,27 @@ class ReplicaManager:
         self._fetchers: dict[int, Fetcher] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._following = asyncio.Lock()
+        self._catching_up: asyncio.Task[None] | None = None
         self._watermarks: dict[TopicPartition, int] = {}
         """As the checkpoint has them."""
 
     # Following coordination
 
     def changed(self, state: ClusterState) -> None:
+        """To be called by coordination. `follow` is under way then; who wants to know when it is over calls it, too."""
         self.wanted = state
+        if self._catching_up is None:
+            self._catching_up = asyncio.create_task(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        state = None
+        while state is not self.wanted:
+            state = self.wanted
+            try:
+                await self.follow()
+            except Exception:
+                log.exception("what coordination says cannot be followed")
+        self._catching_up = None
 
     async def follow(self) -> None:
         """Return when this broker does what coordination's present state says."""
@@ -444,6 +458,9 @@ class ReplicaManager:
 
     async def close(self) -> None:
         """Follow and lead no more; the logs stay open."""
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+            await asyncio.gather(self._catching_up, return_exceptions=True)
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()), *self._closing)
         await self.membership.close()
         await self.write_watermarks()

@@ -1,0 +1,280 @@
+"""The rules of a leader's ISR and high watermark, one by one, and where logs part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millstream_broker.coordination import PartitionRecord
+from millstream_broker.log.epochs import LeaderEpochs
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.replication.divergence import diverging_epoch, truncation_offset
+from millstream_broker.replication.isr import Isr, eligible_leaders
+
+ALL = (1, 2, 3)
+LAG_MS = 100
+
+
+def leading(
+    isr: tuple[int, ...] = ALL, *, log_end: int = 0, high_watermark: int = 0, min_isr: int = 1
+) -> Isr:
+    return Isr(
+        1,
+        PartitionRecord(ALL, 1, 5, isr, version=7),
+        log_end=log_end,
+        high_watermark=high_watermark,
+        min_isr=min_isr,
+        max_lag_ms=LAG_MS,
+        alive=ALL,
+        now_ms=0,
+    )
+
+
+def write(isr: Isr, now_ms: int) -> PartitionRecord:
+    """Propose an ISR and have it stored."""
+    proposed = isr.propose(now_ms)
+    assert proposed is not None
+    stored = replace(proposed, version=proposed.version + 1)
+    assert isr.written(stored)
+    return stored
+
+
+def test_the_high_watermark_is_the_least_log_end_in_sync() -> None:
+    isr = leading()
+    assert isr.advance(10, 0) == 0
+    isr.fetched(2, 10, 10, 1)
+    assert isr.advance(10, 1) == 0, "nothing is known of 3"
+    isr.fetched(3, 4, 10, 2)
+    assert isr.advance(10, 2) == 4
+    isr.fetched(3, 10, 10, 3)
+    assert isr.advance(12, 3) == 10
+    assert isr.advance(12, 3, own_end=9) == 10, "it never goes back"
+
+
+def test_the_leaders_own_log_counts_as_far_as_its_flush_policy_says() -> None:
+    isr = leading((1,))
+    isr.set_alive([1])
+    assert isr.advance(10, 0, own_end=6) == 6
+
+
+def test_a_follower_that_lags_leaves_and_one_that_has_caught_up_joins() -> None:
+    isr = leading()
+    isr.advance(10, 0)
+    isr.fetched(2, 10, 10, 50)
+    assert isr.propose(LAG_MS) is None
+    stored = write(isr, LAG_MS + 1)
+    assert stored.isr == (1, 2)
+    assert isr.advance(10, LAG_MS + 1) == 10
+    isr.fetched(3, 9, 10, LAG_MS + 2)
+    assert isr.propose(LAG_MS + 2) is None, "not before it has reached the high watermark"
+    isr.fetched(3, 10, 10, LAG_MS + 3)
+    assert write(isr, LAG_MS + 3).isr == ALL
+
+
+def test_a_follower_that_fetches_while_records_pour_in_is_caught_up_as_of_its_previous_fetch() -> None:
+    isr = leading((1, 2))
+    end = 0
+    for now in range(0, 10 * LAG_MS, LAG_MS // 2):
+        isr.fetched(2, end, end + 10, now)
+        end += 10
+        isr.advance(end, now)
+        assert isr.propose(now) is None
+
+
+def test_silence_is_no_lag_while_there_is_nothing_to_fetch() -> None:
+    isr = leading((1, 2))
+    isr.fetched(2, 0, 0, 0)
+    assert isr.propose(50 * LAG_MS) is None
+    isr.advance(10, 50 * LAG_MS)
+    assert isr.propose(51 * LAG_MS) is None
+    assert write(isr, 51 * LAG_MS + 1).isr == (1,)
+
+
+def test_the_high_watermark_waits_for_a_follower_that_is_about_to_join() -> None:
+    isr = leading((1,))
+    isr.advance(10, 0)
+    isr.fetched(2, 0, 10, 0)
+    assert isr.advance(20, 0) == 20, "it is far behind"
+    isr.fetched(2, 10, 20, 1)  # it has reached what was the end at its last fetch
+    assert isr.advance(30, 1) == 20
+    isr.fetched(2, 20, 30, 2)
+    assert write(isr, 2).isr == (1, 2)
+    isr = leading((1,))
+    isr.fetched(2, 0, 0, 0)
+    isr.set_alive([1, 3])
+    assert isr.advance(10, 0) == 10, "who is not registered cannot join"
+
+
+def test_old_and_new_members_count_while_a_change_is_written() -> None:
+    isr = leading()
+    isr.advance(10, 0)
+    for one in (2, 3):
+        isr.fetched(one, 4, 10, 0)
+    isr.fetched(2, 10, 10, 1)
+    assert isr.advance(10, 1) == 4
+    assert isr.propose(5 * LAG_MS) is not None
+    assert isr.advance(10, 5 * LAG_MS) == 4, "3 may still be in the stored ISR"
+    assert isr.propose(5 * LAG_MS) is None, "one write at a time"
+    isr.written(PartitionRecord(ALL, 1, 5, (1, 2), version=8))
+    assert isr.advance(10, 5 * LAG_MS) == 10
+    isr.fetched(3, 10, 10, 6 * LAG_MS)
+    assert isr.propose(6 * LAG_MS) is not None
+    assert isr.advance(20, 20 * LAG_MS) == 10
+    isr.fetched(2, 20, 20, 20 * LAG_MS)
+    assert isr.advance(20, 20 * LAG_MS) == 10, "3 may be in the stored ISR already, though it went silent"
+
+
+def test_a_write_whose_outcome_is_not_known_is_repeated_as_it_was() -> None:
+    isr = leading((1,))
+    isr.fetched(2, 0, 0, 0)
+    first = isr.propose(0)
+    isr.unknown()
+    isr.fetched(3, 0, 0, 1)
+    assert isr.propose(1) is first
+    stored = PartitionRecord(ALL, 1, 5, (1, 2), version=8)
+    assert isr.conflicted(stored), "it had been written"
+    assert isr.record == stored
+    assert write(isr, 1).isr == ALL
+
+
+def test_what_is_stored_counts_after_a_conflict_and_another_epoch_is_not_ours() -> None:
+    isr = leading()
+    isr.advance(1, 0)
+    assert isr.propose(2 * LAG_MS) is not None
+    assert isr.conflicted(PartitionRecord(ALL, 1, 5, (1, 3), version=9))
+    assert isr.maximal == {1, 3}
+    assert isr.propose(2 * LAG_MS) is not None
+    assert not isr.conflicted(PartitionRecord(ALL, 2, 6, (2, 3), version=10))
+    assert isr.maximal == {1, 3}
+
+
+def test_below_min_insync_replicas_the_high_watermark_stands_and_who_left_stays_eligible() -> None:
+    isr = leading((1, 2), min_isr=2)
+    isr.fetched(2, 0, 0, 0)
+    isr.advance(10, 0)
+    stored = write(isr, LAG_MS + 1)
+    assert (stored.isr, stored.elr) == ((1,), (2,))
+    assert isr.advance(10, LAG_MS + 1) == 0
+    isr.min_isr = 1
+    assert isr.advance(10, LAG_MS + 1) == 0, "2 is still stored as one that has everything"
+    stored = write(isr, LAG_MS + 1)
+    assert (stored.isr, stored.elr) == ((1,), ())
+    assert isr.advance(10, LAG_MS + 1) == 10
+
+
+def test_more_replicas_than_there_are_cannot_be_asked_for() -> None:
+    isr = Isr(
+        1,
+        PartitionRecord((1,), 1, 0, (1,)),
+        log_end=0,
+        high_watermark=0,
+        min_isr=3,
+        max_lag_ms=LAG_MS,
+        alive=(1,),
+        now_ms=0,
+    )
+    assert isr.advance(5, 0) == 5
+
+
+def test_a_member_that_asks_for_less_than_was_acknowledged_has_lost_records() -> None:
+    isr = leading((1, 2), log_end=10, high_watermark=10)
+    isr.fetched(2, 3, 10, 1)
+    assert write(isr, 1).isr == (1,)
+    assert isr.advance(20, 1) == 20, "and nobody waits for it"
+
+
+def test_a_new_epoch_begins_with_nothing_known_and_who_joins_must_reach_its_start() -> None:
+    isr = leading(log_end=10)
+    for one in (2, 3):
+        isr.fetched(one, 10, 10, 0)
+    assert isr.advance(10, 0) == 10
+    assert isr.update(PartitionRecord(ALL, 1, 6, (1, 2), version=8), 15, 1)
+    assert isr.advance(15, 1) == 10
+    isr.fetched(3, 12, 15, 2)
+    assert isr.propose(2) is None, "the records up to 15 may have been acknowledged by the leader before"
+    isr.fetched(3, 15, 15, 3)
+    assert write(isr, 3).isr == ALL
+
+
+def test_older_records_of_the_state_are_ignored() -> None:
+    isr = leading()
+    assert not isr.update(PartitionRecord(ALL, 1, 5, (1,), version=6), 0, 0)
+    assert not isr.update(PartitionRecord(ALL, 1, 4, (1,), version=9), 0, 0)
+    assert isr.record.isr == ALL
+
+
+def test_replicas_come_and_go_within_an_epoch() -> None:
+    isr = leading((1, 2))
+    isr.fetched(2, 0, 0, 0)
+    isr.update(PartitionRecord((1, 2, 4), 1, 5, (1, 2), version=8), 0, 0)
+    assert isr.followers.keys() == {2, 4}
+    isr.set_alive((1, 2, 4))
+    isr.fetched(4, 0, 0, 0)
+    assert write(isr, 0).isr == (1, 2, 4)
+    with pytest.raises(KeyError):
+        isr.fetched(3, 0, 0, 0)
+
+
+def test_lag_is_that_of_the_follower_furthest_behind() -> None:
+    isr = leading()
+    isr.fetched(2, 10, 10, 0)
+    isr.fetched(3, 4, 10, 0)
+    assert isr.max_lag() == 6
+
+
+@pytest.mark.parametrize(
+    ("isr", "elr"),
+    [((1, 2), ()), ((1,), (2, 3)), ((), (1, 2, 3))],
+)
+def test_eligible_leaders(isr: tuple[int, ...], elr: tuple[int, ...]) -> None:
+    assert eligible_leaders(PartitionRecord(ALL, 1, 0, ALL), isr, 2) == elr
+
+
+def epochs(*entries: tuple[int, int]) -> LeaderEpochs:
+    found = LeaderEpochs(Path("/nowhere"))
+    found.entries = list(entries)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("leader", "end", "offset", "epoch", "parted"),
+    [
+        ([(0, 0), (2, 10)], 20, 15, 2, None),
+        ([(0, 0), (2, 10)], 20, 20, 2, None),
+        ([(0, 0), (2, 10)], 20, 12, 0, (0, 10)),  # the follower has more of epoch 0 than the leader
+        ([(0, 0), (2, 10)], 20, 10, 0, None),
+        ([(0, 0), (2, 10)], 20, 8, 1, (0, 10)),  # the leader never saw epoch 1
+        ([(3, 5)], 20, 8, 1, (1, 5)),
+        ([(0, 0)], 4, 9, 0, (0, 4)),
+        ([], 4, 0, -1, None),  # an empty follower
+    ],
+)
+def test_where_a_leader_says_that_logs_part(
+    leader: list[tuple[int, int]], end: int, offset: int, epoch: int, parted: tuple[int, int] | None
+) -> None:
+    assert diverging_epoch(epochs(*leader), end, offset, epoch) == parted
+
+
+def test_an_epoch_that_the_leader_cannot_know_is_out_of_range() -> None:
+    with pytest.raises(ApiError) as error:
+        diverging_epoch(epochs((1, 0)), 5, 5, 3)
+    assert error.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize(
+    ("follower", "end", "leader_epoch", "leader_end", "offset"),
+    [
+        ([(0, 0)], 20, 0, 10, 10),
+        ([(0, 0), (1, 5)], 20, 0, 10, 5),  # what it has of epoch 1 is not the leader's
+        ([(0, 0), (2, 5)], 20, 1, 10, 5),  # it does not have epoch 1: all behind epoch 0 goes
+        ([(2, 5)], 20, 1, 10, 5),
+        ([], 20, 1, 10, 10),
+        ([(0, 0)], 8, 0, 10, 8),
+    ],
+)
+def test_where_a_follower_cuts(
+    follower: list[tuple[int, int]], end: int, leader_epoch: int, leader_end: int, offset: int
+) -> None:
+    assert truncation_offset(epochs(*follower), end, leader_epoch, leader_end) == offset
