@@ -17,10 +17,14 @@ from typing import Any
 
 import pytest
 
+from millstream_broker.config_keys import BROKER_KEYS
+from millstream_broker.protocol import incremental_alter_configs as alter
+from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.group_story import Story, assemble
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.scenario import eventually, unique
+from millstream_harness.wire import Wire
 
 PARTITIONS = 3
 CONFIG = {
@@ -466,6 +470,25 @@ def compare(
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_groups_beside_kafka(brokers: list[Broker], script: Script) -> None:
     compare(brokers, unique(script.__name__), script)
+
+
+def test_what_can_be_changed_while_the_broker_runs(brokers: list[Broker]) -> None:
+    """Which of the keys about groups may be altered, one by one: at Kafka none, as they are read at start."""
+    keys = [key for key in BROKER_KEYS if key.startswith(("group.", "offset.", "offsets."))]
+    assert {"group.max.size", "offsets.retention.minutes", "offset.metadata.max.bytes"} <= set(keys)
+
+    def errors(broker: Broker) -> dict[str, str]:
+        found = {}
+        with Wire(broker.bootstrap) as wire:
+            for key in keys:
+                change = alter.AlterableConfig(key, 0, "7")
+                resource = alter.AlterConfigsResource(4, "", [change])
+                request = alter.IncrementalAlterConfigsRequest([resource], validate_only=True)
+                found[key] = ErrorCode.of(wire.call(alter.API, 1, request).responses[0].error_code).name
+        return found
+
+    ours, kafkas = map(errors, brokers)
+    assert ours == kafkas
 
 
 def before_the_restart(story: Story) -> None:

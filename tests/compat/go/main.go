@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -47,9 +48,12 @@ func main() {
 	play("share-range", func(ctx context.Context) error { return share(ctx, kgo.RangeBalancer()) })
 	play("share-cooperative-sticky", func(ctx context.Context) error { return share(ctx, kgo.CooperativeStickyBalancer()) })
 	play("static-member", staticMember)
+	play("fenced-member", fencedMember)
+	play("cooperative-rebalances", cooperativeRebalances)
 	play("offsets-by-timestamp", offsetsByTimestamp)
 	play("admin-topics", adminTopics)
 	play("admin-groups", adminGroups)
+	play("admin-group-members", adminGroupMembers)
 	play("admin-cluster", adminCluster)
 }
 
@@ -74,8 +78,16 @@ func client(options ...kgo.Opt) *kgo.Client {
 func create(ctx context.Context, name string, partitions int32) (string, error) {
 	topics++
 	topic := fmt.Sprintf("franz-go-%s-%d-%d", name, os.Getpid(), topics)
-	_, err := admin.CreateTopic(ctx, partitions, 1, nil, topic)
-	return topic, err
+	if _, err := admin.CreateTopic(ctx, partitions, 1, nil, topic); err != nil {
+		return topic, err
+	}
+	for { // Kafka answers before the broker knows the topic
+		listed, err := admin.ListTopics(ctx, topic)
+		if err != nil || len(listed[topic].Partitions) == int(partitions) {
+			return topic, err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 func sample(topic string, i int) *kgo.Record {
@@ -307,6 +319,111 @@ func staticMember(ctx context.Context) error {
 	}
 }
 
+// fencedMember: a second bearer of an instance id takes the first one's place, and the first hears of it.
+func fencedMember(ctx context.Context) error {
+	topic, err := create(ctx, "fenced", 1)
+	if err != nil {
+		return err
+	}
+	group := "group-" + topic
+	first := member(group, topic, kgo.InstanceID("one"), kgo.ClientID("first"))
+	defer first.Close()
+	polled := make(chan error, 1)
+	go func() {
+		for ctx.Err() == nil {
+			if err := first.PollFetches(ctx).Err(); err != nil {
+				polled <- err
+				return
+			}
+		}
+	}()
+	if err := owned(ctx, group, map[string]int{"first": 1}); err != nil {
+		return err
+	}
+	defer poll(member(group, topic, kgo.InstanceID("one"), kgo.ClientID("second")))()
+	select {
+	case err := <-polled:
+		if !errors.Is(err, kerr.FencedInstanceID) {
+			return fmt.Errorf("the first member heard %w", err)
+		}
+	case <-ctx.Done():
+		return errors.New("the first member was not fenced")
+	}
+	described, err := admin.DescribeGroups(ctx, group)
+	if err == nil && len(described[group].Members) != 1 {
+		err = fmt.Errorf("%d members", len(described[group].Members))
+	}
+	return err
+}
+
+// cooperativeRebalances: members, some of them static, come and go while records flow; none is missed.
+func cooperativeRebalances(ctx context.Context) error {
+	topic, err := create(ctx, "rebalances", 6)
+	if err != nil {
+		return err
+	}
+	group := "group-" + topic
+	var mutex sync.Mutex
+	seen := map[string]bool{}
+	enter := func(name string, options ...kgo.Opt) (leave func()) {
+		consumer := member(group, topic, append(options, kgo.ClientID(name), kgo.Balancers(kgo.CooperativeStickyBalancer()))...)
+		ctx, cancel := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for ctx.Err() == nil {
+				fetches := consumer.PollFetches(ctx)
+				mutex.Lock()
+				fetches.EachRecord(func(one *kgo.Record) { seen[fmt.Sprint(one.Partition, ":", one.Offset)] = true })
+				mutex.Unlock()
+				_ = consumer.CommitRecords(ctx, fetches.Records()...)
+			}
+		}()
+		return func() {
+			cancel()
+			<-done
+			consumer.Close()
+		}
+	}
+	all := func(wanted int) error {
+		for {
+			mutex.Lock()
+			found := len(seen)
+			mutex.Unlock()
+			if found == wanted {
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%d of %d records", found, wanted)
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}
+	step := func(shares map[string]int, rounds int) error {
+		if err := owned(ctx, group, shares); err != nil {
+			return err
+		}
+		if _, err := produce(ctx, topic); err != nil {
+			return err
+		}
+		return all(rounds * count)
+	}
+	defer enter("one", kgo.InstanceID("i-one"))()
+	leaveTwo := enter("two")
+	defer enter("three", kgo.InstanceID("i-three"))()
+	err = step(map[string]int{"one": 2, "two": 2, "three": 2}, 1)
+	leaveTwo()
+	if err != nil {
+		return err
+	}
+	if err := step(map[string]int{"one": 3, "three": 3}, 2); err != nil {
+		return err
+	}
+	defer enter("four")()
+	return step(map[string]int{"one": 2, "three": 2, "four": 2}, 3)
+}
+
 func offsetsByTimestamp(ctx context.Context) error {
 	topic, err := create(ctx, "times", 1)
 	if err != nil {
@@ -368,6 +485,74 @@ func adminGroups(ctx context.Context) error {
 	committed, err := admin.FetchOffsets(ctx, group)
 	if at, _ := committed.Lookup(topic, 0); err != nil || at.At != 5 {
 		return fmt.Errorf("committed %d: %w", at.At, err)
+	}
+	_, err = admin.DeleteGroup(ctx, group)
+	return err
+}
+
+// adminGroupMembers: lag, offsets of topics that are consumed, and members removed by their instance ids.
+func adminGroupMembers(ctx context.Context) error {
+	topic, err := create(ctx, "members", 1)
+	if err != nil {
+		return err
+	}
+	other, err := create(ctx, "members-other", 1)
+	if err != nil {
+		return err
+	}
+	group := "group-" + topic
+	consumer := member(group, topic, kgo.InstanceID("one"), kgo.ClientID("one"))
+	end := poll(consumer)
+	err = owned(ctx, group, map[string]int{"one": 1})
+	end() // a static member does not leave
+	if err != nil {
+		return err
+	}
+	var offsets kadm.Offsets
+	offsets.AddOffset(topic, 0, 5, -1)
+	if err := admin.CommitAllOffsets(ctx, group, offsets); !errors.Is(err, kerr.UnknownMemberID) {
+		return fmt.Errorf("an outsider committed: %w", err)
+	}
+	listed, err := admin.ListGroups(ctx, "Stable")
+	if err != nil || listed[group].ProtocolType != "consumer" {
+		return fmt.Errorf("listed as %+v: %w", listed[group], err)
+	}
+	var consumed kadm.TopicsSet
+	consumed.Add(topic, 0)
+	consumed.Add(other, 0)
+	deleted, err := admin.DeleteOffsets(ctx, group, consumed)
+	if err != nil {
+		return err
+	}
+	if refused, _ := deleted.Lookup(topic, 0); !errors.Is(refused, kerr.GroupSubscribedToTopic) {
+		return fmt.Errorf("deleted offsets that are used: %w", refused)
+	}
+	if refused, _ := deleted.Lookup(other, 0); refused != nil {
+		return refused
+	}
+	if _, err := admin.DeleteGroup(ctx, group); !errors.Is(err, kerr.NonEmptyGroup) {
+		return fmt.Errorf("deleted with members: %w", err)
+	}
+	left, err := admin.LeaveGroup(ctx, kadm.LeaveGroup(group).InstanceIDs("one").Reason("moved"))
+	if err != nil || left.Error() != nil {
+		return fmt.Errorf("left: %+v: %w", left, err)
+	}
+	if _, err := produce(ctx, topic); err != nil {
+		return err
+	}
+	if err := admin.CommitAllOffsets(ctx, group, offsets); err != nil {
+		return err
+	}
+	lags, err := admin.Lag(ctx, group)
+	if err != nil || lags[group].State != "Empty" || lags[group].Lag.Total() != count-5 {
+		return fmt.Errorf("lag: %+v: %w", lags[group], err)
+	}
+	found := admin.FetchManyOffsets(ctx, group, "nobody-"+group)
+	if at, ok := found[group].Fetched.Lookup(topic, 0); !ok || at.At != 5 || found.Error() != nil {
+		return fmt.Errorf("fetched %+v: %w", found, found.Error())
+	}
+	if deleted, err = admin.DeleteOffsets(ctx, group, consumed); err != nil || deleted.Error() != nil {
+		return fmt.Errorf("%w: %w", err, deleted.Error())
 	}
 	_, err = admin.DeleteGroup(ctx, group)
 	return err
