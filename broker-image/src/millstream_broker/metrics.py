@@ -87,7 +87,8 @@ class BrokerCollector:
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-        broker, stats = self._broker, self._broker.stats
+        broker, stats, replicas = self._broker, self._broker.stats, self._broker.replicas
+        led = list(replicas.partitions.values())
         requests = HistogramMetricFamily(
             "millstream_request_seconds", "Time from a request's last byte to its answer.", labels=["api"]
         )
@@ -104,12 +105,30 @@ class BrokerCollector:
             ("connections_accepted", "Connections accepted since the start.", stats.connections_accepted),
             ("records_received", "Records appended to logs.", stats.records_in),
             ("batches_refused", "Produce requests' partitions that were refused.", stats.records_refused),
+            ("isr_shrinks", "Followers that left the ISR of a partition led here.", stats.isr_shrinks),
+            ("isr_expands", "Followers that joined it.", stats.isr_expands),
         ):
             yield CounterMetricFamily(f"millstream_{name}", text, value=value)
         for name, text, value in (
             ("connections", "Connections that are open.", len(broker.server.connections)),
             ("topics", "Topics in the cluster.", len(broker.metadata.topics)),
-            ("partitions", "Partitions on this broker.", len(broker.partitions)),
+            ("partitions", "Partitions on this broker.", len(replicas.partitions) + len(replicas.followers)),
+            ("leaders", "Partitions that this broker leads.", len(replicas.partitions)),
+            (
+                "under_replicated_partitions",
+                "Partitions led here with fewer replicas in sync than there are.",
+                sum(len(one.record.isr) < len(one.record.replicas) for one in led),
+            ),
+            (
+                "under_min_isr_partitions",
+                "Partitions led here with fewer replicas in sync than min.insync.replicas.",
+                sum(len(one.record.isr) < one.min_insync_replicas for one in led),
+            ),
+            (
+                "replica_max_lag",
+                "Records that the follower furthest behind a leader here still has to fetch.",
+                max((one.isr.max_lag() for one in led if one.isr is not None), default=0),
+            ),
             ("offline_log_directories", "Log directories that cannot be used.", len(broker.logs.offline)),
             ("offline_partitions", "Partitions whose log cannot be used.", broker.replicas.offline_count()),
         ):
@@ -119,7 +138,7 @@ class BrokerCollector:
             "millstream_log_end_offset", "The next offset of a partition.", labels=["topic", "partition"]
         )
         by_topic: dict[str, int] = {}
-        for partition in broker.partitions.values():
+        for partition in replicas.all():
             by_topic[partition.topic] = by_topic.get(partition.topic, 0) + partition.log.size
             ends.add_metric([partition.topic, str(partition.index)], partition.log.log_end_offset)
         for topic, size in by_topic.items():
