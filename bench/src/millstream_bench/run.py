@@ -130,7 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--rounds: {options.rounds} is less than 1")
     if not 0 < options.scale <= 10:
         parser.error(f"--scale: {options.scale:g} is not above 0 and at most 10")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that brokers and folders do not stay behind
+    for stop in (signal.SIGINT, signal.SIGTERM):  # so that brokers and folders do not stay behind
+        signal.signal(stop, lambda number, _: sys.exit(128 + number))
     results = measure([names[name] for name in wanted], options.rounds, options.scale, options.output)
     show(results)
     plots.draw(results, options.output)

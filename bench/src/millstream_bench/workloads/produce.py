@@ -75,7 +75,7 @@ PRODUCE = (
 def on_disk(peer: Peer, scale: float) -> Numbers:
     peer.start()
     warm_up(peer, scale)
-    return producing(1_000_000, 1000, LARGE, 1)(peer, scale)
+    return producing(500_000, 1000, LARGE, 1)(peer, scale)
 
 
 def warm_up(peer: Peer, scale: float) -> None:
