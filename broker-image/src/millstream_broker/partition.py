@@ -232,7 +232,7 @@ class Partition:
         """Append batches that `log.admit` let in; raises ApiError."""
         info = self.log.append_admitted(admitted, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
         if not info.duplicate:
-            self._appended(len(admitted.view))
+            self._appended(len(admitted[0]))
         return info
 
     def acknowledged(

@@ -61,6 +61,7 @@ class LogModel(RuleBasedStateMachine):
         self.sequence = 0
         self.last_sent: tuple[bytes, int] | None = None  # of the producer: the batch, and its offset
         self.flushed = 0
+        self.holed = False
 
     def teardown(self) -> None:
         self.log.close(clean=False)
@@ -142,6 +143,7 @@ class LogModel(RuleBasedStateMachine):
         offset = data.draw(st.integers(self.start, self.end))
         self.log.truncate_to(offset, now_ms=NOW)
         self.cut(offset)
+        self.holed = not self.batches or self.batches[-1].last + 1 < self.end
 
     def cut(self, offset: int) -> None:
         """Nothing is left from ``offset`` on."""
@@ -271,6 +273,11 @@ class LogModel(RuleBasedStateMachine):
             log_start_offset=self.start,
         )
         self.log.first_dirty_offset = min(dirty, self.log.log_end_offset)
+        # Truncation into a hole that compaction left: nothing on the disk says how far the log went.
+        known = max([self.start, active.base_offset, *(batch.last + 1 for batch in self.batches)])
+        if known < self.end and self.holed:
+            self.cut(known)
+        self.holed = False
         if how == "kill, new boot" and end < active.size:
             whole = [b for b in self.batches if b.base < active.base_offset]
             for batch in self.batches[len(whole) :]:

@@ -13,8 +13,6 @@ a header's timestamp is too late is then known, but not which records' it is (He
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ..protocol.errors import ApiError, ErrorCode
 from .batch import (
     HEADER_SIZE,
@@ -31,14 +29,8 @@ from .batch import (
 from .compression import Compression
 from .config import LogConfig
 
-
-class Admitted(NamedTuple):
-    """Batches as they are to be stored, but for their offsets."""
-
-    view: memoryview
-    headers: list[BatchHeader]
-    append_time: int
-    """-1 unless message.timestamp.type=LogAppendTime."""
+Admitted = tuple[memoryview, list[BatchHeader], int]
+"""Batches as they are to be stored but for their offsets; and when, -1 unless message.timestamp.type=LogAppendTime."""
 
 
 class HeaderRefusedError(ApiError):
@@ -83,13 +75,13 @@ def admit(
     if config.compression_type != "producer":
         view, headers = _recompress(view, headers, config)
     if not stamp:
-        return Admitted(view, headers, -1)
+        return view, headers, -1
     position = 0
     stamped = []
     for header in headers:
         stamped.append(stamp_append_time(view[position : position + header.size], header, now_ms))
         position += header.size
-    return Admitted(view, stamped, now_ms)
+    return view, stamped, now_ms
 
 
 def _check_records(
