@@ -340,3 +340,9 @@ def test_kafkas_own_formatters_read_the_internal_topic(start_broker: StartBroker
     groups = said("GroupMetadataMessageFormatter")
     assert '"protocolType":"consumer"' in groups
     assert '"groupInstanceId":"static-one"' in groups
+
+    logs = sorted(str(path) for path in broker.data.glob("__consumer_offsets-*/*.log") if path.stat().st_size)
+    dumped = run_kafka_tool("dump-log", "--offsets-decoder", "--files", ",".join(logs)).stdout
+    assert "isvalid: false" not in dumped
+    assert '"type":"1","data":{"group":"g","topic":"t","partition":0}' in dumped
+    assert '"groupInstanceId":"static-one"' in dumped
