@@ -152,8 +152,8 @@ def test_lags_of_compaction_must_fit_together() -> None:
         (["--override", "num.partitions"], "--override num.partitions: expected KEY=VALUE"),
         (["no-such-file.properties"], "no-such-file.properties: cannot be read: No such file or directory"),
         (
-            ["--override", "zookeeper.connect=zk:2181"],
-            "zookeeper.connect=zk:2181: clusters on ZooKeeper are not",
+            ["--override", "zookeeper.connect=zk:port"],
+            "zookeeper.connect=zk:port: port is not a port: expected HOST:PORT",
         ),
         (["--override", "listeners=SSL://:1"], "the name SSL is not in listener.security.protocol.map"),
         (["--override", "advertised.listeners=EXTERNAL://h:1"], "EXTERNAL is not among `listeners`"),

@@ -16,14 +16,16 @@ import socket
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from . import api, background
 from .admissions import Admissions
+from .cluster import Cluster
 from .config import BrokerConfig, ConfigError, Listener, TopicConfig, parse_address, parse_listeners
 from .coordination import BrokerRecord, CoordinationError
 from .coordination.embedded import FILE_NAME as COORDINATION
 from .coordination.embedded import EmbeddedCoordination
+from .coordination.zookeeper import parse_connect
 from .groups.driver import GroupDriver
 from .groups.messages import GroupConfig
 from .http import HttpServer, Response
@@ -39,6 +41,10 @@ from .protocol.errors import ApiError, ErrorCode
 from .replication.manager import ReplicaManager
 from .server import Server
 from .topic_logs import adopt, log_config
+
+if TYPE_CHECKING:
+    from .controller.driver import ControllerDriver
+    from .coordination.zookeeper.coordination import ZooKeeperCoordination
 
 OPEN_FILES = 1024
 """The most segment and index files that are kept open; a quarter of what the system allows, where that is less."""
@@ -56,16 +62,14 @@ class Broker:
     server: Server
     metadata: Metadata
     groups: GroupDriver
-    coordination: EmbeddedCoordination
+    coordination: EmbeddedCoordination | ZooKeeperCoordination
     producer_ids: ProducerIds
 
     def __init__(self, config: BrokerConfig) -> None:
-        if config.text("zookeeper.connect"):
-            raise ConfigError(
-                f"zookeeper.connect={config.text('zookeeper.connect')}: clusters on ZooKeeper are not supported yet:"
-                " leave it out, and the broker coordinates itself"
-            )
         self.config = config
+        connect = config.text("zookeeper.connect").strip()
+        self.cluster = Cluster(self, parse_connect(connect)) if connect else None
+        """None where this broker coordinates itself."""
         self.broker_id = config.integer("broker.id")
         self.listeners = parse_listeners(config, "listeners")
         self.advertised = parse_listeners(config, "advertised.listeners")
@@ -98,6 +102,9 @@ class Broker:
         except ApiError as error:
             await self._abandon()
             raise StartError(error.message) from None
+        except asyncio.CancelledError:
+            await self._abandon()
+            raise
 
     async def _start(self) -> str:
         api.load()
@@ -109,31 +116,36 @@ class Broker:
             raise StartError(
                 f"{reason} It is the first of log.dirs and has {COORDINATION}: nothing goes without."
             )
-        self.coordination = EmbeddedCoordination(self.log_dirs[0], self.logs.cluster_id)
+        if self.cluster is not None:
+            self.coordination = await self.cluster.connect()
+        else:
+            self.coordination = EmbeddedCoordination(self.log_dirs[0], self.logs.cluster_id)
         self.logs.identify(self.broker_id, self.coordination.cluster_id)
         found = await asyncio.to_thread(self.logs.start)
-        if self.coordination.is_new and found:
-            adopted = list(adopt(found, self.broker_id))
-            log.warning(
-                "coordination.json is missing: going on with the %d topics whose logs are here", len(adopted)
-            )
-            self.coordination.adopt(adopted)
         record = BrokerRecord(
             self.broker_id, tuple(self._advertised(bound)), cast(str | None, self.config["broker.rack"])
         )
+        if self.cluster is not None:
+            directory, is_unclean = await asyncio.to_thread(self.cluster.describe)
+            record = replace(record, directory=directory, unclean=is_unclean)
+        else:
+            self._adopt(found)
         self.replicas.wanted = await self.coordination.join(record)
-        self.coordination.changes = self.replicas.changed
+        self.coordination.changes = self.replicas.changed if self.cluster is None else self.cluster.changed
         self.producer_ids = ProducerIds(self.coordination)
         self.groups = GroupDriver(_group_config(self.config), BrokerOffsetsTopic(self))
         self.metadata = Metadata(replace(self.replicas.wanted, brokers={}, topics={}))
-        self._check_strays(found)
-        if self.logs.offline:
-            self.replicas.find_lost()
+        if self.cluster is None:
+            self._check_strays(found)
+            if self.logs.offline:
+                self.replicas.find_lost()
         self.replicas.load_watermarks()
         await self.follow()
         for work in background.work_of(self):
             self.spawn(work)
         self.server.start(bound)
+        if self.cluster is not None:
+            await self.cluster.coordination.told.wait()
         self._ready = True
         http = f"{self.http_address[0]}:{http_port}"
         where = ",".join(str(listener) for listener in record.listeners)
@@ -166,12 +178,14 @@ class Broker:
     async def stop(self) -> None:
         """Stop in order; everything that was acknowledged is in the logs."""
         self._ready = False
+        if self.cluster is not None:
+            await self.cluster.hand_over()
         self.server.close()
         await self.groups.close()
         await self.admissions.close()
         await self._end_tasks()
         await self.replicas.close()
-        await self.coordination.leave()
+        await self._leave()
         await asyncio.to_thread(self.logs.close)
         await self.http.close()
 
@@ -181,7 +195,14 @@ class Broker:
         await self.replicas.close()
         if hasattr(self, "server"):
             self.server.close()
+        await self._leave()
         await self.http.close()
+
+    async def _leave(self) -> None:
+        if self.cluster is not None:
+            await self.cluster.leave()
+        elif hasattr(self, "coordination"):
+            await self.coordination.leave()
 
     async def _end_tasks(self) -> None:
         for task in self._tasks:
@@ -194,6 +215,17 @@ class Broker:
         task.add_done_callback(self._tasks.discard)
 
     # What handlers ask
+
+    @property
+    def controller(self) -> ControllerDriver | None:
+        """Where this broker is the cluster's controller."""
+        return None if self.cluster is None else self.cluster.controller
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener that brokers reach each other on: by default the first."""
+        name = self.config["inter.broker.listener.name"]
+        return name if isinstance(name, str) else self.listeners[0].name
 
     def partition(self, topic: str, index: int) -> Partition:
         """Raises ApiError NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION."""
@@ -214,6 +246,15 @@ class Broker:
     ) -> dict[tuple[str, int], ErrorCode]:
         """See `ReplicaManager.stop_replicas`."""
         return await self.replicas.stop_replicas(stops)
+
+    def _adopt(self, found: list[Found]) -> None:
+        assert isinstance(self.coordination, EmbeddedCoordination)
+        if self.coordination.is_new and found:
+            adopted = list(adopt(found, self.broker_id))
+            log.warning(
+                "coordination.json is missing: going on with the %d topics whose logs are here", len(adopted)
+            )
+            self.coordination.adopt(adopted)
 
     def _check_strays(self, found: list[Found]) -> None:
         """Logs that were found and belong to no topic: finish deletions, leave others alone."""

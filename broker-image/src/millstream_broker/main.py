@@ -17,10 +17,14 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import __version__
 from .config import BrokerConfig, ConfigError, parse_properties
 from .loop import loop_factory
+
+if TYPE_CHECKING:
+    from .broker import Broker
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +86,19 @@ def _raise_open_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+async def _start(broker: Broker, stop: asyncio.Event) -> str | None:
+    """The ready line; None when the broker was told to stop before it was ready, as while it waits for ZooKeeper."""
+    starting, stopping = asyncio.ensure_future(broker.start()), asyncio.ensure_future(stop.wait())
+    await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        return starting.result()
+    starting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await starting
+    return None
+
+
 async def _serve(config: BrokerConfig) -> int:
     from .broker import Broker, StartError
 
@@ -94,13 +111,15 @@ async def _serve(config: BrokerConfig) -> int:
         loop.add_signal_handler(which, stop.set)
     try:
         broker = Broker(config)
-        ready = await broker.start()
+        ready = await _start(broker, stop)
     except ConfigError as error:
         print(f"millstream-broker: {error}", file=sys.stderr)
         return 2
     except StartError as error:
         print(f"millstream-broker: {error}", file=sys.stderr)
         return 1
+    if ready is None:
+        return 0
     # What start-up made stays for good: the collector need not look at it again.
     gc.collect()
     gc.freeze()

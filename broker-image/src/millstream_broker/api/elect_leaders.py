@@ -1,13 +1,16 @@
-"""ElectLeaders: give leadership to the preferred replica, or to any (KIP-460).
+"""ElectLeaders: give leadership to the preferred replica, or to any (KIP-460). The controller's work.
 
-With one broker each partition's only replica leads it already, so no election is needed. When all partitions are
-asked for (null), those that need none are left out of the answer.
+When all partitions are asked for (null), those that need no election are left out of the answer. With one broker that
+coordinates itself each partition's only replica leads it already, so no election is needed.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from ..controller.messages import ElectionType
+from ..forwarding import forward
 from ..protocol import elect_leaders
 from ..protocol.elect_leaders import (
     ElectLeadersRequest,
@@ -23,18 +26,45 @@ if TYPE_CHECKING:
 
 
 @handler(elect_leaders.API)
-def handle(broker: Broker, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+async def handle(
+    broker: Broker, context: RequestContext, request: ElectLeadersRequest
+) -> ElectLeadersResponse:
+    if broker.cluster is None:
+        return ElectLeadersResponse(
+            replica_election_results=[
+                ReplicaElectionResult(
+                    topic.topic, [_elect_alone(broker, topic.topic, index) for index in topic.partitions]
+                )
+                for topic in request.topic_partitions or []
+            ]
+        )
+    timeout_s = request.timeout_ms / 1000
+    if broker.controller is None:
+        return await forward(broker, context, elect_leaders.API, request, timeout_s)
+    asked = None
+    if request.topic_partitions is not None:
+        asked = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
+    if request.election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"election type {request.election_type}: expected 0 (preferred) or 1 (unclean)",
+        )
+    found = await broker.controller.elect_leaders(ElectionType(request.election_type), asked, timeout_s)
+    results: dict[str, list[PartitionResult]] = defaultdict(list)
+    for (topic, index), error in found.items():
+        results[topic].append(_result(index, error))
     return ElectLeadersResponse(
-        replica_election_results=[
-            ReplicaElectionResult(
-                topic.topic, [_elect(broker, topic.topic, index) for index in topic.partitions]
-            )
-            for topic in request.topic_partitions or []
-        ]
+        replica_election_results=[ReplicaElectionResult(topic, of) for topic, of in results.items()]
     )
 
 
-def _elect(broker: Broker, topic: str, index: int) -> PartitionResult:
+def _result(index: int, error: ApiError | None) -> PartitionResult:
+    if error is None:
+        return PartitionResult(index, ErrorCode.NONE, None)
+    return PartitionResult(index, error.code, error.message)
+
+
+def _elect_alone(broker: Broker, topic: str, index: int) -> PartitionResult:
     try:
         broker.partition(topic, index)
     except ApiError as error:

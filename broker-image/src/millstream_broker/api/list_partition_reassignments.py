@@ -1,13 +1,17 @@
-"""ListPartitionReassignments: replicas on the move; with one broker there are none (KIP-455)."""
+"""ListPartitionReassignments: replicas on the move (KIP-455). The controller knows; one broker alone has none."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from ..forwarding import forward
 from ..protocol import list_partition_reassignments
 from ..protocol.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
 )
 from . import RequestContext, handler
 
@@ -16,7 +20,25 @@ if TYPE_CHECKING:
 
 
 @handler(list_partition_reassignments.API)
-def handle(
+async def handle(
     broker: Broker, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    return ListPartitionReassignmentsResponse(error_message=None)
+    if broker.cluster is None:
+        return ListPartitionReassignmentsResponse(error_message=None)
+    timeout_s = request.timeout_ms / 1000
+    if broker.controller is None:
+        return await forward(broker, context, list_partition_reassignments.API, request, timeout_s)
+    asked = None
+    if request.topics is not None:
+        asked = [(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
+    found = await broker.controller.list_reassignments(asked, timeout_s)
+    topics: dict[str, list[OngoingPartitionReassignment]] = defaultdict(list)
+    for (name, index), record in found.items():
+        topics[name].append(
+            OngoingPartitionReassignment(
+                index, list(record.replicas), list(record.adding), list(record.removing)
+            )
+        )
+    return ListPartitionReassignmentsResponse(
+        error_message=None, topics=[OngoingTopicReassignment(name, of) for name, of in topics.items()]
+    )

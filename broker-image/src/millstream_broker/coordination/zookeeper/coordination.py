@@ -72,6 +72,8 @@ class ZooKeeperCoordination:
         self.changes: Callable[[ClusterState], None] = lambda state: None
         self.on_elected: Callable[[ControllerStore], None] = lambda store: None
         self.on_deposed: Callable[[], None] = lambda: None
+        self.failed: Callable[[OSError], None] = lambda error: None
+        """As of the embedded coordination, which has a file on a disk that may fail; here it is never called."""
         self.told = asyncio.Event()
         """Set when a controller has told this broker of the cluster for the first time."""
         self._known_cluster_id = known_cluster_id
@@ -98,6 +100,15 @@ class ZooKeeperCoordination:
         self._isr_notes: set[tuple[str, int]] = set()
         self._isr_noted = asyncio.Event()
         self._is_leaving = False
+
+    @property
+    def is_connected(self) -> bool:
+        return self._session.is_connected
+
+    @property
+    def broker_epoch(self) -> int:
+        """That of the newest registration."""
+        return self._broker.epoch if self._broker is not None else -1
 
     # Joining and leaving
 
@@ -407,10 +418,10 @@ class ZooKeeperCoordination:
             kind, _, name = entity.partition("/")
             if kind == "topics" and name in topics:
                 topics[name] = view.with_config(topics[name], self._configs.topics[name])
-        brokers = self._state.broker_configs if self._configs.brokers == self._state.broker_configs else None
-        self._become(
-            replace(self._state, topics=topics, broker_configs=brokers or dict(self._configs.brokers))
-        )
+        brokers = self._state.broker_configs
+        if self._configs.brokers != brokers:
+            brokers = dict(self._configs.brokers)
+        self._become(replace(self._state, topics=topics, broker_configs=brokers))
 
     async def set_topic_config(self, name: str, config: Mapping[str, str]) -> None:
         async def write() -> None:

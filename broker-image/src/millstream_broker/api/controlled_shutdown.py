@@ -1,0 +1,27 @@
+"""ControlledShutdown: a broker wants to stop, and asks the controller to have others lead what it leads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..protocol import controlled_shutdown
+from ..protocol.controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    RemainingPartition,
+)
+from ..protocol.errors import ApiError, ErrorCode
+from . import RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+
+@handler(controlled_shutdown.API)
+async def handle(
+    broker: Broker, context: RequestContext, request: ControlledShutdownRequest
+) -> ControlledShutdownResponse:
+    if broker.controller is None:
+        raise ApiError(ErrorCode.NOT_CONTROLLER)
+    remaining = await broker.controller.controlled_shutdown(request.broker_id, request.broker_epoch)
+    return ControlledShutdownResponse(remaining_partitions=[RemainingPartition(*key) for key in remaining])

@@ -1,0 +1,36 @@
+"""StopReplica: let go of replicas, and delete the logs of those that say so; answered when that is done.
+
+Nothing else deletes a log in a cluster. Epochs are checked as by UpdateMetadata, and the leader epoch of each
+partition besides (KIP-570).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..protocol import stop_replica
+from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from . import RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+
+@handler(stop_replica.API)
+async def handle(broker: Broker, context: RequestContext, request: StopReplicaRequest) -> StopReplicaResponse:
+    if broker.cluster is None:
+        raise ApiError(ErrorCode.INVALID_REQUEST)
+    broker.cluster.coordination.check(request.controller_epoch, request.broker_epoch)
+    asked = [
+        (topic.topic_name, one.partition_index, one.leader_epoch, one.delete_partition)
+        for topic in request.topic_states
+        for one in topic.partition_states
+    ]
+    errors = await broker.stop_replicas(asked)
+    return StopReplicaResponse(
+        partition_errors=[
+            StopReplicaPartitionError(topic, index, errors.get((topic, index), ErrorCode.NONE))
+            for topic, index, _, _ in asked
+        ]
+    )

@@ -1,0 +1,174 @@
+"""This broker's part in a cluster on ZooKeeper: who it is there, its controllership, and how it goes.
+
+A broker says of itself whether it is *unclean*: it cannot vouch for its logs, because the machine restarted since it
+last stopped in order, or a log directory is new or missing. The id of its first log directory (`directory.id` in
+meta.properties, KIP-858) tells its own earlier incarnation from another broker that has the same id.
+
+Before it stops, it asks the controller to have others lead (`controlled.shutdown.enable`): again and again while there
+are partitions that nobody else can lead yet, `controlled.shutdown.max.retries` times at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import os
+import uuid
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .coordination import ClusterState
+from .coordination.zookeeper import Ensemble
+from .forwarding import ask_controller
+from .protocol import controlled_shutdown
+from .protocol.controlled_shutdown import ControlledShutdownRequest
+from .protocol.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .controller.driver import ControllerDriver
+    from .controller.store import ControllerStore
+    from .coordination.zookeeper.coordination import ZooKeeperCoordination
+    from .protocol.update_metadata import UpdateMetadataRequest
+
+META_PROPERTIES = "meta.properties"
+SHUTDOWN_S = 10.0
+"""How long one attempt at a controlled shutdown may take."""
+NO_CONTROLLER_PAUSE_S = 0.2
+
+log = logging.getLogger(__name__)
+
+
+class Cluster:
+    """`Broker.cluster`, where there is one. All is called on the loop."""
+
+    coordination: ZooKeeperCoordination
+
+    def __init__(self, broker: Broker, ensemble: Ensemble) -> None:
+        self._broker = broker
+        self._ensemble = ensemble
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._following: asyncio.Task[None] | None = None
+        self.controller: ControllerDriver | None = None
+        """While this broker is the controller."""
+
+    # Joining
+
+    async def connect(self) -> ZooKeeperCoordination:
+        """Wait for ZooKeeper, however long; raises CoordinationError."""
+        from .coordination.zookeeper.coordination import ZooKeeperCoordination
+
+        timeout_s = self._broker.config.integer("zookeeper.session.timeout.ms") / 1000
+        self.coordination = ZooKeeperCoordination(self._ensemble, timeout_s, self._broker.logs.cluster_id)
+        self.coordination.on_elected = self._elected
+        self.coordination.on_deposed = self._deposed
+        await self.coordination.connect()
+        return self.coordination
+
+    def describe(self) -> tuple[str, bool]:
+        """The first log directory's id, and whether the broker is unclean; when the logs are open. Blocking."""
+        homes = self._broker.logs.dirs
+        is_unclean = bool(self._broker.logs.offline) or not all(one.clean or one.same_boot for one in homes)
+        return directory_id(self._broker.log_dirs[0]), is_unclean
+
+    def changed(self, state: ClusterState) -> None:
+        """`Coordination.changes`: whoever made the change, it is followed."""
+        self._broker.replicas.changed(state)
+        if self._following is None or self._following.done():
+            self._following = self._spawn(self._follow())
+
+    async def _follow(self) -> None:
+        while self._broker.replicas.wanted is not self._broker.metadata.state:
+            await self._broker.follow()
+
+    async def update(self, request: UpdateMetadataRequest) -> None:
+        """Do what the controller tells; raises ApiError."""
+        is_first = not self.coordination.told.is_set()
+        await self.coordination.update(request)
+        if is_first and self._broker.logs.offline:
+            self._broker.replicas.find_lost()
+        await self._broker.follow()
+
+    # The controller
+
+    def _elected(self, store: ControllerStore) -> None:
+        from .controller.driver import ControllerDriver
+
+        self.controller = ControllerDriver(self._broker.broker_id, self._broker.config, store)
+        self.controller.start()
+
+    def _deposed(self) -> None:
+        if self.controller is not None:
+            driver, self.controller = self.controller, None
+            self._spawn(driver.stop())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # Leaving
+
+    async def hand_over(self) -> None:
+        """Have others lead what this broker leads, as far as they can."""
+        broker = self._broker
+        if not broker.config.flag("controlled.shutdown.enable"):
+            return
+        pause_s = broker.config.integer("controlled.shutdown.retry.backoff.ms") / 1000
+        deadline = asyncio.get_running_loop().time() + SHUTDOWN_S
+        attempts = broker.config.integer("controlled.shutdown.max.retries") + 1
+        while attempts:
+            try:
+                remaining = await self._ask_to_stop()
+            except ApiError as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER or asyncio.get_running_loop().time() > deadline:
+                    log.warning("stopping without handing over what this broker leads: %s", error)
+                    return
+                await asyncio.sleep(NO_CONTROLLER_PAUSE_S)
+                continue
+            if not remaining:
+                return
+            attempts -= 1
+            log.info("%d partitions have nobody else to lead them yet", remaining)
+            if attempts:
+                await asyncio.sleep(pause_s)
+
+    async def _ask_to_stop(self) -> int:
+        """How many partitions nobody else can lead; raises ApiError."""
+        broker_id, epoch = self._broker.broker_id, self.coordination.broker_epoch
+        if self.controller is not None:
+            return len(await self.controller.controlled_shutdown(broker_id, epoch, SHUTDOWN_S))
+        if not self.coordination.is_connected:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "ZooKeeper cannot be reached")
+        request = ControlledShutdownRequest(broker_id, epoch)
+        answer = await ask_controller(self._broker, controlled_shutdown.API, 3, request, SHUTDOWN_S)
+        if answer.error_code:
+            raise ApiError(ErrorCode.of(answer.error_code))
+        return len(answer.remaining_partitions)
+
+    async def leave(self) -> None:
+        """Within a deadline, though ZooKeeper is away."""
+        if hasattr(self, "coordination"):
+            await self.coordination.leave()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def directory_id(folder: Path) -> str:
+    """What meta.properties says, or is made to say. Blocking; OSError."""
+    path = folder / META_PROPERTIES
+    text = path.read_text("utf-8")
+    for line in text.splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "directory.id":
+            return value.strip()
+    made = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    beside = path.with_suffix(".tmp")
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(f"{text.rstrip()}\ndirectory.id={made}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    beside.rename(path)
+    return made

@@ -1,0 +1,54 @@
+"""Asking the controller: directly where this broker is it, else by sending the request on to the broker that is.
+
+A request that was sent on is not sent on again: who it reached and is not the controller answers NOT_CONTROLLER, upon
+which a client asks anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .client.connection import Connection
+from .client.errors import BrokerError
+from .protocol.api import Api
+from .protocol.errors import ApiError, ErrorCode
+from .protocol.schema import Struct
+
+if TYPE_CHECKING:
+    from .api import RequestContext
+    from .broker import Broker
+
+FORWARDED = "millstream-forwarded-by-"
+"""Begins the client id of a request that was sent on."""
+CONNECT_S = 5.0
+
+Res = TypeVar("Res", bound=Struct)
+
+
+async def forward(
+    broker: Broker, context: RequestContext, api: Api[Any, Res], request: Any, timeout_s: float
+) -> Res:
+    """What the controller answers; raises ApiError NOT_CONTROLLER where there is none that can be reached."""
+    if (context.client_id or "").startswith(FORWARDED):
+        raise ApiError(ErrorCode.NOT_CONTROLLER)
+    return await ask_controller(broker, api, context.version, request, timeout_s)
+
+
+async def ask_controller(
+    broker: Broker, api: Api[Any, Res], version: int, request: Any, timeout_s: float
+) -> Res:
+    """Likewise, for this broker itself."""
+    controller = broker.metadata.brokers.get(broker.metadata.controller_id)
+    if controller is None or controller.broker_id == broker.broker_id:
+        raise ApiError(ErrorCode.NOT_CONTROLLER, "no controller is known at the moment")
+    endpoint = controller.endpoint(broker.inter_broker_listener)
+    try:
+        connection = await Connection.open(
+            endpoint.host, endpoint.port, f"{FORWARDED}{broker.broker_id}", timeout=CONNECT_S
+        )
+        try:
+            return await connection.call(api, version, request, timeout=timeout_s)
+        finally:
+            await connection.close()
+    except BrokerError as error:
+        raise ApiError(ErrorCode.NOT_CONTROLLER, f"the controller cannot be reached: {error}") from None
