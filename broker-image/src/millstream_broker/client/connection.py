@@ -151,9 +151,13 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(malformed)
             raise malformed from None
 
+    def abandon(self) -> None:
+        """Close without waiting for it; calls that are open raise ConnectionLost."""
+        self._fail(ConnectionLost(self.host, self.port, "the connection was closed here"))
+
     async def close(self) -> None:
         """Close; calls that are open raise ConnectionLost."""
-        self._fail(ConnectionLost(self.host, self.port, "the connection was closed here"))
+        self.abandon()
         if self._transport is not None:
             await asyncio.shield(self._closed)
 

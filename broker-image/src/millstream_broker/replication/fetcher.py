@@ -5,8 +5,8 @@ the answer only those that have something new, so following a thousand idle part
 `replica.fetch.wait.max.ms`. What is new to the session, or has to be asked again, is in `_unsent`; a partition that
 failed leaves the session and comes back after `replica.fetch.backoff.ms`.
 
-A partition that is added while the leader makes us wait for records is not left waiting with it: the connection is
-given up for a new one.
+A partition that is added while the leader makes us wait for records is not left waiting with it: if the answer does not
+come at once, the connection is given up for a new one.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ TURN_S = 0.02
 """So long the answer of a leader may keep the loop; then it is the others' turn."""
 PATIENCE_S = 0.01
 """So long a request under way is waited for when there is more to ask."""
+FIRST_BACKOFF_S = 0.01
 LATEST, EARLIEST = -1, -2
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,10 @@ class Fetcher:
         """Partitions that failed, and when they are tried again."""
         self._session = (0, 0)
         self._more = asyncio.Event()
-        """There is more to ask."""
+        """There is somebody to fetch for."""
+        self._polled: Connection | None = None
+        """Where a request waits for its answer."""
+        self._given_up = False
         self._nudge = asyncio.Event()
         """It is worth trying again."""
         self._reachable = True
@@ -87,7 +91,7 @@ class Fetcher:
         self._later.pop(key, None)
         self._forgotten.discard(key)
         self._unsent[key] = None
-        self._more.set()
+        self._ask_more()
 
     def remove(self, key: TopicPartition) -> None:
         """What the leader answers for it from now on has no effect."""
@@ -99,7 +103,18 @@ class Fetcher:
         self._nudge.set()
         if self._later:
             self._take_back(float("inf"))
-            self._more.set()
+            self._ask_more()
+
+    def _ask_more(self) -> None:
+        """Do not let the request under way wait for long."""
+        self._more.set()
+        if self._polled is not None and not self._given_up:
+            self._given_up = True
+            asyncio.get_running_loop().call_later(PATIENCE_S, self._give_up, self._polled, self._session)
+
+    def _give_up(self, connection: Connection, session: tuple[int, int]) -> None:
+        if connection is self._polled and session == self._session:
+            connection.abandon()
 
     def _leave_out(self, key: TopicPartition) -> None:
         self._unsent.pop(key, None)
@@ -113,11 +128,14 @@ class Fetcher:
             connection = None
             try:
                 connection = await self._connect()
-                while await self._fetch(connection):
-                    pass
+                while True:
+                    await self._fetch(connection)
             except BrokerError as error:
-                self._say_unreachable(error)
-                await self._pause()
+                if self._given_up:
+                    self._given_up = False
+                else:
+                    self._say_unreachable(error)
+                    await self._pause()
             except Exception:
                 log.exception("the fetcher from broker %d failed", self.leader_id)
                 await self._pause()
@@ -159,30 +177,27 @@ class Fetcher:
         self._forgotten.clear()
         self._unsent = {key: None for key in self._followers if key not in self._later}
 
-    async def _fetch(self, connection: Connection) -> bool:
-        """One request and its answer; False where a new connection is wanted."""
+    async def _fetch(self, connection: Connection) -> None:
+        """One request, and what its answer says done."""
         if not self._followers:
             self._more.clear()
             await self._more.wait()
-        self._take_back(asyncio.get_running_loop().time())
-        self._more.clear()
-        asked = [self._followers[key] for key in self._unsent]
-        request = self._request(asked)
+        if self._later:
+            self._take_back(asyncio.get_running_loop().time())
+        request = self._request([self._followers[key] for key in self._unsent])
         self._unsent.clear()
         self._forgotten.clear()
-        call = asyncio.ensure_future(connection.call(fetch.API, VERSION, request))
+        self._polled, self._given_up = connection, False
         try:
-            if not await self._answered(call):
-                return False
-            response = call.result()
+            response = await connection.call(fetch.API, VERSION, request)
         finally:
-            call.cancel()
+            self._polled = None
         if response.error_code in (
             ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
             ErrorCode.INVALID_FETCH_SESSION_EPOCH,
         ):
             self._begin_session()
-            return True
+            return
         if response.error_code:
             log.warning(
                 "broker %d answers a fetch with %s",
@@ -191,24 +206,12 @@ class Fetcher:
             )
             await self._pause()
             self._begin_session()
-            return True
+            return
         session_id, epoch = response.session_id, self._session[1]
         self._session = (session_id, epoch + 1) if session_id else (0, 0)
         await self._take(connection, response)
         if not session_id:
             self._unsent = {key: None for key in self._followers if key not in self._later}
-        return True
-
-    async def _answered(self, call: asyncio.Future[FetchResponse]) -> bool:
-        """Wait for the answer; False if it does not come while there is more to ask."""
-        more = asyncio.ensure_future(self._more.wait())
-        try:
-            await asyncio.wait((call, more), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            more.cancel()
-        if not call.done():
-            await asyncio.wait((call,), timeout=PATIENCE_S)
-        return call.done()
 
     def _take_back(self, now: float) -> None:
         for key in [key for key, at in self._later.items() if at <= now]:
@@ -258,11 +261,15 @@ class Fetcher:
                     self._unsent[key] = None
                 elif outcome is Outcome.FAILED:
                     self._leave_out(key)
-                    backoff = max(self._config.integer("replica.fetch.backoff.ms"), 1) / 1000
-                    self._later[key] = asyncio.get_running_loop().time() + backoff
+                    self._later[key] = asyncio.get_running_loop().time() + self._backoff_s(follower.failures)
                 if perf_counter() > over:
                     await asyncio.sleep(0)
                     over = perf_counter() + TURN_S
+
+    def _backoff_s(self, failures: int) -> float:
+        """The first times it may be that the leader only does not know yet that it leads."""
+        longest = max(self._config.integer("replica.fetch.backoff.ms"), 1) / 1000
+        return min(longest, FIRST_BACKOFF_S * 2.0 ** min(failures, 20))
 
     async def _find_range(self, connection: Connection, follower: Follower) -> Outcome:
         """Ask the leader where its log starts and ends, and go on within."""

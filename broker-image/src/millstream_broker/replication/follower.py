@@ -19,6 +19,13 @@ from .divergence import truncation_offset
 log = logging.getLogger(__name__)
 
 TopicPartition = tuple[str, int]
+IN_TRANSITION = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+}
+"""One of the two has not been told yet what the controller told the other."""
 
 
 class Outcome(Enum):
@@ -36,7 +43,7 @@ class Outcome(Enum):
 class Follower:
     """All calls are made on the loop."""
 
-    __slots__ = ("_problem", "high_watermark", "index", "log", "record", "topic", "topic_id")
+    __slots__ = ("_problem", "failures", "high_watermark", "index", "log", "record", "topic", "topic_id")
 
     def __init__(self, topic: TopicRecord, index: int, log: Log, high_watermark: int) -> None:
         self.topic = topic.name
@@ -45,6 +52,8 @@ class Follower:
         self.log = log
         self.record = topic.partitions[index]
         self.high_watermark = min(high_watermark, log.log_end_offset)
+        self.failures = 0
+        """In a row."""
         self._problem = ""
 
     def __str__(self) -> str:
@@ -74,7 +83,8 @@ class Follower:
             return Outcome.OUT_OF_RANGE
         if data.error_code:
             code = ErrorCode.of(data.error_code)
-            self._failed(f"broker {self.record.leader} answers {code.name}", logging.INFO)
+            level = logging.DEBUG if code in IN_TRANSITION else logging.WARNING
+            self._failed(f"it answers {code.name}", level)
             return Outcome.FAILED
         try:
             return self._take(data)
@@ -97,9 +107,8 @@ class Follower:
         self.high_watermark = max(self.high_watermark, min(data.high_watermark, end))
         if data.log_start_offset > self.log.log_start_offset:
             self.log.delete_records_before(min(data.log_start_offset, end))
-        if self._problem:
-            log.info("%s: follows broker %d again", self, self.record.leader)
-            self._problem = ""
+        if self.failures:
+            self._recovered()
         return Outcome.GOES_ON if end > before else Outcome.NOTHING_NEW
 
     def _truncate(self, leader_epoch: int, leader_end: int) -> None:
@@ -149,6 +158,13 @@ class Follower:
 
     def _failed(self, problem: str, level: int) -> None:
         """Say it, once as long as it stays the same."""
-        if problem != self._problem:
+        self.failures += 1
+        if problem != self._problem and level > logging.DEBUG:
             log.log(level, "%s: cannot follow broker %d: %s", self, self.record.leader, problem)
-        self._problem = problem
+            self._problem = problem
+
+    def _recovered(self) -> None:
+        self.failures = 0
+        if self._problem:
+            log.info("%s: follows broker %d again", self, self.record.leader)
+            self._problem = ""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from ..partition import Partition
@@ -125,12 +126,17 @@ class Session:
                 one.asked, one.is_new = asked, True
                 self._due[one] = None
 
-    async def answer(self, request: FetchRequest) -> FetchResponse:
-        """The response, which waits for records if there is nothing to say."""
+    def answer(self, request: FetchRequest) -> FetchResponse | Awaitable[FetchResponse]:
+        """The response, which waits for records if there are none."""
         limit = min(request.max_bytes, self._broker.max_fetch_bytes)
         response, size, urgent = self._read(limit)
         if urgent or size >= request.min_bytes or request.max_wait_ms <= 0:
             return response
+        return self._wait(request, response, size, limit)
+
+    async def _wait(
+        self, request: FetchRequest, response: FetchResponse, size: int, limit: int
+    ) -> FetchResponse:
         loop = asyncio.get_running_loop()
         self._poll = loop.create_future()
         self._missing = request.min_bytes - size
@@ -142,7 +148,7 @@ class Session:
             timer.cancel()
             self._poll = None
         more, _, _ = self._read(limit - size)
-        return _joined(response, more)
+        return _joined(response, more) if response.responses else more
 
     def _read(self, limit: int) -> tuple[FetchResponse, int, bool]:
         """What there is to say; how many bytes of records; whether it must be said at once."""
@@ -244,7 +250,7 @@ class Sessions:
         self._broker = broker
         self._by_replica: dict[int, Session] = {}
 
-    async def answer(self, request: FetchRequest) -> FetchResponse:
+    def answer(self, request: FetchRequest) -> FetchResponse | Awaitable[FetchResponse]:
         """Raises ApiError for the request as a whole."""
         replica = request.replica_id
         session = self._by_replica.get(replica)
@@ -260,14 +266,18 @@ class Sessions:
             session = Session(self._broker, replica, random.randint(1, 0x7FFFFFFF))
             self._by_replica[replica] = session
         else:
-            passing = Session(self._broker, replica, 0)
-            passing.take(request)
-            try:
-                return await passing.answer(request)
-            finally:
-                passing.close()
+            return self._without_session(request)
         session.take(request)
-        return await session.answer(request)
+        return session.answer(request)
+
+    async def _without_session(self, request: FetchRequest) -> FetchResponse:
+        passing = Session(self._broker, request.replica_id, 0)
+        passing.take(request)
+        try:
+            answer = passing.answer(request)
+            return answer if isinstance(answer, FetchResponse) else await answer
+        finally:
+            passing.close()
 
     def forget(self, alive: set[int]) -> None:
         """Followers that are gone fetch no more."""
