@@ -20,6 +20,7 @@ from millstream_broker.config import (
     parse_properties,
 )
 from millstream_broker.config_keys import BROKER_KEYS, TOPIC_KEYS
+from millstream_broker.main import read_config
 
 COMMAND = str(Path(sys.executable).parent / "millstream-broker")
 
@@ -158,6 +159,19 @@ def test_lags_of_compaction_must_fit_together() -> None:
         (["--override", "listeners=SSL://:1"], "the name SSL is not in listener.security.protocol.map"),
         (["--override", "advertised.listeners=EXTERNAL://h:1"], "EXTERNAL is not among `listeners`"),
         (["--override", "http.listener=9404"], "http.listener=9404: expected HOST:PORT"),
+        (
+            ["--override", "log.dirs=${env:NO_SUCH_NAME}"],
+            "log.dirs=${env:NO_SUCH_NAME}: there is no environment variable NO_SUCH_NAME",
+        ),
+        (
+            ["--override", "broker.rack=${file:no-such-file:a}"],
+            "no-such-file: cannot be read: No such file or directory",
+        ),
+        (["--override", "broker.rack=${file:a}"], "broker.rack=${file:a}: expected ${file:PATH:KEY}"),
+        (
+            ["--override", "broker.rack=${vault:a}"],
+            "vault is not known: expected ${env:NAME} or ${file:PATH:KEY}",
+        ),
     ],
 )
 def test_a_wrong_configuration_starts_nothing(arguments: list[str], said: str, tmp_path: Path) -> None:
@@ -166,6 +180,25 @@ def test_a_wrong_configuration_starts_nothing(arguments: list[str], said: str, t
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_several_files_the_last_wins_and_values_may_stand_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-297 and KIP-421. What a reference yields is taken as it is."""
+    racks = tmp_path / "racks.properties"
+    racks.write_text("node-1=${env:NOT_LOOKED_INTO}\n")
+    shared, own = tmp_path / "server.properties", tmp_path / "broker-2.properties"
+    shared.write_text("num.partitions=3\nlog.dirs=/shared\n")
+    monkeypatch.setenv("HOST", "h-1")
+    own.write_text(f"log.dirs=/${{env:HOST}}/own\nbroker.rack=${{file:{racks}:node-1}}\n")
+    config = read_config([shared, own], ["num.partitions=5"])
+    assert config["num.partitions"] == 5
+    assert config["log.dirs"] == ["/h-1/own"]
+    assert config["broker.rack"] == "${env:NOT_LOOKED_INTO}"
+    own.write_text(f"broker.rack=${{file:{racks}:node-2}}\n")
+    with pytest.raises(ConfigError, match=r"racks\.properties has no key node-2"):
+        read_config([shared, own], [])
 
 
 def test_the_default_file_of_the_image_is_valid() -> None:

@@ -123,7 +123,7 @@ class Broker:
         self.logs.identify(self.broker_id, self.coordination.cluster_id)
         found = await asyncio.to_thread(self.logs.start)
         record = BrokerRecord(
-            self.broker_id, tuple(self._advertised(bound)), cast(str | None, self.config["broker.rack"])
+            self.broker_id, tuple(self._advertised(bound)), cast(str | None, self.config["broker.rack"]) or None
         )
         if self.cluster is not None:
             directory, is_unclean = await asyncio.to_thread(self.cluster.describe)

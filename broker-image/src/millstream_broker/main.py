@@ -1,6 +1,10 @@
-"""The command `millstream-broker [server.properties] [--override KEY=VALUE]…`.
+"""The command `millstream-broker [server.properties]… [--override KEY=VALUE]…`.
 
-Exit status: 0 stopped by SIGTERM or SIGINT, 1 could not start, 2 the command line or the configuration is wrong.
+Of several files and overrides that set a key the last one wins. Values may refer to environment variables and to other
+files (config_providers.py).
+
+Exit status: 0 stopped by SIGTERM or SIGINT, 1 could not start or lost a disk that it cannot be without, 2 the command
+line or the configuration is wrong.
 One line on stdout says that the broker serves: `ready: broker.id=1 listeners=… http=… cluster.id=…`; the log goes to
 stderr.
 """
@@ -12,6 +16,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
@@ -21,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from . import __version__
 from .config import BrokerConfig, ConfigError, parse_properties
+from .config_providers import resolve
 from .loop import loop_factory
 
 if TYPE_CHECKING:
@@ -49,7 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="millstream-broker", description="A Kafka-compatible broker.")
     parser.add_argument(
-        "properties", nargs="?", type=Path, help="configuration, in Kafka's server.properties format"
+        "properties",
+        nargs="*",
+        type=Path,
+        help="configuration, in Kafka's server.properties format; of several files the last one that sets a key wins; "
+        "values may be ${env:NAME} or ${file:PATH:KEY}",
     )
     parser.add_argument(
         "--override",
@@ -62,21 +72,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def read_config(properties: Path | None, overrides: Sequence[str]) -> BrokerConfig:
+def read_config(properties: Sequence[Path], overrides: Sequence[str]) -> BrokerConfig:
     """Raises ConfigError."""
     given: dict[str, str] = {}
-    if properties is not None:
-        try:
-            given = parse_properties(properties.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise ConfigError(f"{properties}: cannot be read: {reason}") from None
+    for path in properties:
+        given.update(_read_properties(path))
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:
             raise ConfigError(f"--override {override}: expected KEY=VALUE")
         given[key.strip()] = value
-    return BrokerConfig(given)
+    return BrokerConfig(resolve(given, os.environ, lambda path: _read_properties(Path(path))))
+
+
+def _read_properties(path: Path) -> dict[str, str]:
+    try:
+        return parse_properties(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
 
 
 def _raise_open_file_limit() -> None:

@@ -1,0 +1,47 @@
+"""Values that stand elsewhere: `${env:NAME}` and `${file:PATH:KEY}` in a configuration (KIP-297, KIP-421, KIP-887).
+
+    advertised.listeners=EXTERNAL://${env:HOST_IP}:30094
+    broker.rack=${file:/etc/millstream/racks.properties:node-1}
+
+They are Kafka's EnvVarConfigProvider and FileConfigProvider, which need not be declared here. The value of a file is
+that of a key in a properties file; a variable or key that is not there is an error that names it. What a reference
+yields is not looked into for further references.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from .config import ConfigError
+
+_REFERENCE = re.compile(r"\$\{(?P<provider>\w+):(?P<what>[^{}]+)\}")
+
+
+def resolve(
+    given: Mapping[str, str], environ: Mapping[str, str], read: Callable[[str], Mapping[str, str]]
+) -> dict[str, str]:
+    """`given` with every reference replaced; `read` reads a properties file. Raises ConfigError."""
+
+    def value(key: str, reference: re.Match[str]) -> str:
+        provider, what = reference["provider"], reference["what"]
+        if provider == "env":
+            if what not in environ:
+                raise ConfigError(f"{key}={given[key]}: there is no environment variable {what}")
+            return environ[what]
+        if provider == "file":
+            path, colon, name = what.rpartition(":")
+            if not colon:
+                raise ConfigError(f"{key}={given[key]}: expected ${{file:PATH:KEY}}")
+            values = read(path)
+            if name not in values:
+                raise ConfigError(f"{key}={given[key]}: {path} has no key {name}")
+            return values[name]
+        raise ConfigError(
+            f"{key}={given[key]}: {provider} is not known: expected ${{env:NAME}} or ${{file:PATH:KEY}}"
+        )
+
+    return {
+        key: _REFERENCE.sub(lambda found, key=key: value(key, found), text)  # type: ignore[misc]
+        for key, text in given.items()
+    }
