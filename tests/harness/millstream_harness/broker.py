@@ -62,10 +62,10 @@ class BrokerProcess(Daemon):
         """Start it and wait for its ready line; raises RuntimeError with its output when it ends before."""
         begun = self.printed()
         self.launch(self.command)
-        self.await_ready(self._is_ready, begun)
+        self.await_ready(self.is_ready, begun)
         return self
 
-    def _is_ready(self, said: str) -> bool:
+    def is_ready(self, said: str) -> bool:
         if found := READY.search(said):
             self.bootstrap = found["listeners"].split("://", 1)[1]
             self.http = f"http://{found['http']}"

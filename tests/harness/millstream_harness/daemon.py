@@ -67,9 +67,20 @@ class Daemon:
         """SIGTERM, then wait; returns the exit status."""
         return self._end(signal.SIGTERM, self.stop_timeout_s if timeout is None else timeout)
 
+    def launch_stop(self) -> None:
+        """SIGTERM without waiting; ``wait`` does."""
+        os.kill(self.pid, signal.SIGTERM)
+
     def kill(self) -> int:
         """SIGKILL, as a machine that loses the process."""
         return self._end(signal.SIGKILL, 10.0)
+
+    def wait(self, timeout: float) -> int:
+        """Until it ends by itself; returns the exit status."""
+        assert self.process is not None
+        status = self.process.wait(timeout)
+        self.process = None
+        return status
 
     def pause(self) -> None:
         """SIGSTOP: it is there and does nothing, until ``resume``."""

@@ -444,6 +444,8 @@ class ZooKeeperCoordination:
             if there is not None:
                 if tree.topic_from(topic.name, there.data).topic_id == topic.topic_id:
                     return  # written, and the answer was lost
+                if await self._session.get(tree.delete_topic_path(topic.name)) is not None:
+                    raise Unavailable(f"the topic {topic.name} of before is still being deleted")
                 raise Conflict(f"there is a topic {topic.name}")
             config_path = tree.config_path(tree.topic_entity(topic.name))
             config, old = tree.config_json(topic.config), await self._session.get(config_path)

@@ -1,0 +1,141 @@
+"""A cluster of real broker processes over a real ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Self
+
+from millstream_broker.client import ClusterClient
+from millstream_broker.client.errors import BrokerError
+from millstream_broker.protocol.errors import ApiError
+from millstream_broker.protocol.metadata import MetadataResponse, MetadataResponsePartition
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
+
+SESSION_MS = 2000
+
+
+class ClusterProcesses:
+    """Brokers 1 to ``size``, each on its own port across restarts; ``brokers[3]`` is broker 3.
+
+    ZooKeeper is started with them, unless one is given that somebody else looks after.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        size: int = 3,
+        config: Mapping[str, str] | None = None,
+        *,
+        zookeeper: ZooKeeperProcess | ZooKeeperEnsemble | None = None,
+    ) -> None:
+        self.zookeeper = zookeeper or ZooKeeperProcess(folder / "zookeeper")
+        self._owns_zookeeper = zookeeper is None
+        self.connect = (
+            zookeeper.own_tree() if isinstance(zookeeper, ZooKeeperProcess) else self.zookeeper.connect
+        )
+        self.folder = folder
+        self.config = {
+            "zookeeper.connect": self.connect,
+            "zookeeper.session.timeout.ms": str(SESSION_MS),
+            "default.replication.factor": str(min(size, 3)),
+            "min.insync.replicas": "2" if size > 1 else "1",
+            "replica.lag.time.max.ms": "2000",
+            "offsets.topic.num.partitions": "4",
+            "group.initial.rebalance.delay.ms": "0",
+            **(config or {}),
+        }
+        self.brokers = {number: self.broker(number) for number in range(1, size + 1)}
+
+    def broker(self, number: int, **config: str) -> BrokerProcess:
+        """One more, not started."""
+        settings = {"broker.id": str(number), **self.config, **config}
+        return BrokerProcess(self.folder / f"broker-{number}", settings).keep_port()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(one.config["listeners"].split("://")[1] for one in self.brokers.values())
+
+    def start(self) -> Self:
+        """All of it at once."""
+        if self._owns_zookeeper:
+            self.zookeeper.start()
+        begun = {number: one.printed() for number, one in self.brokers.items()}
+        for one in self.brokers.values():
+            one.launch(one.command)
+        for number, one in self.brokers.items():
+            one.await_ready(one.is_ready, begun[number])
+        return self
+
+    def kill(self) -> None:
+        for one in self.brokers.values():
+            one.kill()
+        if self._owns_zookeeper:
+            self.zookeeper.kill()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.kill()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    # What the brokers say
+
+    def metadata(self, *topics: str) -> MetadataResponse:
+        """From whichever broker answers."""
+
+        async def ask() -> MetadataResponse:
+            async with ClusterClient(self.bootstrap, "test", timeout=20.0, connect_timeout=1.0) as client:
+                return await client.metadata(topics or None)
+
+        return asyncio.run(ask())
+
+    def partitions(self, topic: str) -> list[MetadataResponsePartition]:
+        """In their order; none when there is no such topic."""
+        found = [one.partitions for one in self.metadata(topic).topics if one.name == topic]
+        return sorted(found[0], key=lambda one: one.partition_index) if found else []
+
+    def leader(self, topic: str, partition: int = 0) -> BrokerProcess:
+        """The process that leads a partition, as soon as one does."""
+
+        def led() -> int:
+            partitions = self.partitions(topic)
+            return partitions[partition].leader_id if len(partitions) > partition else -1
+
+        until(lambda: led() > 0, f"{topic}-{partition} has a leader")
+        return self.brokers[led()]
+
+    def controller(self) -> int:
+        """The controller's broker id, as soon as there is one that lives."""
+        until(lambda: self.metadata().controller_id > 0, "there is a controller")
+        return self.metadata().controller_id
+
+    def await_in_sync(self, topic: str, replicas: int = 3, timeout: float = 30.0) -> None:
+        """Until every partition of the topic has a leader and so many in-sync replicas."""
+
+        def in_sync() -> bool:
+            partitions = self.partitions(topic)
+            return bool(partitions) and all(
+                one.leader_id > 0 and len(one.isr_nodes) == replicas for one in partitions
+            )
+
+        until(in_sync, f"{replicas} replicas of {topic} are in sync", timeout)
+
+
+def until(condition: Callable[[], object], what: str, timeout: float = 30.0) -> None:
+    """Wait for it; AssertionError when it never is. What asks brokers may fail meanwhile."""
+    deadline = time.monotonic() + timeout
+    while True:
+        with contextlib.suppress(BrokerError, ApiError):
+            if condition():
+                return
+        assert time.monotonic() < deadline, f"it never came to be that {what}"
+        time.sleep(0.02)
