@@ -58,9 +58,15 @@ class ZooKeeperProcess(Daemon):
     name = "ZooKeeper"
 
     def __init__(
-        self, folder: Path, port: int = 0, number: int = 1, peers: dict[int, tuple[int, int]] | None = None
+        self,
+        folder: Path,
+        port: int = 0,
+        number: int = 1,
+        peers: dict[int, tuple[int, int]] | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         super().__init__(folder, "zookeeper.log")
+        self.host = host
         self.number = number
         self.peers = peers or {}
         self.data = folder / "data"
@@ -69,7 +75,7 @@ class ZooKeeperProcess(Daemon):
     @property
     def connect(self) -> str:
         """For `zookeeper.connect`."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def own_tree(self) -> str:
         """The same with a path of one's own, so that many tests share a server."""
@@ -85,7 +91,7 @@ class ZooKeeperProcess(Daemon):
             "syncLimit": 10,
             "dataDir": self.data,
             "clientPort": self.port,
-            "clientPortAddress": "127.0.0.1",
+            "clientPortAddress": self.host,
             "maxClientCnxns": 0,
             "admin.enableServer": "false",
             "4lw.commands.whitelist": "*",
@@ -110,7 +116,7 @@ class ZooKeeperProcess(Daemon):
 
     def ask(self, word: str) -> str:
         """What it says to one of ZooKeeper's four-letter words; nothing when it does not answer."""
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0) as asked:
+        with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), 1.0) as asked:
             asked.sendall(word.encode())
             return b"".join(iter(lambda: asked.recv(65536), b"")).decode()
         return ""
@@ -122,14 +128,15 @@ class ZooKeeperProcess(Daemon):
 class ZooKeeperEnsemble:
     """Several servers that keep one tree as long as most of them are there."""
 
-    def __init__(self, folder: Path, size: int = 3) -> None:
+    def __init__(self, folder: Path, size: int = 3, host: str = "127.0.0.1") -> None:
         picked: set[int] = set()
         while len(picked) < 3 * size:
             picked.add(fixed_port())
         ports = iter(picked)
         peers = {number: (next(ports), next(ports)) for number in range(1, size + 1)}
         self.servers = [
-            ZooKeeperProcess(folder / f"zookeeper-{number}", next(ports), number, peers) for number in peers
+            ZooKeeperProcess(folder / f"zookeeper-{number}", next(ports), number, peers, host)
+            for number in peers
         ]
 
     @property
