@@ -59,6 +59,8 @@ class Cluster(Protocol):
 
     def is_deleting(self, topic: str) -> bool: ...
 
+    def may_tell(self, key: TopicPartition) -> bool: ...
+
     def to_delete(self, broker: int) -> dict[TopicPartition, int]: ...
 
 
@@ -272,10 +274,13 @@ def _failed(answer: StopReplicaResponse) -> dict[TopicPartition, ErrorCode]:
 def update_request(
     controller_id: int, broker_epoch: int, cluster: Cluster, partitions: Iterable[TopicPartition]
 ) -> UpdateMetadataRequest:
-    """What is to be said of these partitions, and of who lives."""
+    """What is to be said of these partitions, and of who lives.
+
+    What may not be told now will be told to everybody, for it is being changed.
+    """
     topics: dict[str, list[UpdateMetadataPartitionState]] = defaultdict(list)
     for key in partitions:
-        if (record := cluster.records.get(key)) is not None:
+        if (record := cluster.records.get(key)) is not None and cluster.may_tell(key):
             topics[key[0]].append(_state(key, record, cluster))
     return UpdateMetadataRequest(
         controller_id,

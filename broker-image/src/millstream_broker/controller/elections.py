@@ -11,8 +11,8 @@ itself. Its rules, in this order:
 - The leader stays while it is in the ISR; else the first of the ISR in the order of the replicas leads. If no member
   of the ISR lives, a live one of the elr leads, then, only where unclean election is allowed, any live replica; else
   nobody.
-- A new leader, a leader that restarted and a replica that lost its memory take a new leader epoch, so that nothing of
-  the time before (a fetch, an ISR change) counts for the time after.
+- A new leader, a leader that restarted, and a replica that lost its memory or leaves because it is about to stop take
+  a new leader epoch, so that nothing of the time before (a fetch, an ISR change) counts for the time after.
 
 Every leader that is not elected uncleanly has each acknowledged record, provided that leaders keep the rules of
 `replication.isr`.
@@ -33,15 +33,15 @@ NOBODY: frozenset[int] = frozenset()
 class Situation:
     """What a partition's state depends on beside itself.
 
-    `leaving` brokers live and are about to stop. `staying`: the replicas that are to be left when a reassignment
-    completes, None for all. `preferred`: give leadership to the first replica, if it may have it.
+    `leaving` brokers live and are about to stop. `going`: replicas that a reassignment is ready to drop, so that
+    others should lead. `preferred`: give leadership to the first replica, if it may have it.
     """
 
     live: Collection[int]
     leaving: Collection[int] = NOBODY
     restarted: Collection[int] = NOBODY
     forgetful: Collection[int] = NOBODY
-    staying: Collection[int] | None = None
+    going: Collection[int] = NOBODY
     min_isr: int = 1
     unclean: bool = False
     preferred: bool = False
@@ -52,8 +52,7 @@ def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
     """The state that the partition should have; `record` itself when it has it."""
     if record.version < 0:
         return _begin(record, now)
-    staying = now.staying
-    replicas = record.replicas if staying is None else tuple(r for r in record.replicas if r in staying)
+    replicas = record.replicas
     isr, elr = _with_memory(record, replicas, now)
     have_all = {*isr, *elr}
     alive = [r for r in isr if r in now.live]
@@ -64,7 +63,12 @@ def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
         have_all = set(alive)
     isr = [r for r in alive if r not in now.leaving and r not in now.restarted] or alive or isr
     leader = _leader(record.leader, replicas, alive and isr, now)
-    renewed = now.new_epoch or leader in now.restarted or any(r in now.forgetful for r in replicas)
+    renewed = (
+        now.new_epoch
+        or leader in now.restarted
+        or any(r in now.forgetful for r in replicas)
+        or any(r in now.leaving and r in record.isr and r not in isr for r in replicas)
+    )
     epoch = record.leader_epoch + (leader != record.leader or (renewed and leader != NO_LEADER))
     elr = (
         [r for r in replicas if r in have_all and r not in isr]
@@ -118,12 +122,12 @@ def _with_memory(
     return [record.leader] if record.leader in isr else isr[:1], []
 
 
-def _leader(leader: int, replicas: Iterable[int], isr: Collection[int], now: Situation) -> int:
+def _leader(leader: int, replicas: Collection[int], isr: Collection[int], now: Situation) -> int:
     """The leader among these members of the ISR, who live."""
-    order = tuple(replicas)
-    if leader in isr and not (now.preferred and order[0] in isr):
+    order = [r for r in replicas if r not in now.going]
+    if leader in isr and leader not in now.going and not (now.preferred and order[0] in isr):
         return leader
-    return next((r for r in order if r in isr), NO_LEADER)
+    return next((r for r in (*order, *replicas) if r in isr), NO_LEADER)
 
 
 def imbalanced(

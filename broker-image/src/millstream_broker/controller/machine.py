@@ -136,6 +136,14 @@ class ControllerMachine:
     def is_deleting(self, topic: str) -> bool:
         return topic in self.deletions
 
+    def may_tell(self, key: TopicPartition) -> bool:
+        """Not where the stored leader has restarted: without its memory it would have others cut their logs."""
+        leader = self.records[key].leader
+        for notes in (self.partitions.notes.get(key), self._writing.get(key)):
+            if notes is not None and (leader in notes.restarted or leader in notes.forgetful):
+                return False
+        return True
+
     def reassignments(
         self, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, PartitionRecord]:
@@ -335,18 +343,19 @@ class ControllerMachine:
                 leaving=self.leaving,
                 restarted=notes.restarted,
                 forgetful=notes.forgetful,
-                staying=reassignment.target(record) if finishing else None,
+                going=record.removing if finishing else (),
                 min_isr=int(config.get("min.insync.replicas", self.settings.min_isr)),
                 unclean=notes.unclean or _is_unclean_allowed(config, self.settings),
                 preferred=notes.preferred,
                 new_epoch=notes.new_epoch,
             ),
         )
-        if wanted is record:
-            if finishing and reassignment.is_settled(record):
-                self.assignments.want(key, reassignment.finish(record))
-            return record
-        return replace(wanted, controller_epoch=self.epoch)
+        if wanted is not record:
+            return replace(wanted, controller_epoch=self.epoch)
+        if finishing and record.leader not in record.removing:
+            # The ISR shrinks after that: before, the leader would take them in again.
+            self.assignments.want(key, reassignment.finish(record))
+        return record
 
     def _settled(self, key: TopicPartition) -> None:
         """Nothing is left to be written: what was noted is taken into account, or cannot be."""

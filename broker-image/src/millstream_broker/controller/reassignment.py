@@ -3,8 +3,8 @@
     [1, 2]                   replicas
     [3, 4, 1, 2] +3,4 -1,2   begun: the new ones first; `adding` 3 and 4, `removing` 1 and 2
                              3 and 4 fetch until they are in the ISR
-                             then the ISR shrinks to 3 and 4, and one of them leads
-    [3, 4]       -1,2        finished: 1 and 2 still have to delete their logs
+                             then one of them is made leader
+    [3, 4]       -1,2        finished: the ISR shrinks, 1 and 2 still have to delete their logs
     [3, 4]                   they have
 
 All of it is stored with the topic's assignment, so any controller can go on with it. A replica in `removing` that is
@@ -85,12 +85,6 @@ def can_finish(record: PartitionRecord, live: Collection[int]) -> bool:
         return False
     staying = [r for r in target(record) if r in live]
     return bool(staying) and all(r in record.isr for r in staying)
-
-
-def is_settled(record: PartitionRecord) -> bool:
-    """Whether the leader and the ISR are among those who stay, so that the others can go."""
-    staying = target(record)
-    return record.leader in staying and all(r in staying for r in record.isr)
 
 
 def finish(record: PartitionRecord) -> PartitionRecord:

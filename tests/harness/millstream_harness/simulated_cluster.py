@@ -1,0 +1,943 @@
+"""A whole cluster without processes, sockets or clocks: every step is one event, taken in an order that a seed decides.
+
+What is real is what decides: the controller's machine, the leader's ISR and the rule of where logs part. What is
+simulated is all around it: ZooKeeper (versions, fencing, answers that are late or lost), the network (requests that
+are lost, late, doubled, or answered in vain), brokers with logs of (epoch, value) that crash with or without their
+memory, and controllers that are deposed and do not know it. What must never happen is checked at every step
+(`Violation`), and what must have happened when the cluster was left in peace for a while at the end (`calm`).
+
+`story` has what happened, for whoever has to find out why.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from millstream_broker.controller import reassignment
+from millstream_broker.controller.channels import stop_request, update_request
+from millstream_broker.controller.machine import ControllerMachine
+from millstream_broker.controller.messages import (
+    AcceptBroker,
+    AssignmentWritten,
+    BrokerAccepted,
+    ElectionRequested,
+    ElectionType,
+    Push,
+    ReassignmentRequested,
+    RefuseDeletion,
+    RemoveTopic,
+    Reply,
+    Settings,
+    ShutdownRequested,
+    StatesWritten,
+    Stopped,
+    StopReplicas,
+    Tick,
+    TopicRemoved,
+    WriteAssignment,
+    WriteStates,
+)
+from millstream_broker.controller.placement import place
+from millstream_broker.controller.store import (
+    BrokersChanged,
+    DeletionsRequested,
+    Image,
+    StatesChanged,
+    TopicPartition,
+    TopicsChanged,
+)
+from millstream_broker.coordination import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
+from millstream_broker.log.epochs import LeaderEpochs
+from millstream_broker.protocol.errors import ApiError
+from millstream_broker.protocol.stop_replica import EPOCH_DURING_DELETE, StopReplicaRequest
+from millstream_broker.protocol.update_metadata import LEADER_DURING_DELETE, UpdateMetadataRequest
+from millstream_broker.replication.divergence import diverging_epoch, truncation_offset
+from millstream_broker.replication.isr import Isr
+
+LAG_MS = 5_000
+LogKey = tuple[uuid.UUID, int]
+
+
+class Violation(AssertionError):
+    """Something that must never happen."""
+
+
+class SimulatedLog:
+    """Records as (epoch, value)."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, int]] = []
+        self.epochs = LeaderEpochs("")
+        self.high_watermark = 0
+
+    @property
+    def end(self) -> int:
+        return len(self.records)
+
+    @property
+    def last_epoch(self) -> int:
+        return self.records[-1][0] if self.records else -1
+
+    def append(self, epoch: int, value: int) -> None:
+        self.epochs.assign(epoch, self.end)
+        self.records.append((epoch, value))
+
+    def truncate(self, offset: int) -> None:
+        del self.records[offset:]
+        self.epochs.truncate_from_end(offset)
+        self.high_watermark = min(self.high_watermark, offset)
+
+
+@dataclass(slots=True)
+class IsrWrite:
+    key: TopicPartition
+    isr: Isr
+    record: PartitionRecord
+
+
+@dataclass(slots=True)
+class Fetch:
+    follower: int
+    incarnation: int
+    leader: int
+    key: TopicPartition
+    topic_id: uuid.UUID
+    epoch: int
+    offset: int
+    last_epoch: int
+    answer: tuple[tuple[int, int] | None, list[tuple[int, int]], int] | None = None
+
+
+class SimulatedBroker:
+    """A broker by the rules of replication; its logs outlive its processes."""
+
+    def __init__(self, cluster: SimulatedCluster, broker_id: int) -> None:
+        self.cluster = cluster
+        self.id = broker_id
+        self.is_up = False
+        self.epoch = 0
+        self.incarnation = 0
+        self.lost_memory = False
+        self.logs: dict[LogKey, SimulatedLog] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        self.controller_epoch = 0
+        self.view: dict[TopicPartition, tuple[uuid.UUID, PartitionRecord]] = {}
+        self.live: set[int] = set()
+        self.leads: dict[TopicPartition, Isr] = {}
+        self.stopped: dict[TopicPartition, int] = {}
+        self.unacknowledged: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
+
+    def log(self, key: TopicPartition) -> SimulatedLog:
+        return self.logs.setdefault((self.view[key][0], key[1]), SimulatedLog())
+
+    def update(self, request: UpdateMetadataRequest) -> bool:
+        """Whether the request is taken."""
+        if request.controller_epoch < self.controller_epoch or request.broker_epoch != self.epoch:
+            return False
+        self.controller_epoch = request.controller_epoch
+        self.live = {one.id for one in request.live_brokers}
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                key = (topic.topic_name, state.partition_index)
+                known = self.view.get(key)
+                if state.leader == LEADER_DURING_DELETE:
+                    self.view.pop(key, None)
+                    self.leads.pop(key, None)
+                elif known is None or known[0] != topic.topic_id or state.zk_version >= known[1].version:
+                    if known is not None and known[0] != topic.topic_id:
+                        self.leads.pop(key, None)
+                    record = PartitionRecord(
+                        tuple(state.replicas),
+                        state.leader,
+                        state.leader_epoch,
+                        tuple(state.isr),
+                        state.zk_version,
+                        state.controller_epoch,
+                        elr=tuple(state.elr),
+                    )
+                    self.view[key] = (topic.topic_id, record)
+                    self._follow(key, record)
+        for isr in self.leads.values():
+            isr.set_alive(self.live)
+        return True
+
+    def _follow(self, key: TopicPartition, record: PartitionRecord) -> None:
+        if self.id not in record.replicas or record.leader != self.id:
+            self.leads.pop(key, None)
+            self.unacknowledged.pop(key, None)
+            return
+        log = self.log(key)
+        isr = self.leads.get(key)
+        if isr is None:
+            self.cluster.leads(self.id, key, self.view[key][0], record)
+            self.leads[key] = Isr(
+                self.id,
+                record,
+                log_end=log.end,
+                high_watermark=log.high_watermark,
+                min_isr=self.cluster.min_isr,
+                max_lag_ms=LAG_MS,
+                alive=self.live,
+                now_ms=self.cluster.now_ms,
+            )
+            log.epochs.assign(record.leader_epoch, log.end)
+        else:
+            if record.leader_epoch > isr.record.leader_epoch:
+                self.cluster.leads(self.id, key, self.view[key][0], record)
+                log.epochs.assign(record.leader_epoch, log.end)
+            isr.update(record, log.end, self.cluster.now_ms)
+        self.advance(key)
+
+    def stop(self, request: StopReplicaRequest) -> bool:
+        if request.controller_epoch < self.controller_epoch or request.broker_epoch != self.epoch:
+            return False
+        self.controller_epoch = request.controller_epoch
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                key = (topic.topic_name, state.partition_index)
+                known = self.view.get(key)
+                if known is not None and -1 < state.leader_epoch < known[1].leader_epoch:
+                    continue
+                if not state.delete_partition:
+                    self.stopped[key] = state.leader_epoch
+                    continue
+                if state.leader_epoch == EPOCH_DURING_DELETE:
+                    for topic_id, index in list(self.logs):
+                        if self.cluster.names.get(topic_id) == key[0] and index == key[1]:
+                            del self.logs[topic_id, index]
+                elif known is not None:
+                    self.logs.pop((known[0], key[1]), None)
+                    if key in self.leads:
+                        raise Violation(f"{self.id} is to delete {key}, which it leads")
+        return True
+
+    # As a leader
+
+    def produce(self, key: TopicPartition) -> None:
+        isr = self.leads[key]
+        if len(isr.record.isr) < self.cluster.min_isr:
+            return
+        value = next(self.cluster.values)
+        log = self.log(key)
+        log.append(isr.record.leader_epoch, value)
+        self.unacknowledged[key].append((log.end - 1, value))
+        self.advance(key)
+
+    def advance(self, key: TopicPartition) -> None:
+        isr, log = self.leads[key], self.log(key)
+        before = log.high_watermark
+        log.high_watermark = max(before, isr.advance(log.end, self.cluster.now_ms))
+        self.cluster.committed(self.id, key, self.view[key][0], log, before)
+        waiting = self.unacknowledged[key]
+        while waiting and waiting[0][0] < log.high_watermark:
+            self.cluster.acknowledged(key, self.view[key][0], *waiting.pop(0))
+
+    def propose(self, key: TopicPartition) -> IsrWrite | None:
+        record = self.leads[key].propose(self.cluster.now_ms)
+        return None if record is None else IsrWrite(key, self.leads[key], record)
+
+    def answer(self, fetch: Fetch) -> bool:
+        """Fill in the answer; whether there is one."""
+        isr = self.leads.get(fetch.key)
+        if isr is None or self.view[fetch.key][0] != fetch.topic_id:
+            return False
+        if isr.record.leader_epoch != fetch.epoch or fetch.follower not in isr.followers:
+            return False
+        log = self.log(fetch.key)
+        try:
+            parts = diverging_epoch(log.epochs, log.end, fetch.offset, fetch.last_epoch)
+        except ApiError:
+            parts = (-1, 0)
+        if parts is None and fetch.offset > log.end:
+            parts = (log.last_epoch, log.end)
+        if parts is None:
+            isr.fetched(fetch.follower, fetch.offset, log.end, self.cluster.now_ms)
+            self.advance(fetch.key)
+        fetch.answer = (parts, log.records[fetch.offset : fetch.offset + 3], log.high_watermark)
+        return True
+
+    # As a follower
+
+    def follows(self) -> list[TopicPartition]:
+        return [
+            key
+            for key, (_, record) in sorted(self.view.items(), key=lambda item: item[0])
+            if self.id in record.replicas
+            and record.leader not in (self.id, NO_LEADER)
+            and self.stopped.get(key, -1) < record.leader_epoch
+        ]
+
+    def fetch(self, key: TopicPartition) -> Fetch:
+        topic_id, record = self.view[key]
+        log = self.log(key)
+        return Fetch(
+            self.id,
+            self.incarnation,
+            record.leader,
+            key,
+            topic_id,
+            record.leader_epoch,
+            log.end,
+            log.last_epoch,
+        )
+
+    def fetched(self, fetch: Fetch) -> None:
+        known = self.view.get(fetch.key)
+        if not self.is_up or self.incarnation != fetch.incarnation or known is None:
+            return
+        if (known[0], known[1].leader_epoch) != (fetch.topic_id, fetch.epoch) or self.id not in known[1].replicas:
+            return
+        log = self.log(fetch.key)
+        if log.end != fetch.offset or fetch.answer is None:
+            return
+        parts, records, high_watermark = fetch.answer
+        if parts is not None:
+            log.truncate(truncation_offset(log.epochs, log.end, *parts))
+            return
+        for epoch, value in records:
+            log.append(epoch, value)
+        log.high_watermark = max(log.high_watermark, min(log.end, high_watermark))
+
+
+@dataclass(slots=True)
+class Channel:
+    epoch: int
+    partitions: set[TopicPartition] = field(default_factory=set)
+    is_behind: bool = False
+    to_stop: dict[TopicPartition, int] = field(default_factory=dict)
+    to_delete: set[TopicPartition] = field(default_factory=set)
+    sent: Any = None
+
+    @property
+    def has_work(self) -> bool:
+        return self.is_behind or bool(self.to_stop) or bool(self.to_delete)
+
+
+class SimulatedController:
+    """A controller on one of the brokers; `is_over` once it knows."""
+
+    def __init__(self, cluster: SimulatedCluster, broker_id: int, epoch: int) -> None:
+        self.cluster = cluster
+        self.id = broker_id
+        self.epoch = epoch
+        self.is_over = False
+        self.machine = ControllerMachine(epoch, Settings(min_isr=cluster.min_isr, unclean_election=False))
+        self.writes: deque[Any] = deque()
+        self.answer: Any = None
+        self.channels: dict[int, Channel] = {}
+        self.news: set[Any] = set()
+        self.replies: dict[int, Any] = {}
+        self.asked: set[int] = set()
+        self.carry_out(self.machine.start(cluster.image()))
+
+    def handle(self, event: Any) -> None:
+        self.carry_out(self.machine.handle(event))
+
+    def carry_out(self, instructions: Iterable[Any]) -> None:
+        for one in instructions:
+            if isinstance(one, Push):
+                for broker in one.brokers:
+                    channel = self.channel(broker)
+                    channel.partitions.update(self.machine.records if one.partitions is None else one.partitions)
+                    channel.is_behind = True
+            elif isinstance(one, StopReplicas):
+                channel = self.channel(one.broker)
+                if one.delete:
+                    channel.to_delete.update(one.partitions)
+                else:
+                    channel.to_stop.update(one.partitions)
+            elif isinstance(one, Reply):
+                if one.caller in self.replies:
+                    raise Violation(f"{one.caller} is answered twice")
+                self.replies[one.caller] = one.result
+            else:
+                self.writes.append(one)
+
+    def channel(self, broker: int) -> Channel:
+        epoch = self.machine.brokers[broker].epoch
+        channel = self.channels.get(broker)
+        if channel is None or channel.epoch != epoch:
+            channel = self.channels[broker] = Channel(epoch)
+        return channel
+
+    def ask(self, make: Callable[[int], Any]) -> int:
+        caller = next(self.cluster.values)
+        self.asked.add(caller)
+        self.handle(make(caller))
+        return caller
+
+    def report(self) -> None:
+        """One of the watches tells what is now."""
+        kind = self.cluster.rng.choice(sorted(self.news, key=str))
+        self.news.discard(kind)
+        cluster = self.cluster
+        if kind == "brokers":
+            self.handle(BrokersChanged(dict(cluster.registered)))
+        elif kind == "topics":
+            self.handle(TopicsChanged(cluster.topics(), frozenset(cluster.assignments)))
+        elif kind == "deletions":
+            self.handle(DeletionsRequested(frozenset(cluster.deletions)))
+        elif kind in cluster.states:
+            self.handle(StatesChanged({kind: cluster.record(kind)}))
+
+    def write(self) -> None:
+        """The store carries out what is next, and (perhaps) says so."""
+        write, cluster = self.writes[0], self.cluster
+        if cluster.controller_epoch != self.epoch:
+            self.is_over = True
+            return
+        if isinstance(write, WriteStates):
+            stored = {key: cluster.write_state(self.epoch, key, one) for key, one in write.states.items()}
+            event: Any = StatesWritten(write.states, {key: one for key, one in stored.items() if one is not None})
+        elif isinstance(write, WriteAssignment):
+            cluster.write_assignment(write.topic)
+            event = AssignmentWritten(write.topic)
+        elif isinstance(write, RemoveTopic):
+            cluster.remove_topic(write.name)
+            event = TopicRemoved(write.name)
+        elif isinstance(write, AcceptBroker):
+            known = cluster.registered.get(write.broker.broker_id)
+            if known is not None and known.epoch == write.broker.epoch:
+                cluster.registered[known.broker_id] = replace(known, unclean=False)
+                cluster.tell("brokers")
+            event = BrokerAccepted(write.broker)
+        else:
+            assert isinstance(write, RefuseDeletion)
+            cluster.deletions.difference_update(name for name in write.names if name not in cluster.assignments)
+            event = Tick(0.0)
+        self.answer = event
+
+    def send(self, broker: int) -> None:
+        """A request of what the broker should know by now leaves for it."""
+        channel = self.channels[broker]
+        if channel.is_behind:
+            request: Any = update_request(self.id, channel.epoch, self.machine, channel.partitions)
+            channel.sent = (request, set(channel.partitions), ())
+            channel.partitions.clear()
+            channel.is_behind = False
+        else:
+            wanted = self.machine.to_delete(broker)
+            channel.to_delete.intersection_update(wanted)
+            deleting = {key: wanted[key] for key in channel.to_delete}
+            request = stop_request(self.id, self.epoch, channel.epoch, deleting, channel.to_stop)
+            channel.sent = (request, set(), tuple(deleting))
+            channel.to_stop = {}
+
+    def settle(self, broker: int, is_answered: bool) -> None:
+        channel = self.channels[broker]
+        _, partitions, deleted = channel.sent
+        channel.sent = None
+        if not is_answered:
+            channel.partitions |= partitions
+            channel.is_behind |= bool(partitions) or not deleted
+            return
+        channel.to_delete.difference_update(deleted)
+        if deleted:
+            self.handle(Stopped(broker, channel.epoch, deleted))
+
+
+class SimulatedCluster:
+    """Everything, and what may happen next."""
+
+    def __init__(self, seed: int, *, brokers: int = 4, min_isr: int = 2) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.min_isr = min_isr
+        self.now_ms = 1_000_000
+        self.story: list[str] = []
+        self.values = iter(range(1, 10**9))
+        # ZooKeeper
+        self.controller_epoch = 0
+        self.controller_id: int | None = None
+        self.registered: dict[int, BrokerRecord] = {}
+        self.assignments: dict[str, tuple[uuid.UUID, dict[int, tuple[tuple[int, ...], ...]]]] = {}
+        self.states: dict[TopicPartition, PartitionRecord] = {}
+        self.deletions: set[str] = set()
+        # what is going on
+        self.controllers: list[SimulatedController] = []
+        self.brokers = {number: SimulatedBroker(self, number) for number in range(1, brokers + 1)}
+        self.fetches: list[Fetch] = []
+        self.isr_writes: list[tuple[int, IsrWrite, PartitionRecord | None]] = []
+        self.strays: list[tuple[int, Any]] = []
+        self.cut: set[tuple[int, int]] = set()
+        self.is_calm = False
+        # what is checked
+        self.names: dict[uuid.UUID, str] = {}
+        self.truth: dict[LogKey, dict[int, tuple[int, int]]] = defaultdict(dict)
+        self.acked: dict[LogKey, dict[int, int]] = defaultdict(dict)
+        self.led: dict[tuple[uuid.UUID, int, int], int] = {}
+        self.epochs: dict[LogKey, int] = {}
+        for broker in self.brokers.values():
+            self.start(broker, lost_memory=False)
+
+    def tells(self, text: str) -> None:
+        self.story.append(f"{len(self.story):5} {text}")
+
+    # ZooKeeper
+
+    def tell(self, kind: Any) -> None:
+        for controller in self.controllers:
+            if not controller.is_over:
+                controller.news.add(kind)
+
+    def record(self, key: TopicPartition) -> PartitionRecord:
+        replicas, adding, removing = self.assignments[key[0]][1][key[1]]
+        state = self.states.get(key)
+        if state is None:
+            return PartitionRecord(replicas, NO_LEADER, -1, (), -1, adding=adding, removing=removing)
+        return replace(state, replicas=replicas, adding=adding, removing=removing)
+
+    def topics(self) -> dict[str, TopicRecord]:
+        return {
+            name: TopicRecord(name, topic_id, tuple(self.record((name, index)) for index in sorted(partitions)))
+            for name, (topic_id, partitions) in self.assignments.items()
+        }
+
+    def image(self) -> Image:
+        return Image(dict(self.registered), self.topics(), frozenset(self.deletions))
+
+    def write_state(
+        self, controller_epoch: int, key: TopicPartition, record: PartitionRecord
+    ) -> PartitionRecord | None:
+        """Conditional; what is stored afterwards, None where there is no such partition."""
+        if key[0] not in self.assignments or key[1] not in self.assignments[key[0]][1]:
+            return None
+        before = self.states.get(key)
+        if (before.version if before else -1) != record.version:
+            return self.record(key)
+        self._check_state(key, before, record)
+        written = replace(record, version=record.version + 1)
+        self.states[key] = written
+        self.tells(
+            f"zk {key[0]}-{key[1]} v{written.version} leader {written.leader} epoch {written.leader_epoch} "
+            f"isr {written.isr} elr {written.elr} by controller {controller_epoch}"
+        )
+        return self.record(key)
+
+    def write_assignment(self, topic: TopicRecord) -> None:
+        if topic.name not in self.assignments or self.assignments[topic.name][0] != topic.topic_id:
+            return
+        partitions = self.assignments[topic.name][1]
+        for index, one in enumerate(topic.partitions):
+            if index in partitions:
+                partitions[index] = (one.replicas, one.adding, one.removing)
+                state = self.states.get((topic.name, index))
+                if state is not None and not set(state.isr) & set(one.replicas):
+                    raise Violation(f"the whole ISR {state.isr} of {topic.name}-{index} is dropped: {one}")
+        self.tells(f"zk {topic.name} assigned {partitions}")
+        self.tell("topics")
+
+    def remove_topic(self, name: str) -> None:
+        if name not in self.assignments:
+            return
+        topic_id = self.assignments[name][0]
+        for broker in self.brokers.values():
+            if any(one == topic_id for one, _ in broker.logs):
+                raise Violation(f"{name} is removed though broker {broker.id} has a log of it")
+            known = self.registered.get(broker.id)
+            is_live = broker.is_up and known is not None and known.epoch == broker.epoch
+            if is_live and any(key[0] == name for key in broker.view):
+                raise Violation(f"{name} is removed though broker {broker.id} lists it")
+        del self.assignments[name]
+        self.deletions.discard(name)
+        for key in [key for key in self.states if key[0] == name]:
+            del self.states[key]
+        self.tells(f"zk {name} removed")
+        self.tell("topics")
+        self.tell("deletions")
+
+    # What must never happen
+
+    def _check_state(self, key: TopicPartition, before: PartitionRecord | None, after: PartitionRecord) -> None:
+        name = f"{key[0]}-{key[1]}"
+        topic_id = self.assignments[key[0]][0]
+        epoch = self.epochs.get((topic_id, key[1]), -1)
+        if after.leader_epoch < epoch:
+            raise Violation(f"{name}: leader epoch {after.leader_epoch} after {epoch}")
+        self.epochs[topic_id, key[1]] = after.leader_epoch
+        if not after.isr:
+            raise Violation(f"{name}: an empty ISR")
+        if after.leader != NO_LEADER and after.leader not in after.isr:
+            raise Violation(f"{name}: the leader {after.leader} is not in the ISR {after.isr}")
+        if before is None:
+            return
+        if after.leader_epoch == before.leader_epoch and after.leader != before.leader:
+            raise Violation(f"{name}: two leaders in epoch {after.leader_epoch}")
+        if after.leader != before.leader and after.leader not in (NO_LEADER, *before.isr, *before.elr):
+            raise Violation(f"{name}: {after.leader} is elected, neither in ISR {before.isr} nor ELR {before.elr}")
+
+    def leads(self, broker: int, key: TopicPartition, topic_id: uuid.UUID, record: PartitionRecord) -> None:
+        led_by = self.led.setdefault((topic_id, key[1], record.leader_epoch), broker)
+        self.tells(f"{broker} leads {key[0]}-{key[1]} in epoch {record.leader_epoch}, isr {record.isr}")
+        if led_by != broker:
+            raise Violation(f"{key}: {broker} and {led_by} both lead in epoch {record.leader_epoch}")
+
+    def committed(
+        self, broker: int, key: TopicPartition, topic_id: uuid.UUID, log: SimulatedLog, before: int
+    ) -> None:
+        truth = self.truth[topic_id, key[1]]
+        for offset in range(before, log.high_watermark):
+            record = log.records[offset]
+            if truth.setdefault(offset, record) != record:
+                raise Violation(
+                    f"{key} offset {offset}: {record} at leader {broker}, {truth[offset]} was committed before"
+                )
+
+    def acknowledged(self, key: TopicPartition, topic_id: uuid.UUID, offset: int, value: int) -> None:
+        self.acked[topic_id, key[1]][offset] = value
+
+    # What happens
+
+    @property
+    def controller(self) -> SimulatedController | None:
+        found = [one for one in self.controllers if one.epoch == self.controller_epoch]
+        return found[0] if found and not found[0].is_over and self.controller_id is not None else None
+
+    def start(self, broker: SimulatedBroker, *, lost_memory: bool) -> None:
+        """A process starts; its registration takes the place of the one before."""
+        broker.is_up = True
+        broker.incarnation += 1
+        broker.epoch = next(self.values)
+        broker.forget()
+        broker.lost_memory = lost_memory
+        self.registered[broker.id] = BrokerRecord(broker.id, (), None, broker.epoch, lost_memory)
+        if self.controller_id == broker.id:
+            self.controller_id = None
+        self.tells(f"{broker.id} starts, {'without its memory, ' * lost_memory}epoch {broker.epoch}")
+        self.tell("brokers")
+
+    def crash(self, broker: SimulatedBroker, *, lose_memory: bool) -> None:
+        broker.is_up = False
+        broker.forget()
+        self.controllers = [one for one in self.controllers if one.id != broker.id]
+        for log in broker.logs.values():
+            log.high_watermark = self.rng.randint(0, log.high_watermark)
+            if lose_memory:
+                log.truncate(self.rng.randint(0, log.end))
+        broker.lost_memory |= lose_memory
+        self.tells(f"{broker.id} crashes{' and loses its memory' * lose_memory}")
+
+    def may_lose_memory(self, broker: SimulatedBroker) -> bool:
+        """Whether the cluster promises to survive it: others have everything, and nobody else is in that trouble."""
+        if self.min_isr < 2:
+            return False
+        for other in self.brokers.values():
+            record = self.registered.get(other.id)
+            if other.lost_memory and (not other.is_up or record is None or record.unclean):
+                return False
+        return all(set(one.isr) | set(one.elr) > {broker.id} for one in self.states.values())
+
+    def expire(self, broker_id: int) -> None:
+        """ZooKeeper ends the session; the process, if there is one, does not know yet."""
+        del self.registered[broker_id]
+        if self.controller_id == broker_id:
+            self.controller_id = None
+        self.tells(f"the session of {broker_id} expires")
+        self.tell("brokers")
+
+    def elect_controller(self) -> None:
+        able = [one for one in self.registered if self.brokers[one].is_up]
+        self.controller_id = self.rng.choice(able)
+        self.controller_epoch += 1
+        self.tells(f"{self.controller_id} is the controller in epoch {self.controller_epoch}")
+        self.controllers.append(SimulatedController(self, self.controller_id, self.controller_epoch))
+
+    def create_topic(self, partitions: int, factor: int) -> None:
+        name = f"t{len(self.names)}"
+        topic_id = uuid.UUID(int=self.rng.getrandbits(128))
+        self.names[topic_id] = name
+        replicas = place(self.registered, partitions, min(factor, len(self.registered)), self.rng)
+        self.assignments[name] = (
+            topic_id,
+            {index: (tuple(one), (), ()) for index, one in enumerate(replicas)},
+        )
+        self.tells(f"{name} is created: {replicas}")
+        self.tell("topics")
+
+    def add_partition(self, name: str) -> None:
+        partitions = self.assignments[name][1]
+        replicas = place(self.registered, 1, min(3, len(self.registered)), self.rng)[0]
+        partitions[len(partitions)] = (tuple(replicas), (), ())
+        self.tells(f"{name} gets a partition on {replicas}")
+        self.tell("topics")
+
+    def deliver(self, broker_id: int, request: Any) -> bool:
+        """Whether the broker takes the request, and says so."""
+        broker = self.brokers[broker_id]
+        if not broker.is_up:
+            return False
+        if isinstance(request, UpdateMetadataRequest):
+            return broker.update(request)
+        return broker.stop(request)
+
+    def step(self) -> None:
+        """One event, by chance."""
+        actions = self._actions()
+        action = self.rng.choices([one for _, one in actions], [weight for weight, _ in actions])[0]
+        action()
+
+    def _actions(self) -> list[tuple[float, Callable[[], None]]]:
+        rng = self.rng
+        actions: list[tuple[float, Callable[[], None]]] = [(1, self._time_passes)]
+        for controller in self.controllers:
+            if controller.is_over:
+                continue
+            if controller.news:
+                actions.append((4, controller.report))
+            if controller.answer is not None:
+                actions.append((8, lambda one=controller: self._answered(one)))  # type: ignore[misc]
+            elif controller.writes:
+                actions.append((8, controller.write))
+            for broker, channel in list(controller.channels.items()):
+                if controller.machine.brokers.get(broker, _NOBODY).epoch != channel.epoch:
+                    continue
+                if channel.sent is not None:
+                    actions.append((4, lambda one=controller, to=broker: self._arrives(one, to)))  # type: ignore[misc]
+                elif channel.has_work:
+                    actions.append((4, lambda one=controller, to=broker: one.send(to)))  # type: ignore[misc]
+        if self.controller_id is None and any(self.brokers[one].is_up for one in self.registered):
+            actions.append((2, self.elect_controller))
+        for broker in self.brokers.values():
+            if not broker.is_up:
+                actions.append((0.6, lambda one=broker: self.start(one, lost_memory=one.lost_memory)))  # type: ignore[misc]
+                if broker.id in self.registered:
+                    actions.append((0.6, lambda one=broker.id: self.expire(one)))  # type: ignore[misc]
+                continue
+            if broker.id not in self.registered:
+                actions.append((0.6, lambda one=broker: self._registers_again(one)))  # type: ignore[misc]
+            if follows := broker.follows():
+                actions.append((6, lambda one=broker, keys=follows: self.fetches.append(one.fetch(rng.choice(keys)))))  # type: ignore[misc]
+            if broker.leads:
+                keys = sorted(broker.leads)
+                if not self.is_calm:
+                    actions.append((3, lambda one=broker, keys=keys: one.produce(rng.choice(keys))))  # type: ignore[misc]
+                actions.append((2, lambda one=broker, keys=keys: self._proposes(one, rng.choice(keys))))  # type: ignore[misc]
+        if self.fetches:
+            actions.append((4 * len(self.fetches), self._fetch))
+        if self.isr_writes:
+            actions.append((3 * len(self.isr_writes), self._isr_write))
+        if self.strays:
+            actions.append((1, self._stray))
+        if not self.is_calm:
+            actions += self._troubles()
+        return actions
+
+    def _troubles(self) -> list[tuple[float, Callable[[], None]]]:
+        rng = self.rng
+        up = [one for one in self.brokers.values() if one.is_up]
+        troubles: list[tuple[float, Callable[[], None]]] = [(0.2, self._cuts)]
+        if up:
+            broker = rng.choice(up)
+            troubles.append((0.3, lambda: self.crash(broker, lose_memory=False)))
+            if self.may_lose_memory(broker):
+                troubles.append((0.2, lambda: self.crash(broker, lose_memory=True)))
+            if broker.id in self.registered:
+                troubles.append((0.2, lambda: self.expire(broker.id)))
+        if self.registered and len(self.assignments) < 4:
+            troubles.append((0.3, lambda: self.create_topic(rng.randint(1, 3), rng.randint(1, 3))))
+        controller = self.controller
+        if self.assignments and self.registered:
+            name = rng.choice(list(self.assignments))
+            if name not in self.deletions:
+                troubles.append((0.05, lambda: self._delete(name)))
+                troubles.append((0.05, lambda: self.add_partition(name)))
+            if controller is not None:
+                troubles.append((0.4, lambda: self._administer(controller, name)))
+                if up:
+                    stopping = rng.choice(up)
+                    troubles.append((0.1, lambda: self._shut_down(controller, stopping)))
+        return troubles
+
+    def _time_passes(self) -> None:
+        self.now_ms += 10 if self.is_calm else self.rng.choice((1, 10, 10, 100, 100, 2000))
+        for controller in self.controllers:
+            if not controller.is_over:
+                controller.handle(Tick(self.now_ms / 1000))
+
+    def _is_lost(self) -> bool:
+        return not self.is_calm and self.rng.random() < 0.1
+
+    def _answered(self, controller: SimulatedController) -> None:
+        event, controller.answer = controller.answer, None
+        if self._is_lost():
+            return  # and the write is repeated
+        controller.writes.popleft()
+        controller.handle(event)
+
+    def _arrives(self, controller: SimulatedController, broker: int) -> None:
+        request = controller.channels[broker].sent[0]
+        if (controller.id, broker) in self.cut or self._is_lost():
+            if self.rng.random() < 0.3:
+                self.strays.append((broker, request))
+            controller.settle(broker, False)
+            return
+        is_taken = self.deliver(broker, request)
+        if request.controller_epoch < self.brokers[broker].controller_epoch:
+            controller.is_over = True  # it is told STALE_CONTROLLER_EPOCH
+            return
+        # What this controller sent before comes no more: it waits longer for an answer than a session lasts.
+        self.strays = [
+            one
+            for one in self.strays
+            if (one[0], one[1].controller_epoch) != (broker, request.controller_epoch)
+        ]
+        controller.settle(broker, is_taken and not self._is_lost())
+
+    def _stray(self) -> None:
+        self.deliver(*self.strays.pop(self.rng.randrange(len(self.strays))))
+
+    def _cuts(self) -> None:
+        if self.cut and self.rng.random() < 0.7:
+            self.cut.clear()
+        else:
+            self.cut.add((self.rng.choice(list(self.brokers)), self.rng.choice(list(self.brokers))))
+
+    def _registers_again(self, broker: SimulatedBroker) -> None:
+        """The process notices that its session is over; it lives on, in another one."""
+        broker.epoch = next(self.values)
+        broker.stopped.clear()
+        self.registered[broker.id] = BrokerRecord(broker.id, (), None, broker.epoch, False)
+        if self.rng.random() < 0.5:
+            for controller in self.controllers:
+                if controller.id == broker.id and controller.epoch == self.controller_epoch:
+                    controller.is_over = True
+        self.tells(f"{broker.id} registers again, epoch {broker.epoch}")
+        self.tell("brokers")
+
+    def _proposes(self, broker: SimulatedBroker, key: TopicPartition) -> None:
+        if (write := broker.propose(key)) is not None:
+            self.isr_writes.append((broker.id, write, None))
+
+    def _isr_write(self) -> None:
+        broker_id, write, stored = self.isr_writes.pop(self.rng.randrange(len(self.isr_writes)))
+        broker = self.brokers[broker_id]
+        if stored is None:
+            if broker_id not in self.registered or self._is_lost():
+                write.isr.unknown()
+                return
+            known = broker.view.get(write.key)
+            topic = self.assignments.get(write.key[0])
+            if known is None or topic is None or topic[0] != known[0]:
+                write.isr.unknown()
+                return
+            result = self.write_state(write.record.controller_epoch, write.key, write.record)
+            if result is None:
+                write.isr.unknown()
+                return
+            self.tell(write.key)
+            if self._is_lost():
+                write.isr.unknown()
+            else:
+                self.isr_writes.append((broker_id, write, result))
+            return
+        if broker.leads.get(write.key) is not write.isr:
+            return
+        mine = (stored.leader_epoch, stored.isr, stored.elr) == (
+            write.record.leader_epoch,
+            write.record.isr,
+            write.record.elr,
+        )
+        (write.isr.written if mine else write.isr.conflicted)(stored)
+        broker.advance(write.key)
+
+    def _fetch(self) -> None:
+        fetch = self.fetches.pop(self.rng.randrange(len(self.fetches)))
+        if self._is_lost():
+            return
+        if fetch.answer is not None:
+            self.brokers[fetch.follower].fetched(fetch)
+            return
+        leader = self.brokers[fetch.leader]
+        if leader.is_up and leader.answer(fetch):
+            self.fetches.append(fetch)
+
+    def _delete(self, name: str) -> None:
+        self.deletions.add(name)
+        self.tells(f"{name} is to be deleted")
+        self.tell("deletions")
+
+    def _administer(self, controller: SimulatedController, name: str) -> None:
+        index = self.rng.choice(list(self.assignments[name][1]))
+        key, choice = (name, index), self.rng.random()
+        if choice < 0.3:
+            self.tells(f"the preferred leader of {name}-{index} is to be elected")
+            controller.ask(lambda caller: ElectionRequested(caller, ElectionType.PREFERRED, [key]))
+        elif choice < 0.4:
+            controller.ask(lambda caller: ElectionRequested(caller, ElectionType.PREFERRED, None))
+        elif choice < 0.6:
+            self.tells(f"the reassignment of {name}-{index} is cancelled")
+            controller.ask(lambda caller: ReassignmentRequested(caller, {key: None}))
+        else:
+            alive = list(self.registered)
+            target = tuple(self.rng.sample(alive, self.rng.randint(1, min(3, len(alive)))))
+            self.tells(f"{name}-{index} is to move to {target}")
+            controller.ask(lambda caller: ReassignmentRequested(caller, {key: target}))
+
+    def _shut_down(self, controller: SimulatedController, broker: SimulatedBroker) -> None:
+        self.tells(f"{broker.id} wants to stop")
+        controller.ask(lambda caller: ShutdownRequested(caller, broker.id, broker.epoch))
+
+    # Peace at the end
+
+    def calm(self, steps: int = 400) -> None:
+        """No trouble any more: everybody is up, nothing is lost; then what must have happened has."""
+        self.is_calm = True
+        self.cut.clear()
+        self.tells("calm")
+        for broker in self.brokers.values():
+            if not broker.is_up:
+                self.start(broker, lost_memory=broker.lost_memory)
+            elif any(broker.id in one.machine.leaving for one in self.controllers):
+                self.start(broker, lost_memory=False)  # it has stopped, as it wanted
+        for _ in range(steps):
+            for _ in range(50):
+                self.step()
+            if not self.unfinished():
+                break
+        else:
+            leaving = self.controller and self.controller.machine.leaving
+            raise Violation(f"not finished in peace, leaving {leaving}: " + "; ".join(self.unfinished()))
+        self._check_end()
+
+    def unfinished(self) -> list[str]:
+        """What still has to happen."""
+        controller = self.controller
+        if controller is None:
+            return ["no controller"]
+        left = []
+        if self.deletions:
+            left.append(f"deletions {self.deletions}")
+        if controller.asked - set(controller.replies):
+            left.append("requests without a reply")
+        for key in [(name, index) for name, (_, every) in self.assignments.items() for index in every]:
+            record = self.record(key)
+            leaving = controller.machine.leaving
+            if record.leader not in self.registered:
+                left.append(f"{key} has no leader: {record}")
+            elif reassignment.is_moving(record) or record.removing:
+                left.append(f"{key} is moving: {record}")
+            elif {*record.replicas} - leaving > {*record.isr}:
+                left.append(f"{key} is not in sync: {record}")
+        return left
+
+    def _check_end(self) -> None:
+        for name, (topic_id, partitions) in self.assignments.items():
+            for index in partitions:
+                record = self.record((name, index))
+                log = self.brokers[record.leader].logs.get((topic_id, index)) or SimulatedLog()
+                for offset, value in self.acked[topic_id, index].items():
+                    if offset >= log.end or log.records[offset][1] != value:
+                        raise Violation(f"{name}-{index}: the acknowledged {value} at {offset} is lost")
+                for offset, one in self.truth[topic_id, index].items():
+                    if offset >= log.end or log.records[offset] != one:
+                        raise Violation(f"{name}-{index}: the committed {one} at {offset} is lost")
+
+
+_NOBODY = BrokerRecord(-1, (), epoch=-1)
