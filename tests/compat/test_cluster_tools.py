@@ -1,0 +1,147 @@
+"""Kafka's own tools, and ZooKeeper's, on a cluster of three brokers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.java import SHORT_LIVED, run, run_kafka_tool
+from millstream_harness.zookeeper import ZooKeeperProcess, zookeeper_command
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    shared_zookeeper: ZooKeeperProcess, kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterProcesses]:
+    with ClusterProcesses(tmp_path_factory.mktemp("tools"), zookeeper=shared_zookeeper) as cluster:
+        yield cluster
+
+
+def tool(cluster: ClusterProcesses, name: str, *args: str) -> str:
+    return run_kafka_tool(name, "--bootstrap-server", cluster.bootstrap, *args).stdout
+
+
+def zk(cluster: ClusterProcesses, *commands: tuple[str, str]) -> tuple[list[set[str]], list[dict[str, Any]]]:
+    """What zkCli.sh prints: the names of each `ls`, and the JSON of each `get`. Paths are from the cluster's root."""
+    server, _, root = cluster.connect.partition("/")
+    typed = "".join(f"{verb} {f'/{root}{path}'.rstrip('/')}\n" for verb, path in commands)
+    main = zookeeper_command(
+        "org.apache.zookeeper.ZooKeeperMain", "-server", server, options=SHORT_LIVED, log="tools"
+    )
+    said = run(main, stdin=typed + "quit\n").stdout
+    listed = [set(names.split(", ")) for names in re.findall(r"^\[(?!zk:)(.*)\]$", said, re.MULTILINE)]
+    return listed, [json.loads(line) for line in re.findall(r"^{.*}$", said, re.MULTILINE)]
+
+
+def test_zookeepers_shell_shows_the_classic_tree(cluster: ClusterProcesses) -> None:
+    tool(cluster, "topics", "--create", "--topic", "seen", "--partitions", "2", "--replication-factor", "3")
+    tool(
+        cluster, "configs", "--alter", "--entity-type", "topics", "--entity-name", "seen",
+        "--add-config", "retention.ms=1000",
+    )  # fmt: skip
+    (root, brokers), (topic, state, config, controller, broker) = zk(
+        cluster,
+        ("ls", "/"),
+        ("ls", "/brokers/ids"),
+        ("get", "/brokers/topics/seen"),
+        ("get", "/brokers/topics/seen/partitions/0/state"),
+        ("get", "/config/topics/seen"),
+        ("get", "/controller"),
+        ("get", "/brokers/ids/1"),
+    )
+    assert {"brokers", "cluster", "config", "admin", "controller", "controller_epoch", "consumers"} <= root
+    assert brokers == {"1", "2", "3"}
+    assert topic["version"] == 3
+    assert {index: len(replicas) for index, replicas in topic["partitions"].items()} == {"0": 3, "1": 3}
+    assert set(state) == {"controller_epoch", "leader", "version", "leader_epoch", "isr"}
+    assert config == {"version": 1, "config": {"retention.ms": "1000"}}
+    assert controller["brokerid"] in (1, 2, 3)
+    assert broker["endpoints"] == [f"PLAINTEXT://{cluster.brokers[1].bootstrap}"]
+
+
+def test_under_replicated_partitions_and_preferred_leaders(cluster: ClusterProcesses) -> None:
+    tool(cluster, "topics", "--create", "--topic", "led", "--partitions", "3", "--replication-factor", "3")
+    cluster.await_in_sync("led")
+    assert tool(cluster, "topics", "--describe", "--under-replicated-partitions", "--topic", "led") == ""
+    preferred = {one.partition_index: one.replica_nodes[0] for one in cluster.partitions("led")}
+    cluster.brokers[2].stop(20)
+    under = tool(cluster, "topics", "--describe", "--under-replicated-partitions", "--topic", "led")
+    assert under.count("Partition:") == 3
+    assert all(one.leader_id != 2 for one in cluster.partitions("led"))
+    cluster.brokers[2].start()
+    cluster.await_in_sync("led")
+    moved = tool(cluster, "leader-election", "--election-type", "preferred", "--all-topic-partitions")
+    assert "Successfully completed leader election (PREFERRED) for partitions" in moved
+    assert "led-" in moved
+    until(
+        lambda: {one.partition_index: one.leader_id for one in cluster.partitions("led")} == preferred,
+        "the preferred leaders lead",
+    )
+
+
+def test_partitions_are_reassigned(cluster: ClusterProcesses, tmp_path: Path) -> None:
+    tool(cluster, "topics", "--create", "--topic", "moved", "--replica-assignment", "1:2")
+    run_kafka_tool(
+        "verifiable-producer",
+        "--bootstrap-server",
+        cluster.bootstrap,
+        "--topic",
+        "moved",
+        "--max-messages",
+        "2000",
+    )
+    plan = tmp_path / "plan.json"
+    wanted = {"version": 1, "partitions": [{"topic": "moved", "partition": 0, "replicas": [3, 2]}]}
+    plan.write_text(json.dumps(wanted))
+    started = tool(cluster, "reassign-partitions", "--reassignment-json-file", str(plan), "--execute")
+    assert "Successfully started partition reassignment for moved-0" in started
+
+    def verify() -> str:
+        return tool(cluster, "reassign-partitions", "--reassignment-json-file", str(plan), "--verify")
+
+    until(lambda: "Reassignment of partition moved-0 is completed" in verify(), "the partition has moved")
+    (partition,) = cluster.partitions("moved")
+    assert partition.replica_nodes == [3, 2]
+    assert "No partition reassignments found" in tool(cluster, "reassign-partitions", "--list")
+    until(lambda: not (cluster.brokers[1].data / "moved-0").exists(), "broker 1 has no log of it any more")
+    offsets = tool(cluster, "get-offsets", "--topic", "moved")
+    assert offsets.strip() == "moved:0:2000"
+
+
+def test_partitions_are_added_and_topics_deleted(cluster: ClusterProcesses) -> None:
+    tool(cluster, "topics", "--create", "--topic", "grown", "--partitions", "1", "--replication-factor", "2")
+    tool(cluster, "topics", "--alter", "--topic", "grown", "--partitions", "4")
+    cluster.await_in_sync("grown", 2)
+    assert len(cluster.partitions("grown")) == 4
+    tool(cluster, "topics", "--delete", "--topic", "grown")
+    assert "grown" not in tool(cluster, "topics", "--list").split()
+
+
+def test_brokers_are_configured_while_they_run(cluster: ClusterProcesses) -> None:
+    alter = ("configs", "--alter", "--entity-type", "brokers")
+    tool(cluster, *alter, "--entity-default", "--add-config", "log.retention.ms=7000")
+    tool(cluster, *alter, "--entity-name", "3", "--add-config", "log.retention.ms=9000")
+    _, (everywhere,) = zk(cluster, ("get", "/config/brokers/<default>"))
+    assert everywhere["config"] == {"log.retention.ms": "7000"}
+    for number, value in ((3, "9000"), (1, "7000")):
+        described = (
+            "configs",
+            "--describe",
+            "--entity-type",
+            "brokers",
+            "--entity-name",
+            str(number),
+            "--all",
+        )
+        until(
+            lambda described=described, value=value: (
+                f"log.retention.ms={value} " in tool(cluster, *described)
+            ),  # type: ignore[misc]
+            f"broker {number} goes by it",
+        )
