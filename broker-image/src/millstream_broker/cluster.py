@@ -139,10 +139,10 @@ class Cluster:
     async def _ask_to_stop(self) -> int:
         """How many partitions nobody else can lead; raises ApiError."""
         broker_id, epoch = self._broker.broker_id, self.coordination.broker_epoch
-        if self.controller is not None:
-            return len(await self.controller.controlled_shutdown(broker_id, epoch, SHUTDOWN_S))
         if not self.coordination.is_connected:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "ZooKeeper cannot be reached")
+        if self.controller is not None:
+            return len(await self.controller.controlled_shutdown(broker_id, epoch, SHUTDOWN_S))
         request = ControlledShutdownRequest(broker_id, epoch)
         answer = await ask_controller(self._broker, controlled_shutdown.API, 3, request, SHUTDOWN_S)
         if answer.error_code:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from kazoo.exceptions import KazooException
 
+from ...controller.store import Fenced
 from .. import CoordinationError
 from .session import Session, Unavailable
 
@@ -35,7 +36,7 @@ class Chores:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled, or until a look raises what is not ZooKeeper's."""
+        """Until cancelled, or until a look raises Fenced."""
         while True:
             await self._wake.wait()
             await self._session.connected()
@@ -48,8 +49,13 @@ class Chores:
                 continue
             except Unavailable:
                 pause = 0.05
+            except Fenced:
+                raise
             except (CoordinationError, KazooException) as error:
                 log.error("ZooKeeper, %s: %s", name, error)
+                pause = PAUSE_S
+            except Exception:
+                log.exception("ZooKeeper, %s", name)
                 pause = PAUSE_S
             self.need(name)
             await asyncio.sleep(pause)

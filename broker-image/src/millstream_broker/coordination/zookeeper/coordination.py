@@ -38,8 +38,7 @@ from .. import (
     PartitionRecord,
     TopicRecord,
 )
-from ..embedded import PRODUCER_ID_BLOCK, new_cluster_id
-from . import Ensemble, tree, view
+from . import Ensemble, tree, view, writes
 from .chores import Chores
 from .configs import Configs
 from .controller_store import ZooKeeperControllerStore
@@ -129,24 +128,10 @@ class ZooKeeperCoordination:
             await asyncio.sleep(SAY_S)
 
     async def _prepare(self) -> None:
-        await self._session.ensure("/")
-        for path in tree.ALWAYS:
+        for path in ("/", "/cluster", *tree.ALWAYS):
             await self._session.ensure(path)
-        self.cluster_id = await self._agree_on_cluster_id()
+        self.cluster_id = await writes.agree_on_cluster_id(self._session, self._known_cluster_id)
         await self._load_configs()
-
-    async def _agree_on_cluster_id(self) -> str:
-        await self._session.ensure("/cluster")
-        if (node := await self._session.get(tree.CLUSTER_ID)) is None:
-            wanted = self._known_cluster_id or new_cluster_id()
-            try:
-                await self._session.create(tree.CLUSTER_ID, tree.cluster_id_json(wanted))
-                return wanted
-            except NodeExistsError:
-                node = await self._session.get(tree.CLUSTER_ID)
-        if node is None:
-            raise CoordinationError(f"ZooKeeper's {tree.CLUSTER_ID} comes and goes")
-        return tree.cluster_id_from(node.data)
 
     def stored_topics(self) -> Mapping[str, TopicRecord]:
         """The topics' configurations; where they are is not known before a controller says it."""
@@ -321,7 +306,6 @@ class ZooKeeperCoordination:
         self._chores.need("the controller")
 
     def _take_office(self, epoch: int, epoch_version: int) -> None:
-        log.info("this broker is the controller, with epoch %d", epoch)
         self._controller_epoch = max(self._controller_epoch, epoch)
         self._store = ZooKeeperControllerStore(
             self._session, self._configs, epoch, epoch_version, self._fenced
@@ -335,7 +319,6 @@ class ZooKeeperCoordination:
 
     def _depose(self) -> None:
         if self._store is not None:
-            log.info("this broker is the controller no more")
             store, self._store = self._store, None
             store.end()
             self.on_deposed()
@@ -437,27 +420,7 @@ class ZooKeeperCoordination:
     # Topics
 
     async def create_topic(self, topic: TopicRecord) -> None:
-        path, data = tree.topic_path(topic.name), _within_limit(topic)
-
-        async def write() -> None:
-            there = await self._session.get(path)
-            if there is not None:
-                if tree.topic_from(topic.name, there.data).topic_id == topic.topic_id:
-                    return  # written, and the answer was lost
-                if await self._session.get(tree.delete_topic_path(topic.name)) is not None:
-                    raise Unavailable(f"the topic {topic.name} of before is still being deleted")
-                raise Conflict(f"there is a topic {topic.name}")
-            config_path = tree.config_path(tree.topic_entity(topic.name))
-            config, old = tree.config_json(topic.config), await self._session.get(config_path)
-            configure = Create(config_path, config) if old is None else Set(config_path, config, old.version)
-            try:
-                await self._session.multi([configure, Create(path, data)])
-            except MultiError as error:
-                if error.index == 1 and isinstance(error.error, NodeExistsError):
-                    raise Conflict(f"there is a topic {topic.name}") from None
-                raise Unavailable(f"the topic {topic.name} is being changed") from None
-
-        await self._persist(write)
+        await self._persist(lambda: writes.create_topic(self._session, topic))
 
         def is_there(state: ClusterState) -> bool:
             found = state.topics.get(topic.name)
@@ -471,43 +434,14 @@ class ZooKeeperCoordination:
         if known is None:
             raise Conflict(f"there is no topic {name}")
         count = len(known.partitions) + len(partitions)
-        wanted = tuple(one.replicas for one in partitions)
-
-        async def write() -> None:
-            node = await self._session.get(tree.topic_path(name))
-            if node is None:
-                raise Conflict(f"there is no topic {name}")
-            stored = tree.topic_from(name, node.data)
-            if stored.topic_id != known.topic_id:
-                raise Conflict(f"the topic {name} is another one now")
-            if tuple(one.replicas for one in stored.partitions[len(known.partitions) :]) == wanted:
-                return  # written, and the answer was lost
-            if len(stored.partitions) != len(known.partitions):
-                raise ApiError(ErrorCode.INVALID_PARTITIONS, f"{name} is given partitions by somebody else")
-            grown = replace(stored, partitions=stored.partitions + partitions)
-            try:
-                await self._session.set(tree.topic_path(name), _within_limit(grown), node.version)
-            except (BadVersionError, NoNodeError):
-                raise Unavailable(f"the topic {name} is being changed") from None
-
-        await self._persist(write)
+        await self._persist(lambda: writes.add_partitions(self._session, known, partitions))
         await self._until(
             lambda state: name in state.topics and len(state.topics[name].partitions) >= count,
             f"partitions of {name}",
         )
 
     async def delete_topic(self, name: str) -> None:
-        async def write() -> uuid.UUID:
-            node = await self._session.get(tree.topic_path(name))
-            if node is None:
-                raise Conflict(f"there is no topic {name}")
-            try:
-                await self._session.create(tree.delete_topic_path(name))
-            except NodeExistsError:
-                log.info("the deletion of %s has been asked for before", name)
-            return tree.topic_from(name, node.data).topic_id
-
-        topic_id = await self._persist(write)
+        topic_id = await self._persist(lambda: writes.request_deletion(self._session, name))
         await self._until(
             lambda state: name not in state.topics or state.topics[name].topic_id != topic_id,
             f"the deletion of {name}",
@@ -553,33 +487,6 @@ class ZooKeeperCoordination:
                 await asyncio.sleep(0.05)
 
     async def allocate_producer_ids(self) -> range:
-        """Blocks that were given out to nobody, for an answer was lost, do no harm."""
         assert self._broker is not None
         broker_id = self._broker.broker_id
-
-        async def take() -> range:
-            while True:
-                node = await self._session.get(tree.PRODUCER_IDS)
-                if node is None:
-                    raise CoordinationError(f"ZooKeeper's {tree.PRODUCER_IDS} is gone")
-                start = tree.producer_ids_from(node.data).end + 1 if node.data else 0
-                block = range(start, start + PRODUCER_ID_BLOCK)
-                stored = tree.ProducerIdBlock(broker_id, block.start, block.stop - 1)
-                try:
-                    await self._session.set(tree.PRODUCER_IDS, tree.producer_ids_json(stored), node.version)
-                    return block
-                except BadVersionError:
-                    continue
-
-        return await self._persist(take)
-
-
-def _within_limit(topic: TopicRecord) -> bytes:
-    data = tree.topic_json(topic)
-    if len(data) > tree.MAX_NODE_BYTES:
-        raise ApiError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"The {len(topic.partitions)} partitions of {topic.name} take {len(data)} bytes in ZooKeeper:"
-            f" {tree.MAX_NODE_BYTES} are allowed.",
-        )
-    return data
+        return await self._persist(lambda: writes.take_producer_ids(self._session, broker_id))

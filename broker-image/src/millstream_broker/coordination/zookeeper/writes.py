@@ -1,0 +1,113 @@
+"""What brokers write into the tree on an administrator's behalf, and for their producers.
+
+Each function is one attempt. It begins by reading, so that it may be made again after an answer was lost, and raises
+`Unavailable` where it has to be: ZooKeeper is away, or something was changed between reading and writing.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import replace
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from ...protocol.errors import ApiError, ErrorCode
+from .. import Conflict, CoordinationError, PartitionRecord, TopicRecord
+from ..embedded import PRODUCER_ID_BLOCK, new_cluster_id
+from . import tree
+from .session import Create, MultiError, Session, Set, Unavailable
+
+log = logging.getLogger(__name__)
+
+
+async def agree_on_cluster_id(session: Session, wanted: str | None) -> str:
+    """The cluster's id; the first broker's, where it had one, becomes a new cluster's."""
+    if (node := await session.get(tree.CLUSTER_ID)) is None:
+        cluster_id = wanted or new_cluster_id()
+        try:
+            await session.create(tree.CLUSTER_ID, tree.cluster_id_json(cluster_id))
+            return cluster_id
+        except NodeExistsError:
+            raise Unavailable("another broker makes the cluster") from None
+    return tree.cluster_id_from(node.data)
+
+
+def within_limit(topic: TopicRecord) -> bytes:
+    """The topic's node; raises ApiError when it is too large for ZooKeeper."""
+    data = tree.topic_json(topic)
+    if len(data) > tree.MAX_NODE_BYTES:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The {len(topic.partitions)} partitions of {topic.name} take {len(data)} bytes in ZooKeeper:"
+            f" {tree.MAX_NODE_BYTES} are allowed.",
+        )
+    return data
+
+
+async def create_topic(session: Session, topic: TopicRecord) -> None:
+    """Raises Conflict. One of that name that is being deleted is waited for."""
+    path, data = tree.topic_path(topic.name), within_limit(topic)
+    if (there := await session.get(path)) is not None:
+        if tree.topic_from(topic.name, there.data).topic_id == topic.topic_id:
+            return  # written, and the answer was lost
+        if await session.get(tree.delete_topic_path(topic.name)) is not None:
+            raise Unavailable(f"the topic {topic.name} of before is still being deleted")
+        raise Conflict(f"there is a topic {topic.name}")
+    config_path, config = tree.config_path(tree.topic_entity(topic.name)), tree.config_json(topic.config)
+    old = await session.get(config_path)
+    configure = Create(config_path, config) if old is None else Set(config_path, config, old.version)
+    try:
+        await session.multi([configure, Create(path, data)])
+    except MultiError:
+        raise Unavailable(f"the topic {topic.name} is being changed") from None
+
+
+async def add_partitions(
+    session: Session, known: TopicRecord, partitions: tuple[PartitionRecord, ...]
+) -> None:
+    """To a topic as it is known; raises Conflict."""
+    name, count = known.name, len(known.partitions)
+    node = await session.get(tree.topic_path(name))
+    if node is None:
+        raise Conflict(f"there is no topic {name}")
+    stored = tree.topic_from(name, node.data)
+    if stored.topic_id != known.topic_id:
+        raise Conflict(f"the topic {name} is another one now")
+    added = [one.replicas for one in stored.partitions[count:]]
+    if added == [one.replicas for one in partitions]:
+        return  # written, and the answer was lost
+    if added:
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, f"{name} is given partitions by somebody else")
+    grown = replace(stored, partitions=stored.partitions + partitions)
+    try:
+        await session.set(tree.topic_path(name), within_limit(grown), node.version)
+    except (BadVersionError, NoNodeError):
+        raise Unavailable(f"the topic {name} is being changed") from None
+
+
+async def request_deletion(session: Session, name: str) -> uuid.UUID:
+    """The id of the topic that will be deleted; raises Conflict."""
+    node = await session.get(tree.topic_path(name))
+    if node is None:
+        raise Conflict(f"there is no topic {name}")
+    try:
+        await session.create(tree.delete_topic_path(name))
+    except NodeExistsError:
+        log.info("the deletion of %s has been asked for before", name)
+    return tree.topic_from(name, node.data).topic_id
+
+
+async def take_producer_ids(session: Session, broker_id: int) -> range:
+    """A block of our own. One that was given to nobody, for an answer was lost, does no harm."""
+    node = await session.get(tree.PRODUCER_IDS)
+    if node is None:
+        raise CoordinationError(f"ZooKeeper's {tree.PRODUCER_IDS} is gone")
+    start = tree.producer_ids_from(node.data).end + 1 if node.data else 0
+    block = range(start, start + PRODUCER_ID_BLOCK)
+    stored = tree.ProducerIdBlock(broker_id, block.start, block.stop - 1)
+    try:
+        await session.set(tree.PRODUCER_IDS, tree.producer_ids_json(stored), node.version)
+    except BadVersionError:
+        raise Unavailable("another broker takes producer ids") from None
+    return block
