@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import time
 import urllib.error
@@ -166,6 +167,21 @@ def test_all_brokers_are_killed_at_once(cluster: ClusterProcesses) -> None:
         one.await_ready(one.is_ready, begun[number])
     writer.write(1000)
     cluster.await_in_sync("t")
+    holds(cluster, writer)
+
+
+def test_a_broker_that_lost_its_disk_leads_nothing_before_it_has_everything(cluster: ClusterProcesses) -> None:
+    create(cluster, "t", 3)
+    cluster.await_in_sync("t")
+    writer = Writer(cluster, "t")
+    writer.write(2000)
+    for number, one in list(cluster.brokers.items())[:2]:
+        one.kill()
+        shutil.rmtree(one.data)
+        one.start()
+        assert f"broker.id={number} listeners" in one.said()
+        writer.write(500)
+        cluster.await_in_sync("t")
     holds(cluster, writer)
 
 
