@@ -561,6 +561,22 @@ async def test_an_unclean_broker_is_accepted(connect: str) -> None:
             await two.coordination.leave()
 
 
+async def test_a_broker_that_loses_a_directory_registers_anew(connect: str) -> None:
+    async with members(connect, 1, 2) as (one, two):
+        await one.elected()
+        await one.load()
+        epoch = two.epoch
+        two.coordination.lost_data()
+        await until(lambda: two.epoch > epoch)
+        await until(
+            lambda: one.last(BrokersChanged) and one.last(BrokersChanged).brokers[2].epoch == two.epoch
+        )
+        assert one.last(BrokersChanged).brokers[2].unclean
+        one.coordination.lost_data()
+        await until(lambda: one.last(BrokersChanged).brokers[1].unclean)
+        assert one.depositions == 0
+
+
 async def test_a_deposed_controller_changes_nothing(connect: str) -> None:
     async with members(connect, 1, 2) as (one, two):
         topic = await led_topic(one)

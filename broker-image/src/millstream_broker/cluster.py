@@ -73,6 +73,11 @@ class Cluster:
         is_unclean = bool(self._broker.logs.offline) or not all(one.clean or one.same_boot for one in homes)
         return directory_id(self._broker.log_dirs[0]), is_unclean
 
+    def directory_failed(self) -> None:
+        """What was in there cannot be led any more."""
+        if self.coordination.broker_epoch >= 0:
+            self.coordination.lost_data()
+
     def changed(self, state: ClusterState) -> None:
         """`Coordination.changes`: whoever made the change, it is followed."""
         self._broker.replicas.changed(state)
@@ -96,7 +101,10 @@ class Cluster:
     def _elected(self, store: ControllerStore) -> None:
         from .controller.driver import ControllerDriver
 
-        self.controller = ControllerDriver(self._broker.broker_id, self._broker.config, store)
+        broker = self._broker
+        self.controller = ControllerDriver(
+            broker.broker_id, broker.inter_broker_listener, broker.config, store
+        )
         self.controller.start()
 
     def _deposed(self) -> None:

@@ -99,6 +99,8 @@ class ZooKeeperCoordination:
         self._isr_notes: set[tuple[str, int]] = set()
         self._isr_noted = asyncio.Event()
         self._is_leaving = False
+        self._is_outdated = False
+        """Whether the registration that there is, is to be replaced."""
 
     @property
     def is_connected(self) -> bool:
@@ -220,7 +222,7 @@ class ZooKeeperCoordination:
         take: list[Operation] = []
         if there is not None:
             other = tree.broker_from(broker.broker_id, there.data, there.created)
-            if there.owner == self._session.session_id:
+            if there.owner == self._session.session_id and not self._is_outdated:
                 # The controller may have written there that it has dealt with our being unclean.
                 return replace(broker, epoch=there.created, unclean=other.unclean)
             if other.directory is None or other.directory != broker.directory:
@@ -229,7 +231,9 @@ class ZooKeeperCoordination:
                     f"broker.id={broker.broker_id} is taken: the broker at {where} has registered it at"
                     f" ZooKeeper ({self.ensemble}{path}): stop that one, or give this one another broker.id"
                 )
-            take = [Delete(path, there.version), *await self._controller_of(there.owner)]
+            take = [Delete(path, there.version)]
+            if there.owner != self._session.session_id:
+                take += await self._controller_of(there.owner)
         try:
             await self._session.multi([*take, Create(path, tree.broker_json(broker), ephemeral=True)])
         except MultiError as error:
@@ -239,6 +243,7 @@ class ZooKeeperCoordination:
         registered = await self._session.get(path, watch)
         if registered is None or registered.owner != self._session.session_id:
             raise Unavailable(f"the registration of broker.id={broker.broker_id} was lost")
+        self._is_outdated = False
         log.info("registered broker.id=%d with epoch %d", broker.broker_id, registered.created)
         return replace(broker, epoch=registered.created)
 
@@ -246,6 +251,13 @@ class ZooKeeperCoordination:
         """What takes /controller from a dead session, where that has it."""
         node = await self._session.get(tree.CONTROLLER)
         return [Delete(tree.CONTROLLER, node.version)] if node is not None and node.owner == session else []
+
+    def lost_data(self) -> None:
+        """A log directory has failed: register anew, as unclean, so that the controller elects others."""
+        assert self._broker is not None
+        self._broker = replace(self._broker, unclean=True)
+        self._is_outdated = True
+        self._chores.need("registration")
 
     async def _renew_registration(self) -> None:
         assert self._broker is not None
