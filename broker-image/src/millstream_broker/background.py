@@ -1,4 +1,5 @@
-"""What a broker does from time to time: retention, checkpoints, fsync by `flush.ms`, compaction (`cleaner`).
+"""What a broker does from time to time: retention, checkpoints, fsync of closed segments and by `flush.ms`, compaction
+(`cleaner`).
 
 Each is a loop of its own that sleeps, decides on the event loop and leaves what blocks to a thread. A failure is
 logged and tried again at the next turn.
@@ -13,12 +14,16 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from .cleaner import Cleaner
+from .log import upkeep
 from .log.config import FOREVER
-from .log.manager import LogDirError
+from .log.directory import LogDir, LogDirError
 from .protocol.errors import ApiError
 
 if TYPE_CHECKING:
     from .broker import Broker
+
+FLUSH_ROLLED_S = 0.5
+"""How often is looked for segments that were closed."""
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +33,8 @@ def work_of(broker: Broker) -> Iterator[Coroutine[Any, Any, None]]:
     yield _every(broker, "log.retention.check.interval.ms", _retain)
     yield _every(broker, "log.flush.offset.checkpoint.interval.ms", _checkpoint)
     yield _flush_by_time(broker)
+    for home in broker.logs.dirs:
+        yield _flush_rolled(home)
     yield broker.replicas.membership.run()
     yield broker.replicas.keep_watermarks()
     if broker.config.flag("log.cleaner.enable"):
@@ -49,13 +56,25 @@ def _now_ms() -> int:
 
 async def _retain(broker: Broker) -> None:
     """Delete what retention says, and unlink it."""
-    broker.logs.enforce_retention(_now_ms(), broker.replicas.high_watermark)
+    for _ in upkeep.enforce_retention(broker.logs, _now_ms(), broker.replicas.high_watermark):
+        await asyncio.sleep(0)
     await asyncio.to_thread(broker.logs.remove_deleted)
 
 
 async def _checkpoint(broker: Broker) -> None:
     await broker.replicas.open_missing()
     await asyncio.to_thread(broker.logs.checkpoint)
+
+
+async def _flush_rolled(home: LogDir) -> None:
+    """fsync segments soon after they were closed, one at a time in each directory."""
+    try:
+        while home.failure is None:
+            await asyncio.sleep(FLUSH_ROLLED_S)
+            if home.rolled:
+                await asyncio.to_thread(upkeep.flush_rolled, home)
+    finally:
+        home.closing = True  # the thread begins nothing more
 
 
 async def _flush_by_time(broker: Broker) -> None:
@@ -67,6 +86,6 @@ async def _flush_by_time(broker: Broker) -> None:
         if shortest == FOREVER:
             continue
         try:
-            await asyncio.to_thread(broker.logs.flush_due, _now_ms(), flushed)
+            await asyncio.to_thread(upkeep.flush_due, broker.logs, _now_ms(), flushed)
         except ApiError as error:
             log.error("%s", error.message)

@@ -3,6 +3,9 @@
 Start: bind the listeners (a port in use is found before anything is touched), lock and open the logs, join the
 cluster, open what is missing, accept connections. Stop: close connections, finish groups, close the logs.
 
+A log directory that fails (KIP-112) takes its partitions offline and leaves the others alone. Without the first one,
+which has the metadata, or without any, the broker is of no use: `failure` says so and the process ends.
+
 What it leads and follows is the `replicas`' business (`replication.manager`).
 """
 
@@ -30,8 +33,9 @@ from .groups.driver import GroupDriver
 from .groups.messages import GroupConfig
 from .http import HttpServer, Response
 from .log.config import LogConfig
+from .log.directory import LogDir, LogDirError
 from .log.files import FileCache
-from .log.manager import Found, LogDirError, LogManager
+from .log.manager import Found, LogManager
 from .metadata import Metadata
 from .metrics import Stats
 from .offsets_topic import BrokerOffsetsTopic
@@ -89,6 +93,8 @@ class Broker:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = False
+        self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Why the broker cannot go on, once it cannot; then it wants to be stopped."""
 
     # Start and stop
 
@@ -123,7 +129,9 @@ class Broker:
         self.logs.identify(self.broker_id, self.coordination.cluster_id)
         found = await asyncio.to_thread(self.logs.start)
         record = BrokerRecord(
-            self.broker_id, tuple(self._advertised(bound)), cast(str | None, self.config["broker.rack"]) or None
+            self.broker_id,
+            tuple(self._advertised(bound)),
+            cast(str | None, self.config["broker.rack"]) or None,
         )
         if self.cluster is not None:
             directory, is_unclean = await asyncio.to_thread(self.cluster.describe)
@@ -139,6 +147,7 @@ class Broker:
             self._check_strays(found)
             if self.logs.offline:
                 self.replicas.find_lost()
+        self._watch_directories()
         self.replicas.load_watermarks()
         await self.follow()
         for work in background.work_of(self):
@@ -246,6 +255,29 @@ class Broker:
     ) -> dict[tuple[str, int], ErrorCode]:
         """See `ReplicaManager.stop_replicas`."""
         return await self.replicas.stop_replicas(stops)
+
+    def _watch_directories(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def failed(home: LogDir) -> None:
+            loop.call_soon_threadsafe(self._directory_failed, home)
+
+        self.logs.watch(failed)
+        if isinstance(self.coordination, EmbeddedCoordination):
+            self.coordination.failed = self.logs.dirs[0].check
+
+    def _directory_failed(self, home: LogDir) -> None:
+        self.replicas.lose(self.logs.let_go(home), f"its log directory is offline: {home.path}")
+        why = None
+        if self.cluster is None and home.path == self.log_dirs[0]:
+            why = f"It is the first of log.dirs and has {COORDINATION}: nothing goes without"
+        elif not self.logs.dirs:
+            why = "No log directory is left"
+        if why is not None and not self.failure.done():
+            reason = self.logs.offline[home.path]
+            self.failure.set_result(
+                f"{reason} {why}, so the broker ends. Start it again when the disk is in order."
+            )
 
     def _adopt(self, found: list[Found]) -> None:
         assert isinstance(self.coordination, EmbeddedCoordination)

@@ -82,6 +82,8 @@ class Cleaner:
                     await loop.run_in_executor(thread, self._broker.logs.remove_deleted)
                 except (OSError, ApiError) as error:
                     log.error("%s: compaction failed: %s", compaction.log.directory, error)
+                    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                        compaction.log.failed(error)  # what is missing was deleted meanwhile
                     return
                 finally:
                     compaction.cancel()

@@ -391,6 +391,8 @@ class Connection:
         if isinstance(error, MalformedRequest):
             self.close(f"a request that cannot be read: {error}")
         elif isinstance(error, OSError):
+            if error.filename is not None:
+                self._broker.logs.read_failed(error)
             self.close("" if error.errno in _GONE else error.strerror or repr(error), logging.INFO)
         elif isinstance(error, CloseConnection):
             self.close(str(error))

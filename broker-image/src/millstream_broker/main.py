@@ -138,9 +138,13 @@ async def _serve(config: BrokerConfig) -> int:
     gc.collect()
     gc.freeze()
     print(ready, flush=True)
+    broker.failure.add_done_callback(lambda _: stop.set())
     await stop.wait()
     log.info("stopping")
     await broker.stop()
+    if broker.failure.done():
+        print(f"millstream-broker: {broker.failure.result()}", file=sys.stderr)
+        return 1
     return 0
 
 

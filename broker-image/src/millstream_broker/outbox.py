@@ -31,12 +31,16 @@ READ_AHEAD_BYTES = 4 * PIECE_BYTES
 """What the thread fetches into the page cache at a time."""
 STRIDE_BYTES = 64 * 1024
 
+_OF_THE_DISK = {errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EUCLEAN, errno.ENODATA}
 _UNSUPPORTED = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 _one_byte = [bytearray(1)]
 
 
 class Outbox:
-    """Errors are raised where `put` and `send` are called, and given to `failed` where the loop calls."""
+    """Errors are raised where `put` and `send` are called, and given to `failed` where the loop calls.
+
+    An OSError that names a file is the disk's, which cannot read it.
+    """
 
     __slots__ = (
         "_bytes",
@@ -88,11 +92,16 @@ class Outbox:
             try:
                 if isinstance(part, FileSlice):
                     size = min(part.length, PIECE_BYTES)
-                    if self._fetched <= 0 and not is_cached(part.file.fileno(), part.position, size):
-                        missing = part
-                        parts.appendleft(part)
-                        break
-                    count = os.sendfile(sock.fileno(), part.file.fileno(), part.position, size)
+                    try:
+                        if self._fetched <= 0 and not is_cached(part.file.fileno(), part.position, size):
+                            missing = part
+                            parts.appendleft(part)
+                            break
+                        count = os.sendfile(sock.fileno(), part.file.fileno(), part.position, size)
+                    except OSError as error:
+                        if error.errno in _OF_THE_DISK:  # and not of the socket
+                            error.filename = part.file.path
+                        raise
                     if not count:
                         raise OSError(errno.EIO, "a segment file is shorter than its log says")
                     self._fetched -= count

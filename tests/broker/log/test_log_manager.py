@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from millstream_broker.log import upkeep
 from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.checkpoints import CheckpointError, read_offsets, write_offsets
 from millstream_broker.log.config import LogConfig
+from millstream_broker.log.directory import LogDirError
 from millstream_broker.log.log import Log
-from millstream_broker.log.manager import LogDirError, LogManager
+from millstream_broker.log.manager import LogManager
 
 NOW = 1_700_000_000_000
 TOPIC_ID = uuid.UUID("c5db41bf-48d3-41db-be1b-a6a230589398")
@@ -196,13 +198,13 @@ def test_background_work(tmp_path: Path) -> None:
     manager = start(tmp_path, config=LogConfig(retention_ms=1000, flush_ms=500))
     log = manager.get_or_create("t", 0)
     send(log, 5)
-    assert manager.enforce_retention(NOW + 5000, lambda key: 4) == 0
+    assert sum(upkeep.enforce_retention(manager, NOW + 5000, lambda key: 4)) == 0
     last: dict[Log, int] = {}
-    manager.flush_due(NOW, last)
+    upkeep.flush_due(manager, NOW, last)
     assert log.flushed_offset == 0
-    manager.flush_due(NOW + 500, last)
+    upkeep.flush_due(manager, NOW + 500, last)
     assert log.flushed_offset == 5
-    assert manager.enforce_retention(NOW + 5000, lambda key: 5) == 1
+    assert sum(upkeep.enforce_retention(manager, NOW + 5000, lambda key: 5)) == 1
     assert len(list((tmp_path / "t-0").glob("*.deleted"))) > 0
     manager.remove_deleted()
     assert list((tmp_path / "t-0").glob("*.deleted")) == []

@@ -8,21 +8,38 @@ import re
 import resource
 import shutil
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from millstream_broker.protocol import create_topics, describe_log_dirs, fetch, metadata
+from millstream_broker.protocol import (
+    create_topics,
+    delete_topics,
+    describe_log_dirs,
+    fetch,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+)
+from millstream_broker.protocol import delete_records as delete_records_api
 from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.disk import small_disk
+from millstream_harness.disk import DyingDisk, dying_disk, small_disk
 from millstream_harness.ledger import Load, check
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, fetch_request, record
 
+B = TypeVar("B", bound=BrokerProcess)
 
-def two_dirs(broker: BrokerProcess, first: Path, second: Path) -> BrokerProcess:
+ONE_A_BATCH = {"batch.num.messages": "1"}
+"""librdkafka puts what got KAFKA_STORAGE_ERROR into other batches when it tries again. Where a batch was written all
+the same, because only its fsync failed, it is then not known as a repetition, neither here nor by Apache Kafka."""
+
+
+def two_dirs(broker: B, first: Path, second: Path) -> B:
     broker.config["log.dirs"] = f"{first},{second}"
     return broker
 
@@ -177,77 +194,252 @@ def test_writes_that_fail(tmp_path: Path) -> None:
         assert "Traceback" not in broker.said()
 
 
+def answers(wire: Wire, topic: str) -> dict[str, int]:
+    """The error with which each API answers for a topic."""
+    asked = list_offsets.ListOffsetsPartition(0, -1, -1)
+    by_time = list_offsets.ListOffsetsPartition(0, -1, 0)
+    found = {
+        "produce": wire.produce(topic, [record("x")]).error_code,
+        "fetch": wire.fetch(topic, 0).error_code,
+    }
+    for name, partition in (("end", asked), ("by time", by_time)):
+        request = list_offsets.ListOffsetsRequest(-1, 0, [list_offsets.ListOffsetsTopic(topic, [partition])])
+        found[name] = wire.call(list_offsets.API, 7, request).topics[0].partitions[0].error_code
+    epoch = offset_for_leader_epoch.OffsetForLeaderPartition(0, -1, 0)
+    request_epoch = offset_for_leader_epoch.OffsetForLeaderEpochRequest(
+        -2, [offset_for_leader_epoch.OffsetForLeaderTopic(topic, [epoch])]
+    )
+    (answer,) = wire.call(offset_for_leader_epoch.API, 4, request_epoch).topics
+    return {**found, "epoch": answer.partitions[0].error_code}
+
+
+def partition_of(wire: Wire, topic: str) -> metadata.MetadataResponsePartition:
+    request = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=topic)])
+    return wire.call(metadata.API, 12, request).topics[0].partitions[0]
+
+
+def assert_offline(broker: BrokerProcess, home: str, *topics: str) -> None:
+    """Everything that a client can ask says that the directory has failed, as Apache Kafka 4.1 does."""
+    with Wire(broker.bootstrap) as wire:
+        for topic in topics:
+            assert set(answers(wire, topic).values()) == {ErrorCode.KAFKA_STORAGE_ERROR}, answers(wire, topic)
+            found = partition_of(wire, topic)
+            assert (found.error_code, found.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+            assert (found.replica_nodes, found.isr_nodes, found.offline_replicas) == ([1], [], [1])
+        request = describe_log_dirs.DescribeLogDirsRequest(None)
+        for one in wire.call(describe_log_dirs.API, 4, request).results:
+            if Path(one.log_dir).name == home:
+                assert one.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+                assert (one.topics, one.total_bytes) == ([], -1)
+            else:
+                assert one.error_code == 0
+    with urllib.request.urlopen(broker.http + "/metrics", timeout=10) as response:
+        samples = response.read().decode()
+    assert "\nmillstream_offline_log_directories 1.0" in samples
+    assert f"\nmillstream_offline_partitions {float(len(topics))}" in samples
+
+
+def said_offline(broker: BrokerProcess) -> list[str]:
+    return [line for line in broker.said().splitlines() if "is offline until a restart, with its" in line]
+
+
+@pytest.mark.parametrize("failing", ["writes", "reads"])
+def test_a_disk_that_dies_under_load(tmp_path: Path, failing: str) -> None:
+    """Its directory goes, with the partitions that met no error yet; the other one serves; a repair brings it back."""
+    config = {
+        "log.flush.interval.messages": "1",
+        "log.segment.bytes": "200000",
+        "log.flush.offset.checkpoint.interval.ms": "200",  # an idle directory is looked at, too
+    }
+    with (
+        dying_disk(tmp_path / "dying", 32) as disk,
+        two_dirs(BrokerProcess(tmp_path, config), tmp_path / "whole", disk.path).keep_port() as broker,
+    ):
+        with Wire(broker.bootstrap) as wire:
+            whole, dying = topic_in(wire, "whole"), topic_in(wire, "dying")
+            quiet = next(name for name in ("a", "b", "c", "d") if made_in(wire, name, "dying"))
+            for number in range(50):
+                assert wire.produce(quiet, [record(f"{number}" * 1000)]).error_code == 0
+        with (
+            Load(broker.bootstrap, dying, size=1000, pause_s=0.002, config=ONE_A_BATCH) as on_dying,
+            Load(broker.bootstrap, whole, pause_s=0.002) as on_whole,
+        ):
+            on_dying.until(300)
+            if failing == "reads":
+                on_dying.__exit__(None, None, None)
+            kill_disk(broker, disk)
+            if failing == "reads":
+                read_until_it_fails(broker, quiet)
+            eventually(lambda: said_offline(broker), bool, "the broker says so")
+            assert_offline(broker, "dying", dying, quiet)
+            on_whole.until(on_whole.ledger.count + 100)
+            with Wire(broker.bootstrap) as wire:
+                wire.create("new")
+                assert "new" in homes(wire)["whole"]
+            broker.kill()
+            disk.repair()
+            broker.start()
+            if failing == "writes":
+                on_dying.until(on_dying.ledger.count + 100)
+        (line,) = said_offline(broker)
+        assert f"ERROR millstream_broker.log.directory: log.dirs: {disk.path} is offline" in line
+        assert on_whole.ledger.failed == on_dying.ledger.failed == []
+        check(broker.bootstrap, whole, [on_whole])
+        check(broker.bootstrap, dying, [on_dying], ignore=b"x")
+        with Wire(broker.bootstrap) as wire:
+            assert wire.end_offset(quiet) == 50
+        assert "Traceback" not in broker.said()
+        broker.stop()
+
+
+def kill_disk(broker: BrokerProcess, disk: DyingDisk) -> None:
+    broker.pause()
+    disk.die()
+    broker.resume()
+
+
+def made_in(wire: Wire, topic: str, home: str) -> bool:
+    wire.create(topic)
+    return topic in homes(wire)[home]
+
+
+def read_until_it_fails(broker: BrokerProcess, topic: str) -> None:
+    """The records go out from the file, so a client that reads is cut off in the middle of an answer."""
+    with Wire(broker.bootstrap) as wire:
+        wire.send(fetch.API, 12, fetch_request(topic, 0))
+        with contextlib.suppress(EOFError):
+            wire.receive()
+
+
 class Faulty(BrokerProcess):
-    """A system call fails with EIO, as on a dying disk, while the file ``broken`` names the call."""
+    """System calls on files of one folder fail with EIO, as on a dying disk, while ``broken`` names them."""
 
     @property
     def command(self) -> list[str]:
         program = (
             "import errno, os, sys\n"
             "from millstream_broker import main\n"
-            "def faulty(name, call):\n"
+            "def faulty(name, path_of):\n"
+            "    call = getattr(os, name)\n"
             "    def attempt(*args):\n"
-            f"        if os.path.exists({str(self.folder / 'broken')!r} + '-' + name):\n"
+            "        try:\n"
+            f"            folder = open({str(self.folder / 'broken')!r} + '-' + name).read()\n"
+            "        except FileNotFoundError:\n"
+            "            return call(*args)\n"
+            "        if folder in path_of(*args):\n"
             "            raise OSError(errno.EIO, os.strerror(errno.EIO))\n"
             "        return call(*args)\n"
             "    setattr(os, name, attempt)\n"
-            "for name in ('fsync', 'pwrite', 'sendfile'):\n"
-            "    faulty(name, getattr(os, name))\n"
+            "def of(fd):\n"
+            "    return os.readlink(f'/proc/self/fd/{fd}')\n"
+            "faulty('fsync', of)\n"
+            "faulty('pwrite', lambda fd, *rest: of(fd))\n"
+            "faulty('pread', lambda fd, *rest: of(fd))\n"
+            "faulty('sendfile', lambda out, fd, *rest: of(fd))\n"
+            "faulty('open', lambda path, flags, *rest: str(path) if flags & os.O_CREAT else '')\n"
+            "faulty('rename', lambda path, target: str(path))\n"
+            "faulty('replace', lambda path, target: str(path))\n"
             "sys.exit(main.main())\n"
         )
         return [sys.executable, "-c", program, *super().command[1:]]
 
     @contextlib.contextmanager
-    def broken(self, call: str) -> Iterator[None]:
+    def broken(self, call: str, folder: str) -> Iterator[None]:
         flag = self.folder / f"broken-{call}"
-        flag.touch()
+        beside = self.folder / "beside"
+        beside.write_text(folder)
+        beside.rename(flag)
         yield
         flag.unlink()
 
 
-def test_an_fsync_that_fails(tmp_path: Path) -> None:
-    """The kernel may have dropped what it could not write: the partition is offline until a restart has looked."""
-    with Faulty(tmp_path, {"log.flush.interval.messages": "1"}).keep_port() as broker:
+@pytest.mark.parametrize("call", ["fsync", "pwrite", "pread", "sendfile", "open", "rename", "replace"])
+def test_a_call_that_fails_once(tmp_path: Path, call: str) -> None:
+    """Whichever it is, in the loop's thread or another: one error takes the directory offline, until a restart."""
+    config = {"log.segment.bytes": "100000", "log.retention.check.interval.ms": "100"}
+    with two_dirs(Faulty(tmp_path, config), tmp_path / "whole", tmp_path / "moody").keep_port() as broker:
         with Wire(broker.bootstrap) as wire:
-            wire.create("synced")
-        with Load(broker.bootstrap, "synced", pause_s=0.002) as load:
-            load.until(100)
-            with broker.broken("fsync"), Wire(broker.bootstrap) as wire:
-                refused = wire.produce("synced", [record("x")])
-                assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            whole, moody = topic_in(wire, "whole"), topic_in(wire, "moody")
+            quiet = next(name for name in ("a", "b", "c", "d") if made_in(wire, name, "moody"))
+            for number in range(120):
+                assert wire.produce(moody, [record(f"{number % 10}" * 1000)]).error_code == 0
+        with broker.broken(call, f"/{moody}-0" if call != "replace" else "/moody/"):
+            with contextlib.suppress(EOFError), Wire(broker.bootstrap) as wire:
+                match call:
+                    case "pwrite":
+                        refused = wire.produce(moody, [record("x")])
+                        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+                        assert "Input/output error" in (refused.error_message or "")
+                    case "open" | "fsync":  # a new segment; the last one, in the background
+                        for _ in range(150):
+                            if wire.produce(moody, [record("y" * 1000)]).error_code:
+                                break
+                    case "pread" | "sendfile":
+                        wire.fetch(moody, 50)
+                    case "rename" | "replace":
+                        delete_records(wire, moody, 110)  # and epochs are written anew
+                        delete_topic(wire, moody)
+            eventually(lambda: said_offline(broker), bool, "the broker says so")
+        gone = call in ("rename", "replace")
+        assert_offline(broker, "moody", quiet, *(() if gone else (moody,)))
+        with Wire(broker.bootstrap) as wire:
+            assert set(answers(wire, whole).values()) == {0}
+        broker.restart()
+        with Wire(broker.bootstrap) as wire:
+            for topic in (whole, quiet) if gone else (whole, quiet, moody):
+                assert set(answers(wire, topic).values()) == {0}
+            if not gone:
+                assert wire.end_offset(moody) >= 120
+            else:
+                eventually(
+                    lambda: list((tmp_path / "moody").glob(f"{moody}*")),
+                    lambda left: not left,
+                    "the deletion goes on",
+                )
+        assert len(said_offline(broker)) == 1
+        assert "Traceback" not in broker.said()
+
+
+def delete_records(wire: Wire, topic: str, offset: int) -> None:
+    asked = [delete_records_api.DeleteRecordsPartition(0, offset)]
+    request = delete_records_api.DeleteRecordsRequest(
+        [delete_records_api.DeleteRecordsTopic(topic, asked)], 10_000
+    )
+    wire.call(delete_records_api.API, 2, request)
+
+
+def delete_topic(wire: Wire, topic: str) -> None:
+    request = delete_topics.DeleteTopicsRequest(topic_names=[topic], timeout_ms=10_000)
+    assert wire.call(delete_topics.API, 5, request).responses[0].error_code == 0
+
+
+@pytest.mark.parametrize("dirs", [1, 2])
+def test_the_disk_that_a_broker_cannot_be_without(tmp_path: Path, dirs: int) -> None:
+    """The only log directory, or the first, which has the metadata: the broker ends and says why, as Kafka does."""
+    with dying_disk(tmp_path / "first", 32) as disk:
+        broker = BrokerProcess(
+            tmp_path, {"log.flush.interval.messages": "1", "log.flush.offset.checkpoint.interval.ms": "100"}
+        )
+        broker.config["log.dirs"] = ",".join([str(disk.path), str(tmp_path / "second")][:dirs])
+        with broker.keep_port():
             with Wire(broker.bootstrap) as wire:
-                assert wire.produce("synced", [record("x")]).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-                assert "Input/output error" in (wire.produce("synced", [record("x")]).error_message or "")
-                request = metadata.MetadataRequest([metadata.MetadataRequestTopic(name="synced")])
-                (topic,) = wire.call(metadata.API, 12, request).topics
-                assert topic.partitions[0].offline_replicas == [1]
-            broker.restart()
-            load.until(load.ledger.count + 100)
-        assert load.ledger.failed == []
-        check(broker.bootstrap, "synced", [load], ignore=b"x")
-        assert "Input/output error" in broker.said()
-        assert "Traceback" not in broker.said()
-
-
-def test_writes_and_reads_that_fail_for_a_moment(tmp_path: Path) -> None:
-    with Faulty(tmp_path).keep_port() as broker:
-        with Wire(broker.bootstrap) as wire:
-            wire.create("moody")
-        with Load(broker.bootstrap, "moody", pause_s=0.002) as load:
-            load.until(100)
-            with broker.broken("pwrite"), Wire(broker.bootstrap) as wire:
-                refused = wire.produce("moody", [record("x")])
-                assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-                assert "Input/output error" in (refused.error_message or "")
-            load.until(load.ledger.count + 100)
-            with broker.broken("sendfile"), Wire(broker.bootstrap) as wire:
-                wire.send(fetch.API, 12, fetch_request("moody", 0))
-                with pytest.raises(EOFError):
-                    wire.receive()
-            load.until(load.ledger.count + 100)
-        assert load.ledger.failed == []
-        check(broker.bootstrap, "moody", [load])
-        assert "Traceback" not in broker.said()
+                topic = topic_in(wire, "first")
+            with Load(broker.bootstrap, topic, pause_s=0.002, config=ONE_A_BATCH) as load:
+                load.until(200)
+                kill_disk(broker, disk)
+                assert broker.wait(20) == 1
+                (last,) = [
+                    line for line in broker.said().splitlines() if line.startswith("millstream-broker: ")
+                ]
+                assert last.startswith(f"millstream-broker: log.dirs: {disk.path} cannot be used: ")
+                assert "Start it again when the disk is in order." in last
+                disk.repair()
+                broker.start()
+                load.until(load.ledger.count + 100)
+            assert load.ledger.failed == []
+            check(broker.bootstrap, topic, [load])
+            assert "Traceback" not in broker.said()
+            broker.stop()
 
 
 def test_partitions_are_spread_over_the_directories(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
-"""Small disks that fill up or turn read-only: tmpfs, mounted for a test. Needs root."""
+"""Small disks that fill up, turn read-only or die: tmpfs, and ext4 on a loop device over it. Needs root."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,3 +48,64 @@ def small_disk(path: Path, megabytes: int) -> Iterator[Disk]:
         yield Disk(path)
     finally:
         subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+class DyingDisk(Disk):
+    """An ext4 of which the device is gone while the file system is mounted."""
+
+    def __init__(self, path: Path, below: Disk) -> None:
+        super().__init__(path)
+        self._below = below
+        self._image = below.path / "image"
+        self._saved = path.with_name(path.name + "-saved")
+
+    def format(self, megabytes: int) -> None:
+        with self._image.open("wb") as file:
+            file.truncate(megabytes << 20)
+        options = "nodiscard,lazy_itable_init=0,lazy_journal_init=0"
+        subprocess.run(["mkfs.ext4", "-q", "-F", "-E", options, str(self._image)], check=True)
+
+    def mount(self) -> None:
+        command = ["mount", "-o", "loop,errors=remount-ro", str(self._image), str(self.path)]
+        mounted = subprocess.run(command, capture_output=True, check=False)
+        if mounted.returncode:
+            missing("the right to mount a loop device (root, not in an unprivileged container)")
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", "-l", str(self.path)], check=False, capture_output=True)
+
+    def die(self) -> None:
+        """From now on it takes nothing (fsync fails, then it is read-only) and has only what is in the page cache.
+
+        What was fsynced is back after :meth:`repair`, so nobody may write meanwhile: pause who might.
+        """
+        files = [path for path in self.path.rglob("*") if path.is_file()]
+        subprocess.run(["sync", "--file-system", str(self.path)], check=True)
+        shutil.copy(self._image, self._saved)
+        os.truncate(self._image, 0)
+        self._below.fill()
+        for path in files:
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def repair(self) -> None:
+        """As it was when it died. Nobody may use it."""
+        self.unmount()
+        self._below.free()
+        shutil.copy(self._saved, self._image)
+        subprocess.run(["e2fsck", "-y", str(self._image)], check=False, capture_output=True)
+        self.mount()
+
+
+@contextlib.contextmanager
+def dying_disk(path: Path, megabytes: int) -> Iterator[DyingDisk]:
+    """A disk of so many MB at ``path`` that can be made to fail, as :func:`small_disk` otherwise."""
+    path.mkdir(parents=True, exist_ok=True)
+    with small_disk(path.with_name(path.name + "-below"), megabytes + 8) as below:
+        disk = DyingDisk(path, below)
+        disk.format(megabytes)
+        disk.mount()
+        try:
+            yield disk
+        finally:
+            disk.unmount()

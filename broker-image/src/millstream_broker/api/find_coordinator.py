@@ -59,8 +59,10 @@ def _coordinator(broker: Broker, context: RequestContext, group_id: str) -> Coor
     topic = broker.metadata.topics.get("__consumer_offsets")
     if topic is None:
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    leader = broker.metadata.brokers.get(topic.partitions[broker.groups.partition_of(group_id)].leader)
-    if leader is None:
+    partition = broker.groups.partition_of(group_id)
+    leader = broker.metadata.brokers.get(topic.partitions[partition].leader)
+    is_here = leader is not None and leader.broker_id == broker.broker_id
+    if leader is None or (is_here and broker.is_offline(topic.name, partition)):
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     endpoint = leader.endpoint(context.listener_name)
     return Coordinator(node_id=leader.broker_id, host=endpoint.host, port=endpoint.port)

@@ -3,10 +3,14 @@
 -1 the end (the high watermark; for a follower that of the log), -2 the start, -3 the record with the largest timestamp
 (v7, KIP-734), else the earliest record that is not older than the timestamp; where there is none, offset and timestamp
 are -1.
+
+A look-up by time may have to read the end of every segment's time index, and decompress a batch: it runs in a thread,
+and what else the request asks for waits with it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from ..partition import Partition
@@ -19,7 +23,7 @@ from ..protocol.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from . import RequestContext, handler
+from . import Answer, RequestContext, handler
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -28,7 +32,18 @@ LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 
 
 @handler(list_offsets.API)
-def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> Answer:
+    if any(_is_by_time(asked) for topic in request.topics for asked in topic.partitions):
+        return asyncio.to_thread(_answer, broker, context, request)
+    return _answer(broker, context, request)
+
+
+def _is_by_time(asked: ListOffsetsPartition) -> bool:
+    return asked.timestamp not in (LATEST, EARLIEST)
+
+
+def _answer(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """In any thread: it only reads."""
     topics = []
     for topic in request.topics:
         partitions = []

@@ -43,6 +43,7 @@ CLUSTER_OPERATIONS = _bits(
 )
 """What an anonymous client may do where there is no authorizer: everything (KIP-430)."""
 NOT_ASKED = -(2**31)
+NO_LEADER = -1
 
 
 @handler(metadata.API)
@@ -138,13 +139,16 @@ def _topic(broker: Broker, topic: TopicRecord) -> MetadataResponseTopic:
     alive = broker.metadata.brokers
     partitions = []
     for index, one in enumerate(topic.partitions):
-        error = ErrorCode.NONE if one.leader in alive else ErrorCode.LEADER_NOT_AVAILABLE
+        error, leader, isr = ErrorCode.NONE, one.leader, list(one.isr)
         offline = [replica for replica in one.replicas if replica not in alive]
         if broker.is_offline(topic.name, index):
             offline.append(broker.broker_id)
+        if leader in offline or leader not in alive:
+            error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
+            isr = [replica for replica in isr if replica not in offline]
         partitions.append(
             MetadataResponsePartition(
-                error, index, one.leader, one.leader_epoch, list(one.replicas), list(one.isr), offline
+                error, index, leader, one.leader_epoch, list(one.replicas), isr, offline
             )
         )
     return MetadataResponseTopic(

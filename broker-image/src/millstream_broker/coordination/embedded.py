@@ -72,6 +72,8 @@ class EmbeddedCoordination:
         self._writing = asyncio.Lock()
         self._broker: BrokerRecord | None = None
         self.changes: Callable[[ClusterState], None] = lambda state: None
+        self.failed: Callable[[OSError], None] = lambda error: None
+        """Called when the file cannot be written."""
         self.is_new = not self._path.exists()
         self._stored = Stored(known_cluster_id or new_cluster_id()) if self.is_new else _load(self._path)
 
@@ -188,6 +190,7 @@ class EmbeddedCoordination:
                 )
             except OSError as error:
                 log.error("%s: cannot be written: %s", self._path, error.strerror)
+                self.failed(error)
                 raise CoordinationError(f"{self._path}: cannot be written: {error.strerror}") from None
             self._stored = changed
             self.changes(self.state())

@@ -12,18 +12,38 @@ keeps an unlinked file until the last descriptor is gone.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
+_NOT_THE_DISK = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENAMETOOLONG,
+    }
+)
+
+
+def is_failure(error: OSError) -> bool:
+    """Whether the disk is at fault (EIO, read-only, gone), and not only short of room, or the process of something."""
+    return error.errno not in _NOT_THE_DISK
+
 
 class OpenFile:
     """A file, open for reading and writing, that closes itself with its last reference."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_fd", "path")
 
     def __init__(self, path: str, *, create: bool = False) -> None:
+        self.path = path
+        """As it was when it was opened."""
         self._fd = -1
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
@@ -85,6 +105,7 @@ class FileCache:
     def __init__(self, limit: int = 1024) -> None:
         self.limit = limit
         self._files: OrderedDict[str, OpenFile] = OrderedDict()
+        self._forgotten = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -96,14 +117,19 @@ class FileCache:
             if file is not None:
                 self._files.move_to_end(path)
                 return file
-            file = self._files[path] = OpenFile(path, create=create)
-            if len(self._files) > self.limit:
-                self._files.popitem(last=False)
-            return file
+            forgotten = self._forgotten
+        file = OpenFile(path, create=create)  # may wait for the disk: nobody else does
+        with self._lock:
+            if forgotten == self._forgotten:  # else the path may mean another file already
+                file = self._files.setdefault(path, file)
+                if len(self._files) > self.limit:
+                    self._files.popitem(last=False)
+        return file
 
     def forget(self, path: str) -> None:
         """Drop a file that was renamed or deleted: its path no longer means it."""
         with self._lock:
+            self._forgotten += 1
             self._files.pop(path, None)
 
 

@@ -3,33 +3,34 @@
 Offsets: ``log_start_offset`` ≤ every readable record < ``log_end_offset``. ``flushed_offset`` (Kafka's recovery point)
 is how far fsync has come. The high watermark is the partition's business; methods that must respect it take it.
 
-Threads. The loop's thread owns a log and calls everything; nothing here waits but for the disk. Three methods may run
-in another thread at the same time, and are meant to: :meth:`flush`, :meth:`remove_deleted_files`, and opening. These
-block for long: flush, close(sync=True), open after an unclean stop. One lock keeps flush apart from truncation,
-close and delete, which change what flush reads.
+Threads. The loop's thread owns a log and calls everything; nothing here waits but for the disk. These may run in
+another thread at the same time, and are meant to, as they may take long: :meth:`flush`, :meth:`flush_closed`,
+:meth:`remove_deleted_files`, look-ups by time, and opening. One lock keeps flush apart from truncation, close and
+delete, which change what flush reads; appending takes no lock.
 
-Failures. A write that fails (disk full, EIO) leaves the log as it was and raises KAFKA_STORAGE_ERROR; the next append
-may succeed. If what it left cannot be cut off, or an fsync fails (the kernel may have dropped the pages), the log goes
-``offline``: every call raises KAFKA_STORAGE_ERROR until it is opened again.
+Failures. A write that does not fit the disk leaves the log as it was and raises KAFKA_STORAGE_ERROR; the next append
+may succeed. Any other error of the disk, and whatever fails in an fsync, takes the log ``offline`` with the directory
+that it lies in (see ``directory``); a write that cannot be taken back, the log alone. Then every call raises
+KAFKA_STORAGE_ERROR until it is opened again.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..protocol.errors import ApiError, ErrorCode
-from . import admission, epochs, recovery
+from . import admission, epochs, recovery, retention, timestamps
 from .admission import Admitted
-from .batch import PLACEMENT, BatchHeader, read_records
+from .batch import PLACEMENT, BatchHeader
 from .config import LogConfig as LogConfig  # named here for callers, as FileSlice
+from .durability import Durability
 from .epochs import LeaderEpochs
-from .files import FileCache, fsync_directory
+from .files import FileCache, is_failure
 from .files import FileSlice as FileSlice
 from .producers import Producers
 from .segment import Segment, TornWriteError
@@ -48,14 +49,24 @@ class AppendInfo(NamedTuple):
     )
 
 
+class Home(Protocol):
+    """The log directory that a log lies in."""
+
+    rolled: set[Log]
+    """Logs that have closed segments which may not be on the disk yet."""
+
+    def fail(self, error: OSError) -> None:
+        """The disk is at fault. Any thread."""
+
+
 class Log:
     __slots__ = (
-        "_flush_lock",
+        "_durability",
+        "_home",
         "_segments",
         "config",
         "epochs",
         "first_dirty_offset",
-        "flushed_offset",
         "log_end_offset",
         "log_start_offset",
         "offline",
@@ -71,16 +82,19 @@ class Log:
         end: int,
         producers: Producers,
         epochs: LeaderEpochs,
+        *,
+        flushed: int,
+        home: Home | None,
     ) -> None:
         """Use :meth:`open`."""
+        self._home = home
         self._segments = segments
-        self._flush_lock = threading.Lock()
+        self._durability = Durability(segments, epochs, flushed)
         self.config = config
         self.producers = producers
         self.epochs = epochs
         self.log_start_offset = start
         self.log_end_offset = end
-        self.flushed_offset = start
         self.uncleanable = False  # compaction met a batch that it cannot read
         self.first_dirty_offset = start  # compaction has not been behind this
         self.offline: OSError | None = None
@@ -96,9 +110,10 @@ class Log:
         log_start_offset: int = 0,
         page_cache_kept: bool = False,
         files: FileCache | None = None,
+        home: Home | None = None,
         now_ms: int | None = None,
     ) -> Log:
-        """Open (or make) the log in ``directory``. Blocking, in any thread.
+        """Open (or make) the log in ``directory``. Blocking, in any thread. OSError.
 
         ``clean``: the last process closed it. Otherwise ``page_cache_kept`` says that the machine has not restarted
         since it was written: then every completed write is there, and only batches behind the last index entry are
@@ -106,7 +121,7 @@ class Log:
         """
         directory.mkdir(parents=True, exist_ok=True)
         from_offset = None if clean else recovery.NOWHERE if page_cache_kept else recovery_point
-        state = recovery.load(
+        segments, start, end, producers, known_epochs = recovery.load(
             str(directory),
             FileCache() if files is None else files,
             config,
@@ -114,9 +129,10 @@ class Log:
             log_start_offset=log_start_offset,
             now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
         )
-        log = cls(config, *state)
+        flushed = min(max(recovery_point, start), end)
+        log = cls(config, segments, start, end, producers, known_epochs, flushed=flushed, home=home)
         log._save_epochs()
-        log.flushed_offset = min(max(recovery_point, log.log_start_offset), log.log_end_offset)
+        log._rolled()
         return log
 
     # -- what it is -------------------------------------------------------------------------------------------
@@ -135,19 +151,25 @@ class Log:
         return self._segments
 
     @property
+    def is_deleted(self) -> bool:
+        """Its topic is gone, and it is on its way."""
+        return self._segments.active.deleted
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything before it is on the disk for sure (Kafka's recovery point)."""
+        return self._durability.offset
+
+    @property
     def unflushed_messages(self) -> int:
         return self.log_end_offset - self.flushed_offset
 
     @property
     def unflushed_bytes(self) -> int:
         """At most this much would have to be written by :meth:`flush`."""
-        return sum(segment.size for segment in self.unflushed_segments)
-
-    @property
-    def unflushed_segments(self) -> list[Segment]:
-        if self.flushed_offset >= self.log_end_offset:
-            return []
-        return self._segments.from_offset(self.flushed_offset)
+        if not self.unflushed_messages:
+            return 0
+        return sum(segment.size for segment in self._segments.from_offset(self.flushed_offset))
 
     # -- appending --------------------------------------------------------------------------------------------
 
@@ -215,7 +237,7 @@ class Log:
         except OSError as error:
             if isinstance(error, TornWriteError):
                 self.offline = error
-            raise self._storage_error(error) from error
+            raise self.failed(error) from error
         self.log_end_offset = last.next_offset
         if last.partition_leader_epoch > self.epochs.latest:
             for header in headers:
@@ -236,6 +258,7 @@ class Log:
                 self.epochs.save()
             except OSError as error:  # stays dirty; flush and close try again, recovery can do without
                 logger.warning("%s: cannot write its leader epochs: %s", self._segments.path, error)
+                self.failed(error)
 
     def _must_roll(self, segment: Segment, size: int, headers: Sequence[BatchHeader], now_ms: int) -> bool:
         if not segment.size:
@@ -258,6 +281,12 @@ class Log:
         active.finish()
         self.producers.save(self._snapshot_path(base_offset))
         self._segments.create(base_offset, now_ms, self.config.index_interval_bytes)
+        self._rolled()
+
+    def _rolled(self) -> None:
+        """Have :meth:`flush_closed` called soon, where it has something to do."""
+        if self._home is not None and self.flushed_offset < self._segments.active.base_offset:
+            self._home.rolled.add(self)
 
     def roll_if_old(self, now_ms: int) -> None:
         """Roll an active segment that nobody appended to for segment.ms, so that retention and compaction see it."""
@@ -293,7 +322,7 @@ class Log:
                 offset, max_bytes, upper, min_one=min_one, log_end_offset=self.log_end_offset
             )
         except OSError as error:
-            raise self._storage_error(error) from error
+            raise self.failed(error) from error
 
     def batches_from(self, offset: int) -> Iterator[bytes]:
         """Every whole batch from the one that has ``offset`` on (blocking): for internal topics and tools."""
@@ -302,26 +331,25 @@ class Log:
     # -- look-ups ---------------------------------------------------------------------------------------------
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int, int] | None:
-        """Timestamp, offset and leader epoch of the first record that is not older than ``timestamp_ms``."""
-        for segment in self._segments:
-            if segment.size and segment.max_timestamp >= timestamp_ms:
-                found = segment.records_from_timestamp(timestamp_ms, self.log_start_offset)
-                if found is not None:
-                    return found
-        return None
+        """Timestamp, offset and leader epoch of the first record that is not older than ``timestamp_ms``.
+
+        Blocking, in any thread. ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        """
+        return self._look_up(
+            lambda: timestamps.first_from(self._segments, timestamp_ms, self.log_start_offset)
+        )
 
     def max_timestamp(self) -> tuple[int, int, int] | None:
-        """Timestamp, offset and leader epoch of the first record that has the largest timestamp."""
-        written = [segment for segment in self._segments if segment.size and segment.max_timestamp >= 0]
-        if not written:
-            return None
-        segment = max(written, key=lambda each: (each.max_timestamp, -each.base_offset))
-        for position, header in segment.headers_from(segment.max_timestamp_offset):
-            for record in read_records(segment.read(position, header.size)):
-                if record.timestamp == header.max_timestamp:
-                    return record.timestamp, record.offset, header.partition_leader_epoch
-            break
-        return None
+        """Likewise of the first record that has the largest timestamp."""
+        return self._look_up(lambda: timestamps.latest(self._segments))
+
+    def _look_up(self, find: Callable[[], timestamps.Found | None]) -> timestamps.Found | None:
+        try:
+            return find()
+        except OSError as error:
+            if self.is_deleted:
+                return None
+            raise self.failed(error) from error
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch of the log at most ``epoch`` and the offset after it; (-1, -1) when unknown (KIP-101)."""
@@ -329,31 +357,26 @@ class Log:
 
     # -- removing ---------------------------------------------------------------------------------------------
 
-    def delete_old_segments(self, now_ms: int, high_watermark: int | None = None) -> int:
+    def delete_old_segments(
+        self, now_ms: int, high_watermark: int | None = None, *, at_most: int = 1 << 30
+    ) -> int:
         """Retention by time and by size, and what lies before ``log_start_offset``: how many segments went.
 
         Their files are renamed only; :meth:`remove_deleted_files` unlinks them. Nothing at or above the high
-        watermark goes. When the active segment has to go, the log rolls first.
+        watermark goes. When the active segment has to go, the log rolls first. OSError.
         """
         if self.offline is not None:
             return 0
         limit = self.log_end_offset if high_watermark is None else min(high_watermark, self.log_end_offset)
-        config = self.config
-        count = 0
-        surplus = self.size - config.retention_bytes if config.retention_bytes >= 0 else -1
-        for segment in self._segments:
-            active = segment is self._segments.active
-            end = self._segments.end_of(segment, self.log_end_offset)
-            if end > limit or (active and not segment.size):
-                break
-            expired = not active and end <= self.log_start_offset
-            if config.deletes and not expired:
-                expired = surplus >= segment.size
-                expired = expired or 0 <= config.retention_ms < now_ms - segment.retention_timestamp()
-            if not expired:
-                break
-            surplus -= segment.size
-            count += 1
+        count = retention.count_expired(
+            self._segments,
+            self.config,
+            now_ms,
+            start=self.log_start_offset,
+            end=self.log_end_offset,
+            limit=limit,
+            at_most=at_most,
+        )
         if count == len(self._segments):
             self.roll(now_ms=now_ms)
         self._drop_first(count)
@@ -368,7 +391,7 @@ class Log:
         self.log_start_offset = max(self.log_start_offset, offset)
         self.epochs.truncate_from_start(self.log_start_offset)
         self._save_epochs()
-        self.flushed_offset = max(self.flushed_offset, self.log_start_offset)
+        self._durability.offset = max(self.flushed_offset, self.log_start_offset)
 
     def remove_deleted_files(self) -> None:
         """Unlink what retention and compaction put aside. Blocking, in any thread."""
@@ -381,7 +404,10 @@ class Log:
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not within 0 and {self.log_end_offset}"
             )
         self._move_start(offset)
-        self._drop_first(self._segments.index_of(self.log_start_offset))
+        try:
+            self._drop_first(self._segments.index_of(self.log_start_offset))
+        except OSError as error:
+            raise self.failed(error) from error
         return self.log_start_offset
 
     def truncate_to(self, offset: int, *, now_ms: int = 0) -> None:
@@ -389,7 +415,8 @@ class Log:
         if offset >= self.log_end_offset:
             return
         segments = self._segments
-        with self._flush_lock:
+        with self._durability.lock:
+            self._durability.truncations += 1
             end = offset
             segments.set_aside(segments.index_of(offset) + (offset >= segments.first_offset), len(segments))
             if not segments:
@@ -406,7 +433,7 @@ class Log:
             segments.changed()
             self.log_end_offset = end
             self.log_start_offset = min(self.log_start_offset, end)
-            self.flushed_offset = min(self.flushed_offset, end)
+            self._durability.offset = min(self.flushed_offset, end)
             self.first_dirty_offset = min(self.first_dirty_offset, end)
             snapshots = recovery.tidy(segments.path).snapshots
             self.producers = recovery.restore_producers(segments, snapshots, end, now_ms)
@@ -416,12 +443,13 @@ class Log:
     def start_anew(self, offset: int, *, now_ms: int = 0) -> None:
         """Drop everything and go on at ``offset``, behind the end. Blocking."""
         segments = self._segments
-        with self._flush_lock:
+        with self._durability.lock:
+            self._durability.truncations += 1
             segments.set_aside(0, len(segments))
             segments.create(offset, now_ms, self.config.index_interval_bytes)
             segments.remove_deleted_files()
             self.log_start_offset = self.log_end_offset = offset
-            self.flushed_offset = self.first_dirty_offset = offset
+            self._durability.offset = self.first_dirty_offset = offset
             self.producers = Producers()
             self.epochs.truncate_from_end(0)
             self._save_epochs()
@@ -433,39 +461,31 @@ class Log:
 
         Appends may go on meanwhile: what they add is the next flush's. One fsync serves everybody who waits for it.
         """
-        if self.offline is not None:
-            raise self._storage_error(self.offline)
-        with self._flush_lock:
-            end = self.log_end_offset  # whatever comes later is not promised
-            if end <= self.flushed_offset:
-                return self.flushed_offset
-            segments = self._segments.from_offset(self.flushed_offset)
+        self.check_online()
+        with self._durability.lock:
             try:
-                for segment in segments:
-                    self._sync_segment(segment)
-                self.epochs.sync()
+                self._durability.flush(self.log_end_offset)  # whatever comes later is not promised
             except OSError as error:
-                self.offline = error
-                raise self._storage_error(error) from error
-            self.flushed_offset = max(self.flushed_offset, end)
+                raise self._sync_failed(error) from error
             return self.flushed_offset
 
-    def _sync_segment(self, segment: Segment) -> None:
-        try:
-            segment.sync()
-        except FileNotFoundError:
-            if not segment.deleted:  # else retention was faster
-                raise
-        if not segment.synced:
-            fsync_directory(self._segments.path)
-            segment.synced = True
+    def flush_closed(self) -> bool:
+        """fsync some closed segments that are not on disk yet; whether there are more. Blocking, in any thread.
 
-    def close(self, clean: bool = True, *, sync: bool = False) -> None:
-        """Write out what a restart reads (with ``sync`` durably) and let go of all files."""
+        ApiError: KAFKA_STORAGE_ERROR.
+        """
+        self.check_online()
+        try:
+            return self._durability.flush_closed(self._snapshot_path)
+        except OSError as error:
+            if self.is_deleted:
+                return False
+            raise self._sync_failed(error) from error
+
+    def close(self, clean: bool = True) -> None:
+        """Write out what a restart reads and let go of all files. OSError."""
         if clean and self.offline is None:
-            if sync:
-                self.flush()
-            with self._flush_lock:
+            with self._durability.lock:
                 self._segments.active.finish()
                 self.producers.save(self._snapshot_path(self.log_end_offset))
                 self._save_epochs()
@@ -473,18 +493,41 @@ class Log:
         self.remove_deleted_files()
 
     def move(self, directory: Path) -> None:
-        """Rename the folder; reads that are going on keep their files."""
-        with self._flush_lock:
+        """Rename the folder of a deleted log; reads that are going on keep their files. OSError."""
+        with self._durability.lock:
+            for segment in self._segments:
+                segment.deleted = True
             self._segments.move(str(directory))
             self.epochs.path = f"{directory}/{epochs.FILE_NAME}"
 
     def delete(self) -> None:
         """Remove the folder and everything in it (blocking)."""
-        with self._flush_lock:
+        with self._durability.lock:
             for segment in self._segments:
                 segment.deleted = True
             self._segments.release()
             shutil.rmtree(self._segments.path)
+
+    def failed(self, error: OSError) -> ApiError:
+        """Take note of an error that the disk gave; what to raise. Any thread."""
+        if is_failure(error):
+            self._fail(error)
+        return self._storage_error(error)
+
+    def _sync_failed(self, error: OSError) -> ApiError:
+        """Whatever the reason: the kernel may have dropped what it could not write, of other files too."""
+        self._fail(error)
+        return self._storage_error(error)
+
+    def _fail(self, error: OSError) -> None:
+        self.offline = error
+        if self._home is not None:
+            self._home.fail(error)
+
+    def check_online(self) -> None:
+        """ApiError KAFKA_STORAGE_ERROR after the disk has failed."""
+        if self.offline is not None:
+            raise self._storage_error(self.offline)
 
     def _storage_error(self, error: OSError) -> ApiError:
         reason = error.strerror or str(error)

@@ -23,8 +23,8 @@ from ..config import Listener, Source, TopicConfig
 from ..coordination import NO_LEADER, ClusterState, CoordinationError, PartitionRecord, TopicRecord
 from ..log import checkpoints
 from ..log.checkpoints import CheckpointError, TopicPartition
+from ..log.directory import LogDirError
 from ..log.log import Log
-from ..log.manager import LogDirError
 from ..metadata import Metadata
 from ..offsets_topic import OFFSETS_TOPIC
 from ..partition import Partition, now_ms

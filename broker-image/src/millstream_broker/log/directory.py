@@ -1,0 +1,244 @@
+"""One log directory (an entry of ``log.dirs``): whose it is, how it was left, and whether it can still be used.
+
+    .lock                                held while a broker uses the directory
+    meta.properties                      version=0, cluster.id, broker.id: whose data this is
+    .kafka_cleanshutdown                 every log was closed; removed at start
+    .boot-id                             ours: the boot of the machine in which the logs here were last written
+    recovery-point-offset-checkpoint     how far each log is fsynced
+    log-start-offset-checkpoint          starts moved by DeleteRecords
+    cleaner-offset-checkpoint            how far each log is compacted
+    TOPIC-N/                             one partition (see ``folders``)
+
+A clean stop does not have to fsync gigabytes: the page cache outlives the process. So the marker names the boot, and
+``synced`` when everything was fsynced; it holds if it is synced or if the machine has not restarted since. After kill
+-9 the boot id tells in the same way that every completed write is still there.
+
+A disk that fails takes the whole directory with it (KIP-112): after :meth:`LogDir.fail` every log in it refuses, until
+a restart has read what is really there. A disk that is merely full does not (``files.is_failure``).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import checkpoints
+from .checkpoints import CheckpointError, TopicPartition
+from .files import fsync_directory, is_failure, write_atomically
+from .log import Log
+
+logger = logging.getLogger(__name__)
+
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+BOOT_ID = ".boot-id"
+META_PROPERTIES = "meta.properties"
+
+
+class LogDirError(Exception):
+    """A log directory that cannot be used; the message names it and says what to do."""
+
+
+class BrokenDirError(LogDirError):
+    """The disk is at fault, not the configuration: where there are other directories, they serve without this one."""
+
+
+@dataclass(slots=True, eq=False)
+class LogDir:
+    """The loop's thread owns it; :meth:`fail` is for any thread, and what says "blocking" for another one."""
+
+    path: Path
+    on_failure: Callable[[LogDir], None] = lambda home: None
+    """Called once, in the thread that met the error."""
+    broker_id: int | None = None
+    cluster_id: str | None = None
+    clean: bool = False
+    same_boot: bool = False
+    logs: dict[TopicPartition, Log] = field(default_factory=dict)
+    rolled: set[Log] = field(default_factory=set)
+    """Logs with closed segments that may not be on the disk yet."""
+    failure: OSError | None = None
+    closing: bool = False
+    """No more fsync is to begin but what closing itself needs."""
+    _lock_fd: int = -1
+    _failing: threading.Lock = field(default_factory=threading.Lock)
+
+    # -- failing ----------------------------------------------------------------------------------------------
+
+    def fail(self, error: OSError) -> None:
+        """Take the directory offline, with every log in it."""
+        with self._failing:
+            if self.failure is not None:
+                return
+            self.failure = error
+        logs = list(self.logs.values())
+        for log in logs:
+            log.offline = error
+        logger.error(
+            "log.dirs: %s is offline until a restart, with its %d partitions: %s",
+            self.path,
+            len(logs),
+            describe(error),
+        )
+        self.on_failure(self)
+
+    def check(self, error: OSError) -> None:
+        """Take note of an error that met something other than a log."""
+        if is_failure(error):
+            self.fail(error)
+
+    def add(self, key: TopicPartition, log: Log) -> None:
+        self.logs[key] = log
+        if self.failure is not None:  # while it was being opened
+            log.offline = self.failure
+
+    # -- whose it is ------------------------------------------------------------------------------------------
+
+    def lock(self) -> None:
+        """Make it, lock it and read whose it is. Blocking. LogDirError."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise BrokenDirError(
+                f"log.dirs: {self.path} cannot be used: {error.strerror}."
+                " Make it a directory that this user can write."
+            ) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise LogDirError(
+                f"log.dirs: {self.path} is in use by another broker."
+                " Stop that one, or give this one its own log.dirs."
+            ) from error
+        self._lock_fd = fd
+        try:
+            self._read_identity()
+        except LogDirError:
+            self.unlock()
+            raise
+
+    @property
+    def is_locked(self) -> bool:
+        return self._lock_fd >= 0
+
+    def unlock(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _read_identity(self) -> None:
+        path = self.path / META_PROPERTIES
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise BrokenDirError(f"log.dirs: {path} cannot be read: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
+            raise LogDirError(
+                f"{path} cannot be read: {error}. Restore it, or move {self.path} away."
+            ) from error
+        properties = dict(_properties(text))
+        broker_id = properties.get("broker.id", properties.get("node.id", ""))
+        try:
+            self.broker_id = int(broker_id) if broker_id else None
+        except ValueError:
+            raise LogDirError(f"{path}: broker.id={broker_id} is not a number") from None
+        self.cluster_id = properties.get("cluster.id")
+
+    def identify(self, broker_id: int, cluster_id: str) -> None:
+        """Make sure that it is this broker's, and mark a new one so. Blocking. LogDirError."""
+        if self.broker_id is not None and self.broker_id != broker_id:
+            raise LogDirError(
+                f"log.dirs: {self.path} belongs to broker.id={self.broker_id}, this is broker.id={broker_id}. "
+                "Set that broker.id, or give this broker its own log.dirs."
+            )
+        if self.cluster_id is not None and self.cluster_id != cluster_id:
+            raise LogDirError(
+                f"log.dirs: {self.path} belongs to cluster {self.cluster_id}, this is cluster {cluster_id}. "
+                "Join that cluster, or give this broker its own log.dirs."
+            )
+        if self.broker_id is None or self.cluster_id is None:
+            self._write(META_PROPERTIES, f"version=0\nbroker.id={broker_id}\ncluster.id={cluster_id}\n")
+            self.broker_id, self.cluster_id = broker_id, cluster_id
+
+    # -- how it was left --------------------------------------------------------------------------------------
+
+    def read_marks(self, boot: str) -> None:
+        """Whether the last broker stopped cleanly here, and in this boot of the machine. Blocking."""
+        marker = dict(_properties(read_text(self.path / CLEAN_SHUTDOWN)))
+        self.same_boot = bool(boot) and read_text(self.path / BOOT_ID) == boot
+        self.clean = bool(marker) and (self.same_boot or marker.get("synced") == "true")
+
+    def mark_in_use(self, boot: str) -> None:
+        """From now on a kill is one. Blocking. OSError, LogDirError."""
+        if not self.same_boot:
+            self._write(BOOT_ID, boot)
+        (self.path / CLEAN_SHUTDOWN).unlink(missing_ok=True)
+        fsync_directory(str(self.path))
+
+    def mark_clean(self, *, synced: bool) -> None:
+        """Every log is closed. Blocking. LogDirError."""
+        self._write(CLEAN_SHUTDOWN, f"version=0\nsynced={'true' if synced else 'false'}\n")
+
+    def _write(self, name: str, text: str) -> None:
+        try:
+            write_atomically(str(self.path / name), text.encode())
+        except OSError as error:
+            raise LogDirError(
+                f"log.dirs: {self.path / name} cannot be written: {error.strerror}. "
+                "Make the directory writable and leave it some space."
+            ) from error
+
+    # -- checkpoints ------------------------------------------------------------------------------------------
+
+    def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        """Empty where it cannot be read: then more of the logs is. Blocking."""
+        try:
+            return checkpoints.read_offsets(str(self.path / name))
+        except (CheckpointError, OSError) as error:
+            logger.warning("%s: going on without it, reading more of the logs", error)
+            return {}
+
+    def checkpoint(self) -> None:
+        """Write recovery points, log start offsets and how far logs are compacted. Blocking, one at a time. OSError."""
+        logs = list(self.logs.items())
+        points = {key: log.flushed_offset for key, log in logs}
+        starts = {
+            key: log.log_start_offset
+            for key, log in logs
+            if log.log_start_offset > log.segments[0].base_offset
+        }
+        cleaned = {key: log.first_dirty_offset for key, log in logs if log.config.compacts}
+        checkpoints.write_offsets(str(self.path / checkpoints.CLEANER_OFFSETS), cleaned)
+        checkpoints.write_offsets(str(self.path / checkpoints.RECOVERY_POINTS), points)
+        checkpoints.write_offsets(str(self.path / checkpoints.LOG_START_OFFSETS), starts)
+
+
+def boot_id() -> str:
+    """The identity of this boot of the machine; empty where the system does not tell."""
+    return read_text(Path("/proc/sys/kernel/random/boot_id"))
+
+
+def describe(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _properties(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.lstrip().startswith("#"):
+            yield name.strip(), value.strip()

@@ -1,0 +1,87 @@
+"""The folders of a log directory: one a partition, ``TOPIC-N``, and ``TOPIC-N.UUID-delete`` once it is deleted.
+
+``partition.metadata`` in a partition's folder says whose partition it is, so that a topic of the same name that was
+made later does not get an older one's records:
+
+    version: 0
+    topic_id: xdtBv0jTQdu-G2qGMFiTmA        16 bytes in unpadded URL-safe base64
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import uuid
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from pathlib import Path
+
+from .checkpoints import TopicPartition
+from .files import write_atomically
+
+logger = logging.getLogger(__name__)
+
+PARTITION_METADATA = "partition.metadata"
+_PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
+_DELETED = re.compile(r".+\.[0-9a-f]{32}-delete")
+
+
+def find(directory: Path) -> tuple[list[tuple[Path, TopicPartition]], list[Path]]:
+    """Partitions' folders, and those on their way out. Blocking. OSError when the directory cannot be read."""
+    partitions: list[tuple[Path, TopicPartition]] = []
+    deleted = []
+    for path in sorted(directory.iterdir()):
+        if not path.is_dir():
+            continue
+        if _DELETED.fullmatch(path.name):
+            deleted.append(path)
+        elif match := _PARTITION.fullmatch(path.name):
+            partitions.append((path, (match["topic"], int(match["partition"]))))
+        elif path.name != "lost+found":
+            logger.warning("%s is not a partition's folder (TOPIC-NUMBER): left alone", path)
+    return partitions, deleted
+
+
+def name_when_deleted(key: TopicPartition) -> str:
+    """A file name has at most 255 bytes; ``.UUID-delete`` needs 40 of them."""
+    topic, partition = key
+    return f"{f'{topic}-{partition}'[:200]}.{uuid.uuid4().hex}-delete"
+
+
+def remove(path: Path) -> None:
+    """Unlink a folder and its files; what cannot be removed is left to the next start. Blocking."""
+    try:
+        for name in os.listdir(path):
+            os.unlink(path / name)
+        os.rmdir(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        logger.error("%s: cannot be removed: %s", path, error)
+
+
+def write_topic_id(path: Path, topic_id: uuid.UUID) -> None:
+    """Blocking. OSError."""
+    encoded = urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+    text = f"version: 0\ntopic_id: {encoded}\n"
+    write_atomically(str(path / PARTITION_METADATA), text.encode(), sync=False)
+
+
+def read_topic_id(path: Path) -> uuid.UUID | None:
+    """None where the file is missing or says nothing that can be believed."""
+    try:
+        text = (path / PARTITION_METADATA).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        logger.warning("%s: %s cannot be read: %s", path, PARTITION_METADATA, error)
+        return None
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "topic_id":
+            try:
+                return uuid.UUID(bytes=urlsafe_b64decode(value.strip() + "=="))
+            except ValueError:
+                break
+    logger.warning("%s: %s has no valid topic_id: taken for the topic of its name", path, PARTITION_METADATA)
+    return None

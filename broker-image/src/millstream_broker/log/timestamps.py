@@ -1,0 +1,63 @@
+"""Look-ups by time in the segments of a log, in any thread beside the loop's.
+
+Timestamps are the producers' and need not ascend. So the first record that is not older than a time is in the first
+segment whose largest timestamp is not, whatever comes behind; each segment remembers its own once it was read from
+its time index. Nothing here writes: where an index is wrong the batch headers are read instead.
+
+Segments may be deleted or compacted meanwhile, which shows as a file that is gone: then it starts over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .batch import read_records
+from .segments import Segments
+
+Found = tuple[int, int, int]
+"""Timestamp, offset and leader epoch of a record."""
+
+_ATTEMPTS = 20
+
+
+def first_from(segments: Segments, timestamp: int, start_offset: int) -> Found | None:
+    """The first record at or behind ``start_offset`` that is not older than ``timestamp``. Blocking. OSError."""
+
+    def find() -> Found | None:
+        for segment in segments:
+            if segment.size and segment.max_timestamp >= timestamp:
+                found = segment.records_from_timestamp(timestamp, start_offset)
+                if found is not None:
+                    return found
+        return None
+
+    return _while_segments_go(segments, find)
+
+
+def latest(segments: Segments) -> Found | None:
+    """The first record that has the largest timestamp. Blocking. OSError."""
+
+    def find() -> Found | None:
+        written = [segment for segment in segments if segment.size and segment.max_timestamp >= 0]
+        if not written:
+            return None
+        segment = max(written, key=lambda each: (each.max_timestamp, -each.base_offset))
+        for position, header in segment.scan_from(segment.max_timestamp_offset):
+            for record in read_records(segment.read(position, header.size)):
+                if record.timestamp == header.max_timestamp:
+                    return record.timestamp, record.offset, header.partition_leader_epoch
+            break
+        return None
+
+    return _while_segments_go(segments, find)
+
+
+def _while_segments_go(segments: Segments, find: Callable[[], Found | None]) -> Found | None:
+    for _ in range(_ATTEMPTS):
+        before = tuple(segments)
+        try:
+            return find()
+        except FileNotFoundError:
+            if tuple(segments) == before:
+                raise
+    return find()

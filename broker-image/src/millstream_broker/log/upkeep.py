@@ -1,0 +1,81 @@
+"""What is done to all logs from time to time: retention, and fsync of closed segments and by ``flush.ms``.
+
+Retention only renames, so it runs on the loop's thread, in steps short enough that the loop serves between them. What
+waits for the disk says so and runs in another thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from ..protocol.errors import ApiError
+from .checkpoints import TopicPartition
+from .directory import LogDir
+from .log import Log
+from .manager import LogManager
+
+logger = logging.getLogger(__name__)
+
+MOST_DELETED = 100
+"""Segments that retention takes out of a log in one step."""
+
+HighWatermarkOf = Callable[[TopicPartition], int]
+
+
+def logs_of(manager: LogManager) -> Iterator[tuple[TopicPartition, Log]]:
+    """Every log that is there when its turn comes: some may go while the caller does other things."""
+    for key in list(manager.partitions()):
+        log = manager.get(*key)
+        if log is not None:
+            yield key, log
+
+
+def enforce_retention(
+    manager: LogManager, now_ms: int, high_watermark_of: HighWatermarkOf | None = None
+) -> Iterator[int]:
+    """Delete old segments, roll old active ones, forget idle producers: a step at a time, how many segments went."""
+    for key, log in logs_of(manager):
+        count = MOST_DELETED
+        while count == MOST_DELETED and log.offline is None:
+            limit = high_watermark_of(key) if high_watermark_of else None
+            try:
+                count = log.delete_old_segments(now_ms, limit, at_most=MOST_DELETED)
+                log.roll_if_old(now_ms)
+            except OSError as error:
+                logger.error("%s: retention failed: %s", log.directory, log.failed(error).message)
+                count = 0
+            yield count
+        log.expire_producers(now_ms)
+
+
+def flush_rolled(home: LogDir) -> None:
+    """fsync the closed segments that are not on the disk yet, so that only active ones are read after a crash.
+
+    Blocking, in one other thread for each directory. Ends when the directory is being closed.
+    """
+    while home.failure is None and not home.closing:
+        try:
+            log = home.rolled.pop()
+        except KeyError:
+            return
+        try:
+            more = log.flush_closed()
+        except ApiError as error:
+            logger.error("%s", error.message)
+            more = False
+        if more:
+            home.rolled.add(log)
+
+
+def flush_due(manager: LogManager, now_ms: int, last_flush_ms: dict[Log, int]) -> None:
+    """Flush logs whose flush.ms has passed. Blocking, in one other thread; the caller keeps ``last_flush_ms``."""
+    for log in manager:
+        if not log.unflushed_messages:
+            last_flush_ms[log] = now_ms
+        elif now_ms - last_flush_ms.setdefault(log, now_ms) >= log.config.flush_ms:
+            try:
+                log.flush()
+            except ApiError as error:
+                logger.error("%s", error.message)
+            last_flush_ms[log] = now_ms
