@@ -71,7 +71,7 @@ class Cluster:
         """The first log directory's id, and whether the broker is unclean; when the logs are open. Blocking."""
         homes = self._broker.logs.dirs
         is_unclean = bool(self._broker.logs.offline) or not all(one.clean or one.same_boot for one in homes)
-        return directory_id(self._broker.log_dirs[0]), is_unclean
+        return directory_id(homes[0].path), is_unclean
 
     def directory_failed(self) -> None:
         """What was in there cannot be led any more."""
