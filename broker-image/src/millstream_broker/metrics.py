@@ -88,7 +88,7 @@ class BrokerCollector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         broker, stats, replicas = self._broker, self._broker.stats, self._broker.replicas
-        led = list(replicas.partitions.values())
+        led, controller = list(replicas.partitions.values()), broker.controller
         requests = HistogramMetricFamily(
             "millstream_request_seconds", "Time from a request's last byte to its answer.", labels=["api"]
         )
@@ -128,6 +128,17 @@ class BrokerCollector:
                 "replica_max_lag",
                 "Records that the follower furthest behind a leader here still has to fetch.",
                 max((one.isr.max_lag() for one in led if one.isr is not None), default=0),
+            ),
+            ("active_controller", "1 where this broker is the controller.", controller is not None),
+            (
+                "leaderless_partitions",
+                "Partitions of the cluster that nobody leads, where this broker is the controller.",
+                0 if controller is None else controller.machine.leaderless(),
+            ),
+            (
+                "not_preferred_leaders",
+                "Partitions of the cluster that another than the preferred replica leads, likewise.",
+                0 if controller is None else controller.machine.not_preferred(),
             ),
             ("offline_log_directories", "Log directories that cannot be used.", len(broker.logs.offline)),
             ("offline_partitions", "Partitions whose log cannot be used.", broker.replicas.offline_count()),

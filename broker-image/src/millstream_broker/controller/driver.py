@@ -62,14 +62,14 @@ log = logging.getLogger(__name__)
 class ControllerDriver:
     """One controllership, from `start` to `stop`. All is called on the loop."""
 
-    def __init__(self, broker_id: int, config: BrokerConfig, store: ControllerStore) -> None:
-        self._broker_id = broker_id
+    def __init__(
+        self, broker_id: int, listener_name: str, config: BrokerConfig, store: ControllerStore
+    ) -> None:
+        """`listener_name`: of the listener that brokers reach each other on."""
         self._config = config
         self._store = store
         self.machine = ControllerMachine(store.epoch, settings_of(config))
-        self._channels = Channels(
-            broker_id, self.machine, _inter_broker_listener(config), self._handle, self._lose
-        )
+        self._channels = Channels(broker_id, self.machine, listener_name, self._handle, self._lose)
         self._early: list[StoreEvent] | None = []
         self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loaded.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -274,9 +274,3 @@ def settings_of(config: BrokerConfig, dynamic: Mapping[str, str] | None = None) 
         imbalance_check_s=value("leader.imbalance.check.interval.seconds"),
         imbalance_percentage=value("leader.imbalance.per.broker.percentage"),
     )
-
-
-def _inter_broker_listener(config: BrokerConfig) -> str:
-    """The listener that brokers reach each other on; by default the first."""
-    name = config["inter.broker.listener.name"]
-    return str(name) if name is not None else config.strings("listeners")[0].partition("://")[0]
