@@ -1,0 +1,64 @@
+"""``make faults FAULTS="--seconds 600 --faults 100 --seed 3"``: break a cluster, and say what did not hold."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from .isolation import inside, reenter, unshare
+from .plan import Kind
+from .run import Options, Run
+
+
+def main() -> int:
+    """0: everything held. 1: something did not. 2: it could not be tried."""
+    given = arguments()
+    if not inside() and (command := unshare()) is not None:
+        return reenter(command, sys.argv[1:])
+    if shutil.which("java") is None:
+        print(
+            "faults: ZooKeeper needs Java 17: install it (Debian: openjdk-17-jdk-headless)", file=sys.stderr
+        )
+        return 2
+    out = given.out or Path(tempfile.mkdtemp(prefix="millstream-faults-"))
+    options = Options(
+        out.resolve(), given.seed, given.faults, given.seconds, given.zookeepers, given.kinds or list(Kind)
+    )
+    return 1 if Run(options).go() else 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
+    parser.add_argument("--seconds", type=positive, default=1200, help="the longest that faults go on (1200)")
+    parser.add_argument("--faults", type=positive, default=200, help="how many faults (200)")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="which ones; a new one each time")
+    parser.add_argument("--zookeepers", type=int, choices=(1, 3), default=3, help="ZooKeeper's servers (3)")
+    parser.add_argument("--kinds", type=kinds, help="only these, by their names: 'kill leader,full disk'")
+    parser.add_argument("--out", type=Path, help="a new or empty folder for all that was seen")
+    given = parser.parse_args()
+    if given.out is not None and given.out.exists() and any(given.out.iterdir()):
+        parser.error(f"--out {given.out}: there is something in it already")
+    return given
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
+def kinds(text: str) -> list[Kind]:
+    by_name = {kind.text: kind for kind in Kind}
+    wanted = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in wanted if name not in by_name]:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(by_name)}")
+    return [by_name[name] for name in wanted]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Processes, mounts and networks of one's own: each broker in a network namespace, on a bridge that only we see.
+
+`reenter` starts the program again in new namespaces. As the kernel takes them down with their first process, nothing
+is left behind however the program ends: no process, no mount, no interface. Root may do that, and on most systems
+everybody (in a user namespace).
+
+    bridge 10.77.0.1     the program, its clients and ZooKeeper
+    b1     10.77.0.11    broker 1, and so on
+
+A cut drops packets where they arrive, silently, as a broken network does.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+INSIDE = "MILLSTREAM_FAULTS_INSIDE"
+HERE = "10.77.0.1"
+_NAMESPACES = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def inside() -> bool:
+    """Whether this process is the one that `reenter` starts."""
+    return INSIDE in os.environ
+
+
+def unshare() -> list[str] | None:
+    """The command that gives another one its own namespaces; None where the system does not allow it."""
+    for more in ([], ["--user", "--map-root-user"]):
+        command = ["unshare", *more, *_NAMESPACES]
+        try:
+            subprocess.run([*command, "ip", "link", "show"], check=True, capture_output=True)
+            subprocess.run([*command, "iptables", "-w", "-L"], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        return command
+    return None
+
+
+def reenter(command: Sequence[str], arguments: Sequence[str]) -> int:
+    """Run this program's module again inside; returns its exit status."""
+    started = subprocess.Popen(
+        [*command, sys.executable, "-P", "-m", "millstream_faults", *arguments],
+        env={**os.environ, INSIDE: "1"},
+    )
+    while True:
+        try:
+            return started.wait()
+        except KeyboardInterrupt:  # it got the same signal, and says what it has seen so far
+            continue
+
+
+class Network:
+    """The bridge and the brokers' namespaces. To be made inside, once."""
+
+    def __init__(self, brokers: Sequence[int]) -> None:
+        run("mount", "-t", "tmpfs", "tmpfs", "/run")
+        Path("/run/netns").mkdir()
+        run("ip", "link", "set", "lo", "up")
+        run("ip", "link", "add", "br0", "type", "bridge")
+        run("ip", "addr", "add", f"{HERE}/24", "dev", "br0")
+        run("ip", "link", "set", "br0", "up")
+        for number in brokers:
+            run("ip", "netns", "add", f"b{number}")
+            run(
+                "ip",
+                "link",
+                "add",
+                f"v{number}",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                f"b{number}",
+            )
+            run("ip", "link", "set", f"v{number}", "master", "br0", "up")
+            run("ip", "-n", f"b{number}", "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
+            for device in ("eth0", "lo"):
+                run("ip", "-n", f"b{number}", "link", "set", device, "up")
+
+    @staticmethod
+    def address(broker: int) -> str:
+        return f"10.77.0.{10 + broker}"
+
+    @staticmethod
+    def entering(broker: int) -> list[str]:
+        """What runs a command in a broker's network."""
+        return ["nsenter", f"--net=/run/netns/b{broker}"]
+
+    def cut(self, sender: int, receiver: int) -> None:
+        """From now on nothing that one broker sends reaches another."""
+        self._rule("-A", receiver, "-s", self.address(sender))
+
+    def mend(self, sender: int, receiver: int) -> None:
+        self._rule("-D", receiver, "-s", self.address(sender))
+
+    def cut_from(self, ports: Sequence[int], broker: int) -> None:
+        """From now on nothing that these ports here send reaches a broker."""
+        for port in ports:
+            self._rule("-A", broker, "-s", HERE, "-p", "tcp", "--sport", str(port))
+
+    def mend_from(self, ports: Sequence[int], broker: int) -> None:
+        for port in ports:
+            self._rule("-D", broker, "-s", HERE, "-p", "tcp", "--sport", str(port))
+
+    def cut_to(self, broker: int, ports: Sequence[int]) -> None:
+        """From now on nothing that a broker sends reaches these ports here."""
+        for port in ports:
+            run("iptables", "-w", "-A", "INPUT", *self._to(broker, port))
+
+    def mend_to(self, broker: int, ports: Sequence[int]) -> None:
+        for port in ports:
+            run("iptables", "-w", "-D", "INPUT", *self._to(broker, port))
+
+    def _to(self, broker: int, port: int) -> list[str]:
+        return ["-s", self.address(broker), "-p", "tcp", "--dport", str(port), "-j", "DROP"]
+
+    def _rule(self, change: str, receiver: int, *match: str) -> None:
+        run(*self.entering(receiver), "iptables", "-w", change, "INPUT", *match, "-j", "DROP")
+
+
+def run(*command: str) -> None:
+    """Raises RuntimeError with what the command said."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or f'status {done.returncode}'}")

@@ -1,0 +1,141 @@
+"""Which faults, when, how long, and which together: all of it drawn from one seed.
+
+A step waits, then has one fault, or two of different groups at once, or none. What a fault strikes is said by role
+(``leader of 2``), as who that is turns out when it strikes. One broker may be lost to faults at a time, with one
+exception: `KILL_ALL`, which the page caches survive, so that nothing may be missing afterwards either. Without most of
+ZooKeeper nobody can be elected; without two in-sync replicas nothing is acknowledged. Both end with the fault.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Group(Enum):
+    """What a fault touches: two faults at once touch different things."""
+
+    PROCESS = "processes"
+    NETWORK = "network"
+    DISK = "disks"
+    ZOOKEEPER = "ZooKeeper"
+    ADMIN = "administration"
+
+
+class Kind(Enum):
+    """A fault's name, group, how often it is drawn, and the shortest and longest time until it is undone, in s.
+
+    A session ends after 2 s: some faults are shorter, most are longer.
+    """
+
+    KILL_LEADER = ("kill leader", Group.PROCESS, 6, 0.0, 3.5)
+    KILL_FOLLOWER = ("kill follower", Group.PROCESS, 4, 0.0, 3.5)
+    KILL_CONTROLLER = ("kill controller", Group.PROCESS, 4, 0.0, 3.5)
+    KILL_ALL = ("kill all brokers", Group.PROCESS, 2, 0.0, 1.0)
+    PAUSE_LEADER = ("pause leader", Group.PROCESS, 5, 0.5, 5.0)
+    PAUSE_FOLLOWER = ("pause follower", Group.PROCESS, 3, 0.5, 5.0)
+    PAUSE_CONTROLLER = ("pause controller", Group.PROCESS, 4, 1.5, 5.0)
+    STOP_LEADER = ("stop leader", Group.PROCESS, 3, 0.0, 1.0)
+    ROLLING_RESTART = ("rolling restart", Group.PROCESS, 1, 0.0, 0.0)
+    CUT_FOLLOWER = ("cut leader and follower", Group.NETWORK, 4, 1.0, 5.0)
+    CUT_FROM_LEADER = ("cut leader to follower", Group.NETWORK, 3, 1.0, 5.0)
+    CUT_TO_LEADER = ("cut follower to leader", Group.NETWORK, 3, 1.0, 5.0)
+    CUT_ZOOKEEPER = ("cut leader and ZooKeeper", Group.NETWORK, 4, 1.0, 5.0)
+    CUT_FROM_ZOOKEEPER = ("cut ZooKeeper to leader", Group.NETWORK, 3, 1.0, 5.0)
+    CUT_CONTROLLER = ("cut controller and ZooKeeper", Group.NETWORK, 3, 1.0, 5.0)
+    ISOLATE_LEADER = ("isolate leader", Group.NETWORK, 4, 1.0, 5.0)
+    FULL_DISK = ("full disk", Group.DISK, 4, 1.0, 4.0)
+    KILL_ZOOKEEPER = ("kill a ZooKeeper server", Group.ZOOKEEPER, 4, 0.0, 3.0)
+    PAUSE_ZOOKEEPER = ("pause a ZooKeeper server", Group.ZOOKEEPER, 3, 1.0, 4.0)
+    ZOOKEEPER_AWAY = ("ZooKeeper away", Group.ZOOKEEPER, 2, 2.0, 6.0)
+    ZOOKEEPER_LONG_AWAY = ("ZooKeeper away for long", Group.ZOOKEEPER, 0, 60.0, 60.0)
+    MOVE_REPLICAS = ("move replicas", Group.ADMIN, 4, 0.0, 2.0)
+    MOVE_LEADERS = ("move leaders", Group.ADMIN, 3, 0.0, 1.0)
+
+    def __init__(self, text: str, group: Group, weight: int, shortest: float, longest: float) -> None:
+        self.text = text
+        self.group = group
+        self.weight = weight
+        self.shortest = shortest
+        self.longest = longest
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens, to whom (a number from which each kind picks a partition, a broker or a server), and how long."""
+
+    kind: Kind
+    target: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return self.kind.text
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Wait so many seconds, then let these happen at once. After a calm step all has to be whole again."""
+
+    wait: float
+    faults: tuple[Fault, ...]
+    calm: bool = False
+
+
+LONG_RUN = 100
+"""From so many faults on, ZooKeeper is away for a whole minute once."""
+CALM_EVERY = 8
+QUIET = 0.05
+TWICE = 0.3
+
+
+def draw(seed: int, count: int, kinds: Collection[Kind]) -> list[Step]:
+    """Steps with ``count`` faults of these kinds in all; where there are enough, each kind at least once."""
+    drawn = random.Random(seed)
+    usual = [kind for kind in Kind if kind in kinds and kind.weight]
+    deck: list[Kind] = []
+    steps: list[Step] = []
+    left = count
+    long_at = count // 2 if count >= LONG_RUN and Kind.ZOOKEEPER_LONG_AWAY in kinds else None
+    while left > 0:
+        if drawn.random() < QUIET:
+            steps.append(Step(round(drawn.uniform(1.0, 3.0), 2), ()))
+            continue
+        if long_at is not None and left <= long_at:
+            long_at = None
+            first = Kind.ZOOKEEPER_LONG_AWAY
+        else:
+            first = _deal(drawn, deck, usual)
+        faults = [_fault(drawn, first)]
+        others = [kind for kind in usual if may_meet(first, kind)]
+        if left > 1 and others and drawn.random() < TWICE:
+            second = drawn.choices(others, [kind.weight for kind in others])[0]
+            if second in deck:
+                deck.remove(second)
+            faults.append(_fault(drawn, second))
+        left -= len(faults)
+        calm = len(steps) % CALM_EVERY == CALM_EVERY - 1
+        steps.append(Step(round(drawn.uniform(0.2, 2.0), 2), tuple(faults), calm))
+    return steps
+
+
+def may_meet(one: Kind, other: Kind) -> bool:
+    """Whether two faults may come at once: of different groups, and only one that takes a broker out."""
+    taking = (Group.PROCESS, Group.NETWORK, Group.DISK)
+    if one.group in taking and other.group in taking:
+        return False
+    return one.group is not other.group
+
+
+def _deal(drawn: random.Random, deck: list[Kind], usual: Sequence[Kind]) -> Kind:
+    """The next of a shuffled deck; each has every kind once and some more, by their weights."""
+    if not deck:
+        deck += usual
+        deck += drawn.choices(usual, [kind.weight for kind in usual], k=len(usual))
+        drawn.shuffle(deck)
+    return deck.pop()
+
+
+def _fault(drawn: random.Random, kind: Kind) -> Fault:
+    return Fault(kind, drawn.randrange(1 << 16), round(drawn.uniform(kind.shortest, kind.longest), 2))

@@ -1,0 +1,241 @@
+"""A run: the cluster and its clients start, the plan's faults strike, all is healed, and the history is checked."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .checker import GROUP, Violation, check, check_replicas
+from .faults import Faults, NothingToStrikeError
+from .history import Acknowledged, Event, HistoryWriter, Struck, Trouble, read_history
+from .isolation import Network, inside
+from .lab import PARTITIONS, TOPIC, Lab, Watch
+from .plan import Fault, Group, Kind, Step, draw
+from .replicas import BadLogError, copies, entries
+from .report import summary, timeline
+from .story import tell
+
+WORKERS = (
+    ("writer", "writer-1"),
+    ("writer", "writer-2"),
+    ("aiowriter", "writer-3"),
+    ("member", f"{GROUP}1"),
+    ("member", f"{GROUP}2"),
+    ("reader", "reader"),
+    ("rereader", "rereader"),
+    ("watcher", "watcher"),
+)
+HEAL_S = 90.0
+WARM_UP_S = 2.0
+MOST_STORIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    out: Path
+    seed: int
+    count: int
+    seconds: float
+    servers: int
+    kinds: Sequence[Kind] = field(default_factory=lambda: list(Kind))
+
+
+class Run:
+    """`go` returns what does not hold; everything that it has seen is in ``out``."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.out = options.out
+        self.histories = self.out / "history"
+        self.began = time.monotonic()
+        self.left_out: dict[str, str] = {}
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def go(self) -> list[Violation]:
+        self.histories.mkdir(parents=True)
+        network = Network([1, 2, 3]) if inside() else None
+        kinds = self._possible(network)
+        steps = draw(self.options.seed, self.options.count, kinds)
+        self.history = HistoryWriter(self.histories / "lab.jsonl")
+        self.lab = Lab(self.out / "cluster", network, self.options.servers)
+        violations: list[Violation] = []
+        with contextlib.ExitStack() as ending:
+            ending.callback(self.lab.kill)
+            self.lab.start()
+            watch = ending.enter_context(Watch(self.lab, self.history))
+            ending.callback(self._kill_workers)
+            self.began = time.monotonic()
+            self._start_workers()
+            self.say(f"{len(WORKERS)} clients, {self.options.count} faults from seed {self.options.seed}")
+            time.sleep(WARM_UP_S)
+            self._strike_all(steps, Faults(self.lab, watch), watch)
+            self._await_whole(watch)
+            self._end_workers()
+            self.seconds = time.monotonic() - self.began
+            self._stop_brokers()
+            self.history.close()
+            violations = self._check()
+            self._report(violations)
+            if violations:
+                self._keep_data()
+        return violations
+
+    def say(self, text: str) -> None:
+        print(f"{time.monotonic() - self.began:8.1f}  {text}", flush=True)
+
+    def trouble(self, text: str) -> None:
+        self.say(f"TROUBLE: {text}")
+        self.history.add(Trouble(time.monotonic(), "lab", text))
+
+    def _possible(self, network: Network | None) -> list[Kind]:
+        kinds = list(self.options.kinds)
+        if network is None:
+            why = "no namespaces for this user (root has them; see unshare(1))"
+            self.left_out |= {"networks that are cut": why, "disks that are full": why}
+            kinds = [kind for kind in kinds if kind.group not in (Group.NETWORK, Group.DISK)]
+        if self.options.servers == 1:
+            single = (Kind.KILL_ZOOKEEPER, Kind.PAUSE_ZOOKEEPER)
+            kinds = [kind for kind in kinds if kind not in single]
+        for what, text in self.left_out.items():
+            self.say(f"left out: {what}: {text}")
+        return kinds
+
+    # Clients
+
+    def _start_workers(self) -> None:
+        for role, name in WORKERS:
+            with (self.out / f"{name}.log").open("wb") as log:
+                command = [sys.executable, "-P", "-m", "millstream_faults.workers", role, name]
+                command += [str(self.histories / f"{name}.jsonl"), self.lab.bootstrap, TOPIC, str(PARTITIONS)]
+                self.workers.append(subprocess.Popen(command, stdout=log, stderr=log))
+
+    def _end_workers(self) -> None:
+        """Writers first, so that readers know where the end is."""
+        by_role = list(zip(WORKERS, self.workers, strict=True))
+        for writers in (True, False):
+            ending = [(name, process) for (role, name), process in by_role if ("writer" in role) == writers]
+            for _, process in ending:
+                process.send_signal(signal.SIGTERM)
+            for name, process in ending:
+                try:
+                    status = process.wait(2 * HEAL_S)
+                except subprocess.TimeoutExpired:
+                    self.trouble(f"{name} did not end")
+                    continue
+                if status:
+                    self.trouble(f"{name} ended with status {status}; see {name}.log")
+
+    def _kill_workers(self) -> None:
+        for process in self.workers:
+            process.kill()
+            process.wait()
+
+    # Faults
+
+    def _strike_all(self, steps: Sequence[Step], faults: Faults, watch: Watch) -> None:
+        deadline = self.began + self.options.seconds
+        for number, step in enumerate(steps, 1):
+            time.sleep(step.wait)
+            if time.monotonic() > deadline:
+                self.say(f"the time is over: {number - 1} of {len(steps)} steps")
+                return
+            striking = [threading.Thread(target=self._strike, args=(fault, faults)) for fault in step.faults]
+            for thread in striking:
+                thread.start()
+            for thread in striking:
+                thread.join()
+            for broker in self.lab.dead():
+                process = self.lab.brokers[broker].process
+                self.trouble(f"broker {broker} ended by itself, status {process and process.returncode}")
+                self.lab.brokers[broker].start()
+            if step.calm:
+                self._await_whole(watch)
+
+    def _strike(self, fault: Fault, faults: Faults) -> None:
+        at = time.monotonic()
+        text = str(fault)
+        try:
+            with faults.strike(fault) as text:
+                self.say(f"{text} for {fault.seconds} s")
+                time.sleep(fault.seconds)
+        except NothingToStrikeError as error:
+            self.say(f"{text} does not happen: {error}")
+            return
+        except Exception as error:
+            self.trouble(f"{text}: {error}")
+        self.history.add(Struck(at, "lab", text, time.monotonic()))
+
+    def _await_whole(self, watch: Watch) -> None:
+        """With no fault under way, everything comes back in time."""
+        begun = time.monotonic()
+        while not watch.whole():
+            if time.monotonic() - begun > HEAL_S:
+                states = [watch.partition(index) for index in range(PARTITIONS)]
+                self.trouble(f"not whole {HEAL_S:g} s after the last fault: {states}")
+                return
+            time.sleep(0.1)
+        self.say(f"whole again after {time.monotonic() - begun:.1f} s")
+
+    def _stop_brokers(self) -> None:
+        for number, broker in self.lab.brokers.items():
+            try:
+                status = broker.stop()
+            except subprocess.TimeoutExpired:
+                self.trouble(f"broker {number} did not stop within {broker.stop_timeout_s:g} s")
+            else:
+                if status:
+                    self.trouble(f"broker {number} ended with status {status} after SIGTERM")
+            said = broker.said()
+            if place := said.count("Traceback"):
+                at = said.index("Traceback")
+                self.trouble(
+                    f"broker {number} has {place} stack traces: {said[max(0, at - 300) : at + 1500]}"
+                )
+
+    # What came of it
+
+    def events(self) -> Iterator[Event]:
+        return read_history(self.histories)
+
+    def _check(self) -> list[Violation]:
+        data = {number: broker.data for number, broker in self.lab.brokers.items()}
+        try:
+            on_disk = copies(data, TOPIC)
+            log = {partition: entries(data[1] / f"{TOPIC}-{partition}") for partition in range(PARTITIONS)}
+        except BadLogError as error:
+            return [Violation("replicas", str(error))]
+        violations = check(self.events(), log) + check_replicas(on_disk)
+        missing = [
+            Violation("replicas", f"broker {broker} does not have it", partition)
+            for broker, having in on_disk.items()
+            for partition in range(PARTITIONS)
+            if partition not in having
+        ]
+        if not any(isinstance(event, Acknowledged) for event in self.events()):
+            missing.append(Violation("trouble", "nothing was acknowledged at all"))
+        return violations + missing
+
+    def _report(self, violations: Sequence[Violation]) -> None:
+        events = list(self.events())
+        text = summary(events, violations, self.left_out, self.seconds)
+        logs: Mapping[int, Path] = {number: broker.output for number, broker in self.lab.brokers.items()}
+        for violation in violations[:MOST_STORIES]:
+            text = f"{tell(violation, events, logs, TOPIC, self.began)}\n\n{text}"
+        (self.out / "summary.txt").write_text(text + "\n")
+        (self.out / "violations.txt").write_text("".join(f"{violation}\n" for violation in violations))
+        timeline(events, self.began, self.out / "timeline.png")
+        print(f"\n{text}\n{self.out / 'timeline.png'}", flush=True)
+
+    def _keep_data(self) -> None:
+        """The disks are gone with the namespaces."""
+        for number, broker in self.lab.brokers.items():
+            shutil.copytree(broker.data, self.out / "kept" / f"broker-{number}", dirs_exist_ok=True)
+        print(f"logs and data are kept in {self.out}", flush=True)

@@ -1,0 +1,53 @@
+"""A short run of what `make faults` does for longer: a cluster is broken for some seconds, and all has to hold."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millstream_faults import isolation
+from millstream_harness.tools import missing, require
+
+SEED = int(os.environ.get("MILLSTREAM_SEED", "1"))
+FOLDERS = [Path(__file__).parent, Path(__file__).parents[1] / "harness"]
+
+
+def run(*arguments: str, timeout: float = 280) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
+    command = [sys.executable, "-P", "-m", "millstream_faults", *arguments]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+@pytest.mark.timeout(300)
+def test_a_cluster_that_is_broken(tmp_path: Path) -> None:
+    require("java")
+    if isolation.unshare() is None:
+        missing("the right to make namespaces (root, or user namespaces; util-linux, iproute2, iptables)")
+    out = tmp_path / "run"
+    done = run(
+        "--seconds", "30", "--faults", "8", "--seed", str(SEED), "--zookeepers", "1", "--out", str(out)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "violations: 0" in done.stdout
+    assert (out / "timeline.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--kinds", "kill everybody"], "kill everybody: there are kill leader, kill follower,"),
+        (["--seconds", "0"], "0 is less than 1"),
+        (["--out", str(Path(__file__).parent)], "there is something in it already"),
+    ],
+)
+def test_what_it_does_not_take(arguments: list[str], said: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,41 @@
+"""The plan: from a seed, with all there is, and never more at once than is meant to be survived."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream_faults.plan import CALM_EVERY, Group, Kind, draw, may_meet
+
+
+def test_a_seed_gives_one_plan() -> None:
+    assert draw(7, 50, list(Kind)) == draw(7, 50, list(Kind))
+    assert draw(7, 50, list(Kind)) != draw(8, 50, list(Kind))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_long_plan_has_everything(seed: int) -> None:
+    steps = draw(seed, 200, list(Kind))
+    faults = [fault for step in steps for fault in step.faults]
+    assert len(faults) == 200
+    assert {fault.kind for fault in faults} == set(Kind)
+    assert sum(fault.kind is Kind.ZOOKEEPER_LONG_AWAY for fault in faults) == 1
+    assert {len(step.faults) for step in steps} == {0, 1, 2}
+    assert sum(step.calm for step in steps) >= len(steps) // CALM_EVERY // 2
+    for step in steps:
+        if len(step.faults) == 2:
+            assert may_meet(*(fault.kind for fault in step.faults))
+        for fault in step.faults:
+            assert fault.kind.shortest <= fault.seconds <= fault.kind.longest
+
+
+def test_only_what_is_possible_is_drawn() -> None:
+    possible = [kind for kind in Kind if kind.group not in (Group.NETWORK, Group.DISK)]
+    assert {fault.kind for step in draw(1, 99, possible) for fault in step.faults} < set(possible)
+
+
+def test_one_broker_at_a_time() -> None:
+    assert not may_meet(Kind.KILL_LEADER, Kind.CUT_FOLLOWER)
+    assert not may_meet(Kind.FULL_DISK, Kind.PAUSE_LEADER)
+    assert not may_meet(Kind.KILL_ZOOKEEPER, Kind.ZOOKEEPER_AWAY)
+    assert may_meet(Kind.KILL_LEADER, Kind.ZOOKEEPER_AWAY)
+    assert may_meet(Kind.ISOLATE_LEADER, Kind.MOVE_REPLICAS)
