@@ -30,6 +30,8 @@ TOPIC = "faults"
 PARTITIONS = 6
 OFFSETS_PARTITIONS = 4
 DISK_MB = 512
+PATIENCE_S = 120.0
+"""For a process to start: a broker waits for ZooKeeper, and a machine may be busy."""
 CONFIG = {
     "default.replication.factor": "3",
     "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
@@ -43,7 +45,7 @@ CONFIG = {
 class LabBroker(BrokerProcess):
     """One that may live in a network of its own."""
 
-    start_timeout_s = 120.0  # it waits for ZooKeeper
+    start_timeout_s = PATIENCE_S
     stop_timeout_s = 40.0
     entering: Sequence[str] = ()
 
@@ -65,6 +67,8 @@ class Lab(ClusterProcesses):
         else:
             zookeeper = ZooKeeperEnsemble(folder, servers, host)
             self.servers = zookeeper.servers
+        for server in self.servers:
+            server.start_timeout_s = PATIENCE_S
         super().__init__(folder, 3, CONFIG, zookeeper=zookeeper)
         self.disks: dict[int, Disk] = {}
         self._mounted = contextlib.ExitStack()

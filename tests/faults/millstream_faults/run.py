@@ -170,7 +170,7 @@ class Run:
             self.say(f"{text} does not happen: {error}")
             return
         except Exception as error:
-            self.trouble(f"{text}: {error}")
+            self.trouble(f"{text}: {error!r}")
         self.history.add(Struck(at, "lab", text, time.monotonic()))
 
     def _await_whole(self, watch: Watch) -> None:
