@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 
-from millstream_harness.kube import Json, Namespace, until
+from millstream_harness.kube import Json, Namespace, run, until
 from millstream_harness.manifests import cluster
 from millstream_harness.operator import OperatorProcess
 
@@ -93,17 +94,9 @@ def test_changes_reach_the_brokers_and_nothing_else_is_written(
     assert namespace.get("service", "default-bootstrap")["metadata"]["annotations"]["someone"] == "else"
 
 
-@pytest.mark.parametrize(
-    ("spec", "reason"),
-    [
-        ({"brokers": {"replicas": 3, "storage": {"size": "1Gi"}}}, "ReplicationNotAvailable"),
-        ({"zookeeper": {"replicas": 1}, "brokers": {"storage": {"size": "1Gi"}}}, "ZooKeeperNotAvailable"),
-        ({"config": {"broker.id": "7"}, "brokers": {"storage": {"size": "1Gi"}}}, "InvalidConfig"),
-    ],
-)
-def test_what_it_refuses_changes_nothing(
-    operator: OperatorProcess, namespace: Namespace, spec: Json, reason: str
-) -> None:
+def test_what_it_refuses_changes_nothing(operator: OperatorProcess, namespace: Namespace) -> None:
+    spec: Json = {"config": {"broker.id": "7"}, "brokers": {"storage": {"size": "1Gi"}}}
+    reason = "InvalidConfig"
     namespace.apply(cluster(**spec))
     namespace.wait_condition("cluster", "default", status="False", reason=reason)
     assert not namespace.list("statefulset")
@@ -140,12 +133,81 @@ def test_a_node_port_listener_comes_and_goes(operator: OperatorProcess, namespac
     namespace.wait_condition("cluster", "default", status="False", reason="BrokersStarting")
     service = namespace.get("service", "default-external-0")
     port = service["spec"]["ports"][0]["nodePort"]
-    args = namespace.get("statefulset", "default-brokers")["spec"]["template"]["spec"]["containers"][0][
-        "args"
-    ]
-    assert args[-1].endswith(f"EXTERNAL://$(HOST_IP):{port}")
+    data = namespace.get("configmap", "default-brokers")["data"]
+    assert data["broker-0.properties"].endswith(f",EXTERNAL://${{env:HOST_IP}}:{port}\n")
     namespace.apply(cluster())
     until(
         "its Service gone",
         lambda: not namespace.kubectl("get", "service", "default-external-0", "--ignore-not-found"),
     )
+
+
+def test_a_load_balancer_that_has_no_address_yet(operator: OperatorProcess, namespace: Namespace) -> None:
+    listeners = [
+        {"name": "internal", "type": "Internal", "port": 9092},
+        {"name": "external", "type": "LoadBalancer", "port": 9094},
+    ]
+    namespace.apply(cluster(listeners=listeners))
+    namespace.wait_condition("cluster", "default", status="False", reason="ListenersPending")
+    assert "external of broker 0" in namespace.condition("cluster", "default")["message"]
+    ingress = {"status": {"loadBalancer": {"ingress": [{"hostname": "broker-0.example.com"}]}}}
+    namespace.kubectl(
+        "patch",
+        "service",
+        "default-external-0",
+        "--subresource=status",
+        "--type=merge",
+        "--patch",
+        json.dumps(ingress),
+    )
+    found = namespace.wait_condition("cluster", "default", status="False", reason="BrokersStarting")
+    assert found["status"]["listeners"] == [{"name": "external", "bootstrap": "broker-0.example.com:9094"}]
+    data = namespace.get("configmap", "default-brokers")["data"]
+    assert "EXTERNAL://broker-0.example.com:9094" in data["broker-0.properties"]
+
+
+def test_three_brokers_wait_for_a_zookeeper_that_is_not_there(
+    operator: OperatorProcess, namespace: Namespace
+) -> None:
+    brokers = {"replicas": 3, "storage": {"size": "1Gi"}}
+    namespace.apply(cluster(brokers=brokers, zookeeper={"connect": "127.0.0.1:1/east"}))
+    found = namespace.wait_condition("cluster", "default", status="False", reason="ZooKeeperNotReady")
+    assert found["status"]["brokers"] == {"desired": 3, "ready": 0}
+    message = namespace.condition("cluster", "default")["message"]
+    assert message == "the brokers wait for ZooKeeper: no server answers at 127.0.0.1:1"
+    assert namespace.get("statefulset", "default-brokers")["spec"]["replicas"] == 3
+    data = namespace.get("configmap", "default-brokers")["data"]
+    assert "zookeeper.connect=127.0.0.1:1/east\n" in data["server.properties"]
+    assert sorted(data) == [*(f"broker-{n}.properties" for n in range(3)), "server.properties"]
+    # nobody answers who could say what is on the broker that would leave
+    namespace.patch("cluster", "default", {"spec": {"brokers": {"replicas": 2}}})
+    found = namespace.wait_condition("cluster", "default", "Rebalancing", reason="Draining")
+    assert namespace.get("statefulset", "default-brokers")["spec"]["replicas"] == 3
+
+
+def test_a_paused_cluster_is_left_alone(operator: OperatorProcess, namespace: Namespace) -> None:
+    namespace.apply(cluster(brokers={"storage": {"size": "1Gi"}}))
+    namespace.wait_condition("cluster", "default", status="False", reason="BrokersStarting")
+    before = versions(namespace)
+    namespace.kubectl("annotate", "cluster", "default", "millstream.dev/paused=true")
+    namespace.wait_condition("cluster", "default", "Paused", reason="ReconcilePaused")
+    namespace.patch("cluster", "default", {"spec": {"config": {"log.retention.hours": "3"}}})
+    namespace.wait_condition("cluster", "default", "Paused", reason="ReconcilePaused")
+    assert versions(namespace) == before
+    namespace.kubectl("annotate", "cluster", "default", "millstream.dev/paused-")
+    until(
+        "the change made",
+        lambda: "log.retention.hours" in str(objects(namespace)["configmap/default-brokers"]),
+    )
+    until("no longer paused", lambda: not namespace.condition("cluster", "default", "Paused"))
+
+
+def test_racks_come_from_the_nodes(operator: OperatorProcess, namespace: Namespace) -> None:
+    rack = {"rack": {"topologyKey": "kubernetes.io/hostname"}}
+    namespace.apply(cluster(brokers={"storage": {"size": "1Gi"}, **rack}))
+    namespace.wait_condition("cluster", "default", status="False", reason="BrokersStarting")
+    nodes = [
+        one["metadata"]["name"] for one in json.loads(run("kubectl", "get", "nodes", "-o", "json"))["items"]
+    ]
+    racks = namespace.get("configmap", "default-brokers")["data"]["racks.properties"]
+    assert sorted(racks.splitlines()) == sorted(f"{name}={name}" for name in nodes)

@@ -31,13 +31,14 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("Topic", {**REF, "topicName": ".."}, ("topicName: . and .. are not allowed",)),
     ("Topic", {**REF, "deletionPolicy": "Drop"}, ('supported values: "Retain", "Delete"',)),
     ("Cluster", {"zookeeper": {}}, ("exactly one of replicas and connect is required",)),
+    ("Cluster", {"brokers": {"replicas": 3}}, ("zookeeper: required with more than one broker",)),
     ("Cluster", {"brokers": {"storage": {"size": "0"}}}, ("a size greater than 0 is required",)),
     (
         "Cluster",
         {"listeners": [{"name": "a", "type": "NodePort", "port": 9094}]},
         ("exactly one of type Internal",),
     ),
-    ("Cluster", {"listeners": [{"name": "a", "type": "LoadBalancer", "port": 9094}]}, ("supported values",)),
+    ("Cluster", {"listeners": [{"name": "a", "type": "Ingress", "port": 9094}]}, ("supported values",)),
     ("ConsumerGroup", {**REF, "startAt": "Earliest"}, ("startAt: the topics it holds for are required",)),
     ("ConsumerGroup", {**REF, "maxLag": {}}, ("spec.maxLag",)),
     (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,30 @@ def test_the_default_cluster_is_one_that_the_operator_takes() -> None:
     assert [d for d in render("cluster.enabled=false") if d["kind"] in ("Cluster", "Pod")] == []
 
 
+def test_a_default_cluster_of_three() -> None:
+    cluster = decode(of_kind(render("cluster.replicas=3", "cluster.zookeeper.replicas=3"), "Cluster"))
+    assert isinstance(cluster, Cluster)
+    assert cluster.spec.brokers.replicas == 3
+    assert cluster.spec.zookeeper is not None
+    assert cluster.spec.zookeeper.replicas == 3
+
+
+def test_looking_at_nodes_is_a_right_that_can_be_kept() -> None:
+    def may_read_nodes(*settings: str) -> bool:
+        role = of_kind(render(*settings), "ClusterRole", "millstream-operator-storage")
+        return any("nodes" in rule["resources"] for rule in role["rules"])
+
+    assert may_read_nodes()
+    assert not may_read_nodes("operator.readNodes=false")
+
+
 def test_versions_are_in_step() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (VERSION, VERSION)
     operator = of_kind(render(), "Deployment")["spec"]["template"]["spec"]["containers"][0]
     assert operator["image"] == f"millstream/operator:{VERSION}"
     assert f"--broker-image=millstream/broker:{VERSION}" in operator["args"]
+    assert "--zookeeper-image=zookeeper:3.9" in operator["args"]
 
 
 def test_pods_are_not_root_and_one_operator_at_a_time() -> None:
@@ -60,15 +79,14 @@ def test_pods_are_not_root_and_one_operator_at_a_time() -> None:
 
 def test_rights_are_least() -> None:
     rules = of_kind(render(), "ClusterRole", "millstream-operator")["rules"]
-    granted = {
-        (group, kind): set(r["verbs"]) for r in rules for group in r["apiGroups"] for kind in r["resources"]
-    }
+    granted: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for rule in rules:
+        for group in rule["apiGroups"]:
+            for kind in rule["resources"]:
+                granted[group, kind].update(rule["verbs"])
     assert not any("*" in (*key, *verbs) for key, verbs in granted.items())
     assert ("", "secrets") not in granted
-    assert (
-        "delete"
-        not in granted["", "persistentvolumeclaims"] | granted["", "pods"] | granted["apps", "statefulsets"]
-    )
+    assert "delete" not in granted["", "persistentvolumeclaims"] | granted["apps", "statefulsets"]
     (bind,) = [rule for rule in rules if "bind" in rule["verbs"]]
     assert bind["resourceNames"] == ["millstream-spark"]
 
@@ -95,7 +113,8 @@ def test_the_upgrade_hook_has_every_definition() -> None:
     ("setting", "words"),
     [
         ("clusters.enabled=true", "additional properties 'clusters' not allowed"),
-        ("cluster.replicas=3", "additional properties 'replicas' not allowed"),
+        ("cluster.replicas=3", "3 brokers need ZooKeeper: set cluster.zookeeper.replicas=3"),
+        ("cluster.zookeeper.replicas=2", "value must be one of 1, 3"),
         ("images.pullPolicy=Sometimes", "value must be one of 'Always', 'IfNotPresent', 'Never'"),
         ("cluster.storage.size=big", "does not match pattern"),
         ("cluster.name=Default", "does not match pattern"),

@@ -7,11 +7,21 @@ from typing import Any
 
 import pytest
 
+from millstream_broker.config_keys import BROKER_KEYS
 from millstream_operator.conditions import Reason
 from millstream_operator.models import API_VERSION, Cluster, decode
-from millstream_operator.reconcile.cluster import listener_status, ready_brokers, refusal, why_not_ready
+from millstream_operator.reconcile.cluster import broker_pods, refusal, why_not_ready
+from millstream_operator.reconcile.cluster_objects import listener_status
 from millstream_operator.reconcile.objects import APPLIED, contains, with_hash
+from millstream_operator.reconcile.rolling import BrokerPod, restart_reasons
 from millstream_operator.resources import cluster as build
+from millstream_operator.resources.broker_config import (
+    DYNAMIC_CONFIG,
+    RESERVED_CONFIG,
+    broker_config,
+    properties,
+)
+from millstream_operator.resources.listeners import Address, address_of, external_services
 from millstream_operator.resources.merge import merge
 from millstream_operator.resources.volumes import (
     DEFAULT_CLASS,
@@ -19,6 +29,7 @@ from millstream_operator.resources.volumes import (
     class_named,
     needs_init_container,
 )
+from millstream_operator.resources.zookeeper import objects as zookeeper_objects
 
 
 def cluster(**spec: Any) -> Cluster:
@@ -34,7 +45,7 @@ def cluster(**spec: Any) -> Cluster:
 
 
 def stateful_set(wanted: Cluster, **more: Any) -> dict[str, Any]:
-    options: dict[str, Any] = {"image": "broker:1", "pull_policy": "IfNotPresent", "node_ports": {}, **more}
+    options: dict[str, Any] = {"image": "broker:1", "pull_policy": "IfNotPresent", **more}
     return build.stateful_set(wanted, **options)
 
 
@@ -43,9 +54,13 @@ def container(manifest: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+THREE = {"brokers": {"replicas": 3}, "zookeeper": {"replicas": 3}}
+EXTERNAL = {"name": "out-side", "type": "NodePort", "port": 9094, "nodePort": 30094}
+INTERNAL = {"name": "internal", "type": "Internal", "port": 9092}
+
+
 def test_the_brokers_configuration() -> None:
-    config = build.broker_config(cluster(config={"log.retention.hours": "2"}))
-    assert config == {
+    assert broker_config(cluster(config={"log.retention.hours": "2"})) == {
         "log.retention.hours": "2",
         "log.dirs": "/var/lib/millstream",
         "listeners": "INTERNAL://0.0.0.0:9092",
@@ -53,7 +68,61 @@ def test_the_brokers_configuration() -> None:
         "inter.broker.listener.name": "INTERNAL",
         "http.listener": "0.0.0.0:9404",
     }
-    assert build.properties({"b": "two\nlines\\", "a": " x"}) == "a=\\ x\nb=two\\nlines\\\\\n"
+    assert properties({"b": "two\nlines\\", "a": " x"}) == "a=\\ x\nb=two\\nlines\\\\\n"
+
+
+def test_a_cluster_of_three_finds_its_zookeeper() -> None:
+    connect = ",".join(f"east-zookeeper-{n}.east-zookeeper.ns.svc:2181" for n in (1, 2, 3))
+    assert broker_config(cluster(**THREE))["zookeeper.connect"] == connect
+    elsewhere = cluster(brokers={"replicas": 3}, zookeeper={"connect": "zk:2181/east"})
+    assert broker_config(elsewhere)["zookeeper.connect"] == "zk:2181/east"
+    assert zookeeper_objects(elsewhere, image="zk:1", pull_policy="Never") == []
+
+
+def test_the_zookeeper_ensemble() -> None:
+    service, budget, ensemble = zookeeper_objects(
+        cluster(**{**THREE, "brokers": {"replicas": 3, "storage": {"deletionPolicy": "Delete"}}}),
+        image="zk:1",
+        pull_policy="Never",
+    )
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert budget["spec"]["maxUnavailable"] == 1
+    spec, pod = ensemble["spec"], ensemble["spec"]["template"]["spec"]
+    assert (spec["replicas"], spec["ordinals"]) == (3, {"start": 1})
+    assert spec["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
+    assert spec["selector"]["matchLabels"]["app.kubernetes.io/component"] == "zookeeper"
+    environment = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    assert environment["ZOO_SERVERS"].split()[2] == (
+        "server.3=east-zookeeper-3.east-zookeeper.ns.svc:2888:3888;2181"
+    )
+    assert pod["containers"][0]["image"] == "zk:1"
+
+
+def test_what_the_operator_sets_live_is_what_brokers_take_live() -> None:
+    assert {name for name, key in BROKER_KEYS.items() if key.dynamic} == DYNAMIC_CONFIG
+    assert not DYNAMIC_CONFIG & RESERVED_CONFIG
+
+
+def test_the_brokers_own_files() -> None:
+    wanted = cluster(**THREE, listeners=[INTERNAL, EXTERNAL])
+    addresses = {
+        ("out-side", 0): Address(None, 30094),
+        ("out-side", 1): Address("lb-1.example.com", 9094),
+    }
+    data = build.config_map(wanted, 2, addresses, {"node-1": "a", "node-2": ""})["data"]
+    assert sorted(data) == [
+        "broker-0.properties",
+        "broker-1.properties",
+        "racks.properties",
+        "server.properties",
+    ]
+    assert data["broker-0.properties"] == (
+        "advertised.listeners=INTERNAL://east-brokers-0.east-brokers.ns.svc:9092,"
+        "OUT_SIDE://${env:HOST_IP}:30094\n"
+    )
+    assert data["broker-1.properties"].endswith(",OUT_SIDE://lb-1.example.com:9094\n")
+    assert data["racks.properties"] == "node-1=a\nnode-2=\n"
+    assert "racks.properties" not in build.config_map(wanted, 2, addresses, None)["data"]
 
 
 def test_the_stateful_set() -> None:
@@ -68,8 +137,15 @@ def test_the_stateful_set() -> None:
     assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["fsGroup"]) == (1000, 1000)
     broker = container(manifest)
     assert broker["image"] == "broker:1"
-    assert broker["command"] == ["millstream-broker", "/etc/millstream/server.properties"]
-    assert "advertised.listeners=INTERNAL://$(POD_NAME).east-brokers.ns.svc:9092" in broker["args"]
+    assert broker["command"] == [
+        "millstream-broker",
+        "/etc/millstream/server.properties",
+        "/etc/millstream/broker-$(POD_INDEX).properties",
+    ]
+    assert broker["args"] == ["--override", "broker.id=$(POD_INDEX)"]
+    assert (spec["updateStrategy"], spec["podManagementPolicy"]) == ({"type": "OnDelete"}, "Parallel")
+    with_racks = container(stateful_set(cluster(), racks=True))["args"]
+    assert with_racks[-1] == "broker.rack=${file:/etc/millstream/racks.properties:$(NODE_NAME)}"
     assert broker["securityContext"]["readOnlyRootFilesystem"] is True
     json.dumps(manifest)
 
@@ -81,34 +157,77 @@ def test_a_deletion_policy_and_the_size_of_what_is_there() -> None:
     assert spec["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "10Gi"
 
 
-def test_changed_configuration_restarts_brokers_and_the_same_does_not() -> None:
-    def annotations(wanted: Cluster) -> dict[str, str]:
-        found: dict[str, str] = stateful_set(wanted)["spec"]["template"]["metadata"]["annotations"]
-        return found
-
-    assert annotations(cluster()) == annotations(cluster())
-    assert annotations(cluster()) != annotations(cluster(config={"log.retention.hours": "2"}))
+def annotations(wanted: Cluster, **more: Any) -> dict[str, str]:
+    found: dict[str, str] = stateful_set(wanted, **more)["spec"]["template"]["metadata"]["annotations"]
+    return found
 
 
-def test_a_node_port_listener() -> None:
-    listeners = [
-        {"name": "internal", "type": "Internal", "port": 9092},
-        {"name": "out-side", "type": "NodePort", "port": 9094, "nodePort": 30094},
-    ]
-    wanted = cluster(listeners=listeners)
-    (service,) = build.external_services(wanted)
-    assert service["metadata"]["name"] == "east-out-side-0"
+OTHER_NODE = {"template": {"spec": {"nodeSelector": {"disk": "ssd"}}}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reasons"),
+    [
+        ({}, {}, ()),
+        ({}, {"config": {"log.retention.hours": "2"}}, ("ConfigurationChanged",)),
+        ({}, {"config": {"log.retention.ms": "2"}}, ()),  # taken live
+        ({"config": {"log.retention.ms": "2"}}, {"config": {"log.retention.ms": "3"}}, ()),
+        ({}, {"listeners": [{**INTERNAL, "port": 9095}]}, ("ListenersChanged",)),
+        ({}, {"image": "broker:2"}, ("PodTemplateChanged",)),
+        ({}, {"brokers": OTHER_NODE}, ("PodTemplateChanged",)),
+        (THREE, {**THREE, "brokers": {"replicas": 4}}, ()),
+        (THREE, {**THREE, "rebalance": "Automatic"}, ()),
+    ],
+)
+def test_what_restarts_brokers(
+    before: dict[str, Any], after: dict[str, Any], reasons: tuple[str, ...]
+) -> None:
+    assert restart_reasons(0, annotations(cluster(**before)), annotations(cluster(**after))) == reasons
+
+
+def test_only_the_broker_whose_address_changed_restarts() -> None:
+    wanted = cluster(**THREE, listeners=[INTERNAL, EXTERNAL])
+    before = {("out-side", broker): Address(None, 30094 + broker) for broker in range(3)}
+    after = {**before, ("out-side", 1): Address(None, 31000), ("out-side", 3): Address(None, 30097)}
+    made, now = annotations(wanted, addresses=before), annotations(wanted, addresses=after, replicas=4)
+    assert [restart_reasons(broker, made, now) for broker in range(3)] == [(), ("AddressChanged",), ()]
+
+
+def test_an_external_listener_has_a_service_for_each_broker() -> None:
+    wanted = cluster(**THREE, listeners=[INTERNAL, EXTERNAL])
+    services = external_services(wanted, 3)
+    assert list(services) == [("out-side", broker) for broker in range(3)]
+    service = services["out-side", 2]
+    assert service["metadata"]["name"] == "east-out-side-2"
     assert service["spec"]["type"] == "NodePort"
-    assert service["spec"]["selector"]["statefulset.kubernetes.io/pod-name"] == "east-brokers-0"
+    assert service["spec"]["selector"]["statefulset.kubernetes.io/pod-name"] == "east-brokers-2"
     assert service["spec"]["ports"] == [
-        {"name": "kafka", "port": 9094, "targetPort": 9094, "nodePort": 30094}
+        {"name": "kafka", "port": 9094, "targetPort": 9094, "nodePort": 30096}
     ]
-    assert build.broker_config(wanted)["listeners"] == "INTERNAL://0.0.0.0:9092,OUT_SIDE://0.0.0.0:9094"
-    args = container(stateful_set(wanted, node_ports={"out-side": 30094}))["args"]
-    assert args[-1].endswith(",OUT_SIDE://$(HOST_IP):30094")
-    pods = [{"status": {"hostIP": "10.0.0.7"}}, {"status": {}}]
-    assert [s.bootstrap for s in listener_status({"out-side": 30094}, pods)] == ["10.0.0.7:30094"]
-    assert listener_status({"out-side": 30094}, []) == ()
+    assert broker_config(wanted)["listeners"] == "INTERNAL://0.0.0.0:9092,OUT_SIDE://0.0.0.0:9094"
+    addresses = {("out-side", 0): Address(None, 30094), ("out-side", 1): Address("lb-1", 9094)}
+    (status,) = listener_status(addresses, {0: "10.0.0.7"}, 3)
+    assert (status.name, status.bootstrap) == ("out-side", "10.0.0.7:30094,lb-1:9094")
+    assert listener_status(addresses, {}, 1) == ()
+
+
+@pytest.mark.parametrize(
+    ("type_", "status", "address"),
+    [
+        ("NodePort", {}, Address(None, 30094)),
+        ("LoadBalancer", {}, None),
+        ("LoadBalancer", {"loadBalancer": {"ingress": []}}, None),
+        ("LoadBalancer", {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}, Address("192.0.2.7", 9094)),
+        (
+            "LoadBalancer",
+            {"loadBalancer": {"ingress": [{"hostname": "b.example.com", "ip": "192.0.2.7"}]}},
+            Address("b.example.com", 9094),
+        ),
+    ],
+)
+def test_the_address_of_a_service(type_: str, status: dict[str, Any], address: Address | None) -> None:
+    live = {"spec": {"ports": [{"port": 9094, "nodePort": 30094}]}, "status": status}
+    assert address_of(type_, live) == address
 
 
 def test_pod_overrides() -> None:
@@ -129,7 +248,7 @@ def test_pod_overrides() -> None:
     assert build.CONFIG_HASH in pod["metadata"]["annotations"]
     assert pod["spec"]["nodeSelector"] == {"disk": "ssd"}
     assert [c["name"] for c in pod["spec"]["containers"]] == ["broker", "sidecar"]
-    assert [e["name"] for e in container(manifest)["env"]] == ["POD_INDEX", "POD_NAME", "HOST_IP", "EXTRA"]
+    assert [e["name"] for e in container(manifest)["env"]] == ["POD_INDEX", "NODE_NAME", "HOST_IP", "EXTRA"]
 
 
 STORAGE_CLASSES = [
@@ -178,46 +297,41 @@ def test_merge_replaces_removes_and_keeps_its_inputs() -> None:
     assert base["volumes"] == [{"name": "v", "emptyDir": {}}]
 
 
-@pytest.mark.parametrize(
-    ("spec", "reason", "words"),
-    [
-        (
-            {"brokers": {"replicas": 3}},
-            Reason.REPLICATION_NOT_AVAILABLE,
-            "spec.brokers.replicas: 3 is not allowed",
-        ),
-        ({"zookeeper": {"replicas": 1}}, Reason.ZOOKEEPER_NOT_AVAILABLE, "spec.zookeeper"),
-        ({"config": {"log.dirs": "/x"}}, Reason.INVALID_CONFIG, "spec.config[log.dirs]: not allowed"),
-    ],
-)
-def test_what_is_refused(spec: dict[str, Any], reason: Reason, words: str) -> None:
-    problem = refusal(cluster(**spec))
+def test_what_is_refused() -> None:
+    problem = refusal(cluster(config={"log.dirs": "/x"}))
     assert problem is not None
-    assert problem.reason is reason
-    assert problem.message.startswith(words)
+    assert problem.reason is Reason.INVALID_CONFIG
+    assert problem.message.startswith("spec.config[log.dirs]: not allowed")
 
 
 def test_what_is_not_refused() -> None:
     assert refusal(cluster(config={"log.retention.hours": "1"})) is None
 
 
-def status_of(generation: int = 1, **status: int) -> dict[str, Any]:
-    return {"metadata": {"generation": generation}, "status": status}
+def test_the_pods_of_a_roll() -> None:
+    live = stateful_set(cluster(**THREE))
+    made = live["spec"]["template"]["metadata"]["annotations"]
 
+    def pod(number: int, hashes: dict[str, str], *, ready: bool, **metadata: Any) -> dict[str, Any]:
+        return {
+            "metadata": {"name": f"east-brokers-{number}", "annotations": hashes, **metadata},
+            "status": {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]},
+        }
 
-@pytest.mark.parametrize(
-    ("live", "ready"),
-    [
-        (None, 0),
-        (status_of(), 0),
-        (status_of(observedGeneration=1, readyReplicas=1, updatedReplicas=1), 1),
-        (status_of(observedGeneration=1, readyReplicas=1), 0),
-        (status_of(2, observedGeneration=1, readyReplicas=1, updatedReplicas=1), 0),
-    ],
-    ids=["none", "new", "ready", "old pod still runs", "change not seen"],
-)
-def test_ready_brokers(live: dict[str, Any] | None, ready: int) -> None:
-    assert ready_brokers(live, 1) == ready
+    old = {**made, build.CONFIG_HASH: "old"}
+    pods = [
+        pod(2, old, ready=True, deletionTimestamp="2026-01-01T00:00:00Z"),
+        pod(10, made, ready=True),
+        pod(1, old, ready=False),
+        pod(0, old, ready=True),
+    ]
+    changed = ("ConfigurationChanged",)
+    assert broker_pods(live, pods) == [
+        BrokerPod(0, "east-brokers-0", True, changed),
+        BrokerPod(1, "east-brokers-1", False, changed),
+        BrokerPod(2, "east-brokers-2", False),  # on its way already
+        BrokerPod(10, "east-brokers-10", True),
+    ]
 
 
 def test_why_brokers_are_not_ready() -> None:

@@ -197,7 +197,7 @@ def test_a_port_in_use_gives_the_next_one_and_changed_configuration_restarts(san
 def test_what_goes_wrong_is_said_and_the_rest_goes_on(sandbox: Sandbox) -> None:
     sandbox.cluster()
     sandbox.write("Cluster", "odd", "{config: {log.retention.hours: soon}}")
-    sandbox.write("Cluster", "many", "{brokers: {replicas: 3}}")
+    sandbox.write("Cluster", "many", "{brokers: {replicas: 3}, zookeeper: {replicas: 1}}")
     sandbox.write("Topic", "good", "{clusterRef: {name: west}}")
     sandbox.write("Topic", "bad", "{clusterRef: {name: west}, config: {retention.ms: soon}}")
     sandbox.write("Topic", "lost", "{clusterRef: {name: odd}}")
@@ -216,7 +216,7 @@ def test_what_goes_wrong_is_said_and_the_rest_goes_on(sandbox: Sandbox) -> None:
         return found
 
     assert "log.retention.hours" in line("Cluster odd: BrokerFailed: ")
-    assert "spec.brokers.replicas: 3" in line("Cluster many: ReplicationNotAvailable: ")
+    assert "spec.zookeeper: not here" in line("Cluster many: InvalidSpec: ")
     assert "retention.ms" in line("Topic bad: InvalidConfig: ")
     assert line("Topic lost: ClusterNotReady: ")
     assert "is the source w" in line("MirrorMaker round: SameCluster: ")

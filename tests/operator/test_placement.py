@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream_operator.kafka_admin import PartitionReplicas
 from millstream_operator.reconcile.placement import CannotPlace, drain, rebalance, with_factor
-from millstream_operator.reconcile.rolling import PartitionReplicas
 
 
 def partition(topic: str, index: int, replicas: Sequence[int]) -> PartitionReplicas:

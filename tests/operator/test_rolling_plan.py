@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from millstream_operator.kafka_admin import PartitionReplicas
 from millstream_operator.reconcile.rolling import (
     BrokerPod,
-    PartitionReplicas,
     plan_roll,
     restart_reasons,
     unreachable_minimums,
@@ -79,8 +81,31 @@ def test_brokers_that_do_not_answer_are_not_restarted() -> None:
     assert (roll.restart, roll.blocked, roll.remaining) == (None, "the brokers do not answer", 1)
 
 
-def test_reasons_are_named() -> None:
-    old, new = {"millstream.dev/config-hash": "1"}, {"millstream.dev/config-hash": "2"}
-    assert restart_reasons(revision=True, annotations=old, wanted=new) == ("ConfigurationChanged",)
-    assert restart_reasons(revision=True, annotations=new, wanted=new) == ("PodTemplateChanged",)
-    assert restart_reasons(annotations=new, wanted=new) == ()
+@pytest.mark.parametrize(
+    ("change", "reasons"),
+    [
+        ({}, ()),
+        ({"millstream.dev/config-hash": "2"}, ("ConfigurationChanged",)),
+        ({"millstream.dev/template-hash": "2"}, ("PodTemplateChanged",)),
+        (
+            {"millstream.dev/listeners-hash": "2", "millstream.dev/template-hash": "2"},
+            ("ListenersChanged",),
+        ),
+        ({"kubectl.kubernetes.io/restartedAt": "now"}, ("RestartRequested",)),
+        ({"someone.else/annotation": "1"}, ()),
+        ({"millstream.dev/addresses": '{"0":"out=:1","1":"out=:2","2":"out=:3"}'}, ()),
+        ({"millstream.dev/addresses": '{"0":"out=:1","1":"out=:9"}'}, ("AddressChanged",)),
+    ],
+)
+def test_reasons_are_named(change: dict[str, str], reasons: tuple[str, ...]) -> None:
+    made = {
+        "millstream.dev/config-hash": "1",
+        "millstream.dev/listeners-hash": "1",
+        "millstream.dev/template-hash": "1",
+        "millstream.dev/addresses": '{"0":"out=:1","1":"out=:2"}',
+    }
+    assert restart_reasons(1, made, {**made, **change}) == reasons
+
+
+def test_pods_of_an_older_operator_restart() -> None:
+    assert restart_reasons(0, {}, {"millstream.dev/template-hash": "1"}) == ("PodTemplateChanged",)

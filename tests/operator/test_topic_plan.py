@@ -9,8 +9,8 @@ import pytest
 
 from millstream_operator.conditions import Reason
 from millstream_operator.kafka_admin import ConfigChange, NewTopic, TopicState
-from millstream_operator.models import API_VERSION, Topic, TopicSpec, decode
-from millstream_operator.reconcile.topic import TopicPlan, plan_topic
+from millstream_operator.models import API_VERSION, Cluster, Topic, TopicSpec, decode
+from millstream_operator.reconcile.topic import TopicPlan, plan_topic, warning
 
 
 def spec(**fields: Any) -> TopicSpec:
@@ -69,17 +69,38 @@ def test_partitions_are_added() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "observed", "reason"),
+    ("topic", "brokers", "said"),
     [
-        ({"partitions": 2}, state(3), Reason.PARTITION_DECREASE_REFUSED),
-        ({"partitions": 3, "replicationFactor": 3}, state(3), Reason.REPLICATION_CHANGE_REFUSED),
+        ({"replicationFactor": 3, "config": {"min.insync.replicas": "2"}}, {}, ""),
+        (
+            {"replicationFactor": 2, "config": {"min.insync.replicas": "3"}},
+            {},
+            "min.insync.replicas is 3, more than there are replicas: 2 of 2",
+        ),
+        ({}, {"min.insync.replicas": "2"}, "min.insync.replicas is 2, more than there are replicas: 1 of 1"),
+        ({"config": {"min.insync.replicas": "1"}}, {"min.insync.replicas": "2"}, ""),
+        ({"config": {"min.insync.replicas": "many"}}, {}, ""),
     ],
 )
-def test_what_cannot_be_is_said_and_the_rest_is_done(
-    wanted: dict[str, int], observed: TopicState, reason: Reason
+def test_a_minimum_above_the_replicas_is_a_warning(
+    topic: dict[str, Any], brokers: dict[str, str], said: str
 ) -> None:
-    plan = plan_topic("flights", spec(**wanted, config={"retention.ms": "1"}), observed)
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": "Cluster",
+        "metadata": {"name": "default"},
+        "spec": {"config": brokers},
+    }
+    cluster = decode(document)
+    assert isinstance(cluster, Cluster)
+    words = warning(spec(**topic), cluster)
+    assert words.startswith(said)
+    assert bool(words) is bool(said)
+
+
+def test_what_cannot_be_is_said_and_the_rest_is_done() -> None:
+    plan = plan_topic("flights", spec(partitions=2, config={"retention.ms": "1"}), state(3))
     assert plan.problem is not None
-    assert plan.problem.reason is reason
+    assert plan.problem.reason is Reason.PARTITION_DECREASE_REFUSED
     assert plan.change == ConfigChange({"retention.ms": "1"})
     assert plan.partitions is None

@@ -15,6 +15,10 @@ import msgspec
 
 class ConditionType(StrEnum):
     READY = "Ready"
+    ROLLING_UPDATE = "RollingUpdate"  # Cluster
+    REBALANCING = "Rebalancing"  # Cluster, Topic
+    PAUSED = "Paused"  # Cluster
+    WARNING = "Warning"  # Cluster, Topic
     LAGGING = "Lagging"  # ConsumerGroup
     CAUGHT_UP = "CaughtUp"  # MirrorMaker
     SOURCE_REACHABLE = "SourceReachable"  # MirrorMaker
@@ -33,19 +37,28 @@ class Reason(StrEnum):
     ALL_BROKERS_READY = "AllBrokersReady"
     BROKERS_STARTING = "BrokersStarting"
     BROKER_FAILED = "BrokerFailed"
-    REPLICATION_NOT_AVAILABLE = "ReplicationNotAvailable"
-    ZOOKEEPER_NOT_AVAILABLE = "ZooKeeperNotAvailable"
+    LISTENERS_PENDING = "ListenersPending"
+    ZOOKEEPER_NOT_READY = "ZooKeeperNotReady"
+    RESTARTING = "Restarting"
+    RESTART_BLOCKED = "RestartBlocked"
+    DRAINING = "Draining"
+    SPREADING = "Spreading"
+    SCALE_DOWN_REFUSED = "ScaleDownRefused"
+    RECONCILE_PAUSED = "ReconcilePaused"
+    RACKS_UNKNOWN = "RacksUnknown"
+    VOLUME_NOT_RESIZED = "VolumeNotResized"
     # Topic
     TOPIC_READY = "TopicReady"
     PARTITION_DECREASE_REFUSED = "PartitionDecreaseRefused"
-    REPLICATION_CHANGE_REFUSED = "ReplicationChangeRefused"
+    REASSIGNING = "Reassigning"
     INVALID_REPLICATION_FACTOR = "InvalidReplicationFactor"
     INVALID_TOPIC = "InvalidTopic"
     CONFLICTING_TOPIC = "ConflictingTopic"
     REFUSED = "Refused"
     DELETING = "Deleting"
-    # Cluster, Topic: a key or value of spec.config that the broker refuses
+    # Cluster, Topic: a key or value of spec.config that the broker refuses; min.insync.replicas that cannot be held
     INVALID_CONFIG = "InvalidConfig"
+    MINIMUM_ISR = "MinimumIsr"
     # ConsumerGroup
     GROUP_OBSERVED = "GroupObserved"
     CONFLICTING_GROUP = "ConflictingGroup"

@@ -8,33 +8,21 @@ the next call connects anew; what concerns one topic or group comes back as a ``
 from __future__ import annotations
 
 import base64
-import contextlib
 import re
-import socket
 import threading
-import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple
 
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
-from kafka.errors import BrokerResponseError, IncompatibleBrokerVersion, KafkaError, RetriableError, for_code
-from kafka.net.compat import KafkaNetClient
-from kafka.net.inet import KafkaNetSocket
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import for_code
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-CONNECT_TIMEOUT_S = 5.0
-REQUEST_TIMEOUT_S = 15.0
-# After a failed connection: how long callers are told so at once, instead of each waiting for its own failure.
-RETRY_AFTER_S = 2.0
+from .kafka_connection import AdminError as AdminError
+from .kafka_connection import KafkaConnection, NotSupported
+
 EARLIEST, LATEST = -2, -1  # timestamps that ListOffsets understands
-
-Result = TypeVar("Result")
-
-
-class AdminError(Exception):
-    """No broker answers, or a whole request failed; the message is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +51,30 @@ class TopicState:
     under_replicated: int
     config: Mapping[str, str]
     size_bytes: int | None = None
+    even: bool = True
+    """Has every partition as many replicas as the others?"""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReplicas:
+    """Where a partition's replicas are, the preferred leader first, and what its topic asks for."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    min_isr: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersState:
+    """The brokers that live, with their racks, and which of them is the controller (-1: none)."""
+
+    racks: Mapping[int, str | None]
+    controller: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,45 +108,90 @@ class GroupState:
     members: tuple[GroupMember, ...]
 
 
-class _TidySocket(KafkaNetSocket):  # type: ignore[misc]
-    """kafka-python's own way to connect, except that a socket which does not connect is closed."""
-
-    SCHEMES = ("millstream",)  # kafka-python picks the class by the scheme of proxy_url
-
-    async def connect(
-        self, net: Any, addrinfo: Any, socket_options: Any = (), timeout_at: float | None = None
-    ) -> socket.socket:
-        family, kind, protocol, _, address = addrinfo
-        sock: socket.socket = self.socket(family, kind, protocol)
-        try:
-            sock.setblocking(False)
-            for option in socket_options:
-                sock.setsockopt(*option)
-            await self.sock_connect(net, sock, address, timeout_at=timeout_at)
-        except BaseException:
-            sock.close()
-            raise
-        return sock
-
-
-class KafkaAdmin:
+class KafkaAdmin(KafkaConnection):
     """The brokers at one bootstrap address."""
-
-    def __init__(self, bootstrap: str, client_id: str = "millstream-operator") -> None:
-        self.bootstrap = bootstrap
-        self._client_id = client_id
-        self._lock = threading.Lock()
-        self._client: KafkaAdminClient | None = None
-        self._failed_until = 0.0
-        self._failure = ""
 
     def cluster_id(self) -> str:
         """Kafka's id of the cluster."""
-        return str(self._call(lambda client: client.describe_cluster())["cluster_id"])
+        return str(self.call(lambda client: client.describe_cluster())["cluster_id"])
+
+    def brokers(self) -> BrokersState:
+        answer = self.call(lambda client: client.describe_cluster())
+        return BrokersState(
+            {broker["broker_id"]: broker.get("rack") for broker in answer["brokers"]}, answer["controller_id"]
+        )
+
+    def replicas(
+        self, topics: Collection[str] | None = None, *, min_isr: bool = False
+    ) -> list[PartitionReplicas]:
+        """The partitions of these topics, or of all there are; ``min_isr``: with min.insync.replicas of each topic."""
+        names = list(self.topic_names() if topics is None else topics)
+        described = self._describe(names)
+        minimums: dict[str, int] = {}
+        if min_isr and described:
+            resources = [
+                ConfigResource(ConfigResourceType.TOPIC, name, ["min.insync.replicas"]) for name in described
+            ]
+            answer = self.call(lambda client: client.describe_configs(resources, config_filter="all"))
+            minimums = {
+                name: int(configs["min.insync.replicas"]["value"])
+                for name, configs in answer.get("topic", {}).items()
+            }
+        return [
+            PartitionReplicas(
+                name,
+                partition["partition_index"],
+                tuple(partition["replica_nodes"]),
+                tuple(partition["isr_nodes"]),
+                minimums.get(name, 1),
+            )
+            for name, topic in described.items()
+            for partition in topic["partitions"]
+        ]
+
+    def reassign(self, moves: Mapping[tuple[str, int], Sequence[int]]) -> dict[tuple[str, int], Refusal]:
+        """Begin to move replicas (KIP-455); returns what was refused. It goes on by itself: see ``reassigning``."""
+        wanted = {TopicPartition(*partition): list(replicas) for partition, replicas in moves.items()}
+        answer = self.call(lambda client: client.alter_partition_reassignments(wanted))
+        return {
+            (partition.topic, partition.partition): Refusal(_name(error), str(error.description))
+            for partition, error in answer.items()
+            if error is not None
+        }
+
+    def reassigning(self) -> dict[tuple[str, int], int]:
+        """The partitions whose replicas are on the move, each with how many replicas are still to come."""
+        answer = self.call(lambda client: client.list_partition_reassignments())
+        return {
+            (partition.topic, partition.partition): len(state["adding_replicas"])
+            for partition, state in answer.items()
+        }
+
+    def brokers_config(self) -> dict[str, str]:
+        """What is set dynamically for all brokers of the cluster."""
+        resource = ConfigResource(ConfigResourceType.BROKER, "")
+        answer = self.call(lambda client: client.describe_configs([resource]))
+        return {
+            key: entry["value"] or ""
+            for key, entry in answer.get("broker", {}).get("", {}).items()
+            if entry["config_source"] == "DYNAMIC_DEFAULT_BROKER_CONFIG"
+        }
+
+    def change_brokers_config(self, change: ConfigChange) -> Refusal | None:
+        """Set and reset keys for all brokers of the cluster, while they run."""
+        changes = {
+            **{key: ("SET", value) for key, value in change.set.items()},
+            **dict.fromkeys(change.reset, ("DELETE", None)),
+        }
+        resource = ConfigResource(ConfigResourceType.BROKER, "", changes)
+        answer = self.call(
+            lambda client: client.alter_configs([resource], raise_on_unknown=False, incremental=True)
+        )
+        return next((_refusal_of_text(result) for result in answer.get("broker", {}).values()), None)
 
     def topic_names(self) -> list[str]:
         """Every topic there is."""
-        return sorted(self._call(lambda client: client.list_topics()))
+        return sorted(self.call(lambda client: client.list_topics()))
 
     def topics(self, names: Collection[str]) -> dict[str, TopicState]:
         """Those of the topics that exist: three requests, however many they are."""
@@ -142,7 +199,7 @@ class KafkaAdmin:
         if not described:
             return {}
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in described]
-        configs = self._call(lambda client: client.describe_configs(resources)).get("topic", {})
+        configs = self.call(lambda client: client.describe_configs(resources)).get("topic", {})
         sizes = self._sizes(list(described))
         return {
             name: _topic_state(topic, configs.get(name, {}), sizes.get(name) if sizes is not None else None)
@@ -162,14 +219,14 @@ class KafkaAdmin:
             }
             for topic in topics
         }
-        answer = self._call(lambda client: client.create_topics(wanted, raise_errors=False))
+        answer = self.call(lambda client: client.create_topics(wanted, raise_errors=False))
         return {
             topic["name"]: _refusal(topic["error_code"], topic.get("error_message"))
             for topic in answer["topics"]
         }
 
     def add_partitions(self, totals: Mapping[str, int]) -> dict[str, Refusal | None]:
-        answer = self._call(lambda client: client.create_partitions(dict(totals), raise_errors=False))
+        answer = self.call(lambda client: client.create_partitions(dict(totals), raise_errors=False))
         return {result.name: _refusal(result.error_code, result.error_message) for result in answer.results}
 
     def change_configs(self, changes: Mapping[str, ConfigChange]) -> dict[str, Refusal | None]:
@@ -185,13 +242,13 @@ class KafkaAdmin:
             )
             for name, change in changes.items()
         ]
-        answer = self._call(
+        answer = self.call(
             lambda client: client.alter_configs(resources, raise_on_unknown=False, incremental=True)
         )
         return {name: _refusal_of_text(result) for name, result in answer.get("topic", {}).items()}
 
     def delete_topics(self, names: Collection[str]) -> dict[str, Refusal | None]:
-        answer = self._call(lambda client: client.delete_topics(list(names), raise_errors=False))
+        answer = self.call(lambda client: client.delete_topics(list(names), raise_errors=False))
         return {
             topic["name"]: _refusal(topic["error_code"], topic.get("error_message"))
             for topic in answer["topics"]
@@ -199,12 +256,12 @@ class KafkaAdmin:
 
     def groups(self, group_ids: Collection[str]) -> dict[str, GroupState]:
         """Every group asked for; one that does not exist is Dead."""
-        answer = self._call(lambda client: client.describe_groups(list(group_ids)))
+        answer = self.call(lambda client: client.describe_groups(list(group_ids)))
         return {name: _group_state(group) for name, group in answer.items()}
 
     def committed(self, group_ids: Collection[str]) -> dict[str, dict[Partition, int]]:
         """All committed offsets of groups."""
-        answer = self._call(lambda client: client.list_group_offsets(list(group_ids)))
+        answer = self.call(lambda client: client.list_group_offsets(list(group_ids)))
         return {
             group: {
                 Partition(*partition): entry.offset
@@ -220,7 +277,7 @@ class KafkaAdmin:
         if not wanted:
             return {}
         specs = {TopicPartition(*partition): when for partition, when in wanted.items()}
-        answer = self._call(lambda client: client.list_partition_offsets(specs))
+        answer = self.call(lambda client: client.list_partition_offsets(specs))
         return {Partition(*partition): found.offset for partition, found in answer.items()}
 
     def commit(self, group_id: str, offsets: Mapping[Partition, int]) -> Refusal | None:
@@ -228,33 +285,27 @@ class KafkaAdmin:
         entries = {
             TopicPartition(*partition): OffsetAndMetadata(at, "", None) for partition, at in offsets.items()
         }
-        answer = self._call(lambda client: client.alter_group_offsets(group_id, entries))
+        answer = self.call(lambda client: client.alter_group_offsets(group_id, entries))
         failed = sorted({_name(error) for error in answer.values() if getattr(error, "errno", 0)})
         return Refusal(failed[0], f"the broker refused to commit: {', '.join(failed)}") if failed else None
 
     def delete_groups(self, group_ids: Collection[str]) -> dict[str, Refusal | None]:
-        answer = self._call(lambda client: client.delete_groups(list(group_ids)))
+        answer = self.call(lambda client: client.delete_groups(list(group_ids)))
         return {
             group: None if result == "OK" else Refusal(result, result) for group, result in answer.items()
         }
 
-    def close(self) -> None:
-        with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
-
     def _describe(self, names: Collection[str]) -> dict[str, Any]:
         if not names:
             return {}
-        answer = self._call(lambda client: client.describe_topics(list(names)))
+        answer = self.call(lambda client: client.describe_topics(list(names)))
         return {topic["name"]: topic for topic in answer if topic["error_code"] == 0}
 
     def _sizes(self, names: list[str]) -> dict[str, int] | None:
         """Bytes by topic over all brokers, or None from brokers that cannot tell."""
         try:
-            answer = self._call(lambda client: client.describe_log_dirs(names))
-        except _NotSupported:
+            answer = self.call(lambda client: client.describe_log_dirs(names))
+        except NotSupported:
             return None
         sizes = dict.fromkeys(names, 0)
         for broker in answer:
@@ -264,73 +315,6 @@ class KafkaAdmin:
                         partition["partition_size"] for partition in topic["partitions"]
                     )
         return sizes
-
-    def _call(self, operation: Callable[[KafkaAdminClient], Result]) -> Result:
-        for wait in (0.2, 0.5, None):
-            client = self._connected()
-            try:
-                return operation(client)
-            except IncompatibleBrokerVersion as error:
-                raise _NotSupported(
-                    f"the brokers at {self.bootstrap} do not know a request: {error}"
-                ) from error
-            except (KafkaError, OSError) as error:
-                self._drop(client)  # what it knows of leaders and coordinators may be old
-                answered = isinstance(error, BrokerResponseError)
-                if answered and isinstance(error, RetriableError) and wait is not None:
-                    time.sleep(wait)
-                    continue
-                says = "answer" if answered else "do not answer"
-                raise AdminError(f"the brokers at {self.bootstrap} {says}: {_words(error)}") from error
-        raise AssertionError("unreachable")
-
-    def _connected(self) -> KafkaAdminClient:
-        with self._lock:
-            if self._client is not None:
-                return self._client
-            if time.monotonic() < self._failed_until:
-                raise AdminError(self._failure)
-            # Said at once: kafka-python would try again until its timeout, and leave sockets behind.
-            if not _listens(self.bootstrap):
-                self._refuse_for_a_while()
-            # When the admin client's constructor fails, it leaves its network client with a thread and sockets.
-            networks: list[KafkaNetClient] = []
-
-            def network(**config: Any) -> KafkaNetClient:
-                networks.append(KafkaNetClient(**config))
-                return networks[-1]
-
-            try:
-                self._client = KafkaAdminClient(
-                    kafka_client=network,
-                    proxy_url=f"{_TidySocket.SCHEMES[0]}://",
-                    bootstrap_servers=self.bootstrap,
-                    client_id=self._client_id,
-                    bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
-                    request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
-                    reconnect_backoff_max_ms=1000,
-                )
-            except (KafkaError, OSError, ValueError) as error:
-                for client in networks:
-                    client.close()
-                self._refuse_for_a_while(error)
-            assert self._client is not None
-            return self._client
-
-    def _refuse_for_a_while(self, cause: Exception | None = None) -> NoReturn:
-        self._failed_until = time.monotonic() + RETRY_AFTER_S
-        self._failure = f"no broker answers at {self.bootstrap}"
-        raise AdminError(self._failure) from cause
-
-    def _drop(self, client: KafkaAdminClient) -> None:
-        with self._lock:
-            if self._client is client:
-                self._client = None
-        client.close()
-
-
-class _NotSupported(AdminError):
-    """The brokers do not know this request."""
 
 
 class AdminPool:
@@ -358,16 +342,6 @@ class AdminPool:
             admin.close()
 
 
-def _listens(bootstrap: str) -> bool:
-    """Does one of the addresses take a connection?"""
-    for address in bootstrap.split(","):
-        host, _, port = address.rpartition(":")
-        with contextlib.suppress(OSError, ValueError):
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
-            return True
-    return False
-
-
 def _topic_state(topic: Mapping[str, Any], configs: Mapping[str, Any], size: int | None) -> TopicState:
     partitions: Sequence[Mapping[str, Any]] = topic["partitions"]
     return TopicState(
@@ -381,6 +355,7 @@ def _topic_state(topic: Mapping[str, Any], configs: Mapping[str, Any], size: int
             if entry["config_source"] == "DYNAMIC_TOPIC_CONFIG"
         },
         size_bytes=size,
+        even=len({len(p["replica_nodes"]) for p in partitions}) < 2,
     )
 
 
@@ -421,7 +396,3 @@ def _refusal_of_text(result: str) -> Refusal | None:
 def _name(error: Any) -> str:
     """Kafka's name of an error class, as INVALID_CONFIG."""
     return str(getattr(error, "message", None) or error.__name__)
-
-
-def _words(error: BaseException) -> str:
-    return str(error) or type(error).__name__

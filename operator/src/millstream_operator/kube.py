@@ -9,8 +9,10 @@ Every write is a server-side apply with one field manager, so that what others s
 from __future__ import annotations
 
 import os
+import time
 import urllib.parse
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import kopf
@@ -19,6 +21,8 @@ import urllib3
 from kubernetes import config
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.rest import RESTClientObject
+
+from .models import Resource
 
 FIELD_MANAGER = "millstream-operator"
 TIMEOUT = urllib3.Timeout(connect=10, read=30)
@@ -32,8 +36,10 @@ PLURALS = {
     "ConsumerGroup": "consumergroups",
     "CustomResourceDefinition": "customresourcedefinitions",
     "Deployment": "deployments",
+    "Event": "events",
     "Job": "jobs",
     "MirrorMaker": "mirrormakers",
+    "Node": "nodes",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
     "PodDisruptionBudget": "poddisruptionbudgets",
@@ -138,6 +144,35 @@ class Kube:
                 return False
             raise
         return True
+
+    def record_event(self, resource: Resource, reason: str, message: str, now: datetime) -> None:
+        """Tell users what was done to a resource and why, where `kubectl describe` shows it."""
+        stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        name = f"{resource.name}.{time.time_ns():x}"
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"namespace": resource.namespace, "name": name},
+            "involvedObject": {
+                "apiVersion": resource.api_version,
+                "kind": resource.KIND,
+                "namespace": resource.namespace,
+                "name": resource.name,
+                "uid": resource.metadata.uid,
+            },
+            "type": "Normal",
+            "reason": reason,
+            "message": message,
+            "action": "Reconcile",
+            "reportingComponent": FIELD_MANAGER,
+            "reportingInstance": FIELD_MANAGER,
+            "source": {"component": FIELD_MANAGER},
+            "eventTime": stamp,
+            "firstTimestamp": stamp[:19] + "Z",
+            "lastTimestamp": stamp[:19] + "Z",
+            "count": 1,
+        }
+        self._request("POST", path_of("v1", "Event", resource.namespace), None, manifest)
 
     def _request(
         self,

@@ -38,10 +38,15 @@ CRD_INTERVAL_S = 2.0
 @click.option("--broker-image", default=Images().broker, help="Image of the brokers and mirror workers.")
 @click.option("--spark-image", default=Images().spark, help="Image of batch loads.")
 @click.option(
+    "--zookeeper-image",
+    default=Images().zookeeper,
+    help="Image of ZooKeeper, configured by the official one's variables.",
+)
+@click.option(
     "--image-pull-policy",
     default="IfNotPresent",
     type=click.Choice(["Always", "IfNotPresent", "Never"]),
-    help="For both.",
+    help="For all of them.",
 )
 @click.option(
     "--volume-ownership",
@@ -57,6 +62,7 @@ def main(
     namespaces: tuple[str, ...],
     broker_image: str,
     spark_image: str,
+    zookeeper_image: str,
     image_pull_policy: str,
     volume_ownership: str,
     liveness: str,
@@ -72,7 +78,12 @@ def main(
         raise click.ClickException(
             f"no Kubernetes to work with: {error}; set KUBECONFIG or run in a pod"
         ) from None
-    images = Images(broker=broker_image, spark=spark_image, pull_policy=image_pull_policy)
+    images = Images(
+        broker=broker_image,
+        spark=spark_image,
+        zookeeper=zookeeper_image,
+        pull_policy=image_pull_policy,
+    )
     services = Services(kube, images=images, volume_ownership=VolumeOwnership(volume_ownership))
     asyncio.run(operate(services, namespaces, liveness))
 

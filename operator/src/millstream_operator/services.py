@@ -21,6 +21,7 @@ class Images:
 
     broker: str = f"millstream/broker:{__version__}"
     spark: str = f"millstream/spark:{__version__}"
+    zookeeper: str = "zookeeper:3.9"
     pull_policy: str = "IfNotPresent"
 
 

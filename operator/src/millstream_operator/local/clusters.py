@@ -13,8 +13,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from ..conditions import Reason
 from ..models import Cluster, Listener
-from ..resources.cluster import all_listeners, broker_config, kafka_name, properties
+from ..reconcile.report import Problem
+from ..resources.broker_config import broker_config, properties
+from ..resources.listeners import all_listeners, kafka_name
 from . import ports, processes
 from .processes import Daemon, StartFailed
 from .state import State
@@ -33,6 +36,17 @@ def command(name: str) -> str:
 def folder_name(namespace: str, name: str) -> str:
     """No two resources share a folder: `_` is in no name."""
     return name if namespace == "default" else f"{namespace}_{name}"
+
+
+def refusal(cluster: Cluster) -> Problem | None:
+    """Why a Cluster cannot be here."""
+    if cluster.spec.zookeeper is None:
+        return None
+    return Problem(
+        Reason.INVALID_SPEC,
+        f"spec.zookeeper: not here: the local runtime runs clusters of one broker, not of "
+        f"{cluster.spec.brokers.replicas} with ZooKeeper; leave it out, with brokers.replicas: 1",
+    )
 
 
 class LocalCluster:

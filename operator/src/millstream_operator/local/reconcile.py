@@ -28,9 +28,9 @@ from ..models import (
     decode_as,
 )
 from ..models import Resource as Record
+from ..reconcile import cluster as cluster_plan
 from ..reconcile import load as runs
 from ..reconcile import mirror as mirror_plan
-from ..reconcile.cluster import refusal
 from ..reconcile.group import reconcile_groups
 from ..reconcile.load_offsets import find_ends
 from ..reconcile.mirror_kubernetes import find_endpoints
@@ -43,7 +43,7 @@ from ..status import write_status
 from ..store import Key, Store
 from . import spark
 from .api import LocalApi
-from .clusters import LocalCluster
+from .clusters import LocalCluster, refusal
 from .mirrors import LocalMirror
 from .observing import ObservingPool
 from .processes import StartFailed
@@ -102,7 +102,7 @@ class Pass:
 
     def clusters(self, keys: Sequence[str]) -> None:
         for cluster in self._of(Cluster, keys):
-            if problem := refusal(cluster):
+            if problem := refusal(cluster) or cluster_plan.refusal(cluster):
                 self._cluster_status(cluster, problem.message, problem.reason)
                 self._failed(cluster, problem)
                 continue

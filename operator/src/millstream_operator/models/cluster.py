@@ -44,8 +44,13 @@ class PodTemplate(Spec, frozen=True):
     spec: dict[str, Any] = field(default_factory=dict)
 
 
+class Rack(Spec, frozen=True):
+    topology_key: Annotated[str, Meta(min_length=1, max_length=316)] = "topology.kubernetes.io/zone"
+
+
 class Brokers(Spec, frozen=True):
     replicas: Annotated[int, Meta(ge=1, le=1000)] = 1
+    rack: Rack | None = None
     storage: Storage = field(default_factory=Storage)
     resources: Resources = field(default_factory=Resources)
     template: PodTemplate = field(default_factory=PodTemplate)
@@ -70,7 +75,7 @@ class ZooKeeper(Spec, frozen=True):
 
 class Listener(Spec, frozen=True):
     name: Annotated[str, Meta(pattern=r"^[a-z]([a-z0-9-]{0,13}[a-z0-9])?$")]
-    type: Literal["Internal", "NodePort"]
+    type: Literal["Internal", "NodePort", "LoadBalancer"]
     port: Port
     node_port: Port | None = None
 
@@ -85,6 +90,7 @@ class ClusterSpec(Spec, frozen=True):
     image: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
     brokers: Brokers = field(default_factory=Brokers)
     zookeeper: ZooKeeper | None = None
+    rebalance: Literal["Automatic", "Manual"] = "Manual"
     listeners: Annotated[tuple[Listener, ...], Meta(max_length=8)] = ()
     config: dict[str, str] = field(default_factory=dict)
     allowed_namespaces: tuple[
@@ -92,6 +98,8 @@ class ClusterSpec(Spec, frozen=True):
     ] = ()
 
     def __post_init__(self) -> None:
+        if self.brokers.replicas > 1 and self.zookeeper is None:
+            raise ValueError("zookeeper: required with more than one broker, for example {replicas: 3}")
         if not self.listeners:
             return
         if sum(listener.type == "Internal" for listener in self.listeners) != 1:
@@ -124,6 +132,7 @@ class ClusterStatus(Status, frozen=True):
     brokers: BrokerCount | None = None
     bootstrap: str | None = None
     listeners: tuple[ListenerStatus, ...] | None = None
+    config_keys: tuple[str, ...] | None = None
     conditions: tuple[Condition, ...] | None = None
 
 

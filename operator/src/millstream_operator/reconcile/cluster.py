@@ -1,49 +1,78 @@
-"""Cluster: its Kubernetes objects, and how its brokers are.
+"""Cluster: its Kubernetes objects, how its brokers are, and what has to be done to them one after the other.
 
-What this version cannot do (more brokers than one, ZooKeeper) and configuration that is ours to decide is refused
-before anything is touched: brokers that run go on as they are.
+A look goes this way; each step writes only what differs, and what cannot be done yet is said and tried again:
+
+    fewer or more brokers                          replicas move first, or after (scaling.py)
+    configuration that brokers take live           is set on them
+    ZooKeeper, listeners, configuration, brokers   the objects (cluster_objects.py)
+    restarts                                       one broker at a time, as partitions allow (rolling.py)
+
+A spec that cannot be is refused before anything is touched: brokers that run go on as they are. So they do while the
+Cluster is paused by its annotation.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..conditions import ConditionType, Reason
-from ..kafka_admin import AdminError
-from ..models import BrokerCount, Cluster, ClusterStatus, ListenerStatus
-from ..quantity import parse_quantity
+from ..kafka_admin import AdminError, BrokersState, ConfigChange, KafkaAdmin, PartitionReplicas
+from ..kube import KubeError
+from ..models import BrokerCount, Cluster, ClusterStatus
 from ..resources import cluster as build
-from ..resources.owned import disruption_budget, labels, selector
+from ..resources.broker_config import RESERVED_CONFIG, dynamic_config
+from ..resources.owned import selector
 from ..services import Services
 from ..status import write_status
-from .objects import ensure
+from .cluster_objects import (
+    StatefulSet,
+    apply_brokers,
+    apply_ensemble,
+    apply_listeners,
+    listener_status,
+    live_brokers,
+    ready_replicas,
+    why_no_zookeeper,
+)
 from .report import Problem, conditions_with
-from .volumes import class_needs_owner
+from .rolling import BrokerPod, Roll, plan_roll, restart_reasons, unreachable_minimums
+from .scaling import plan_scaling, plan_spreading
+
+logger = logging.getLogger(__name__)
 
 READY_INTERVAL_S = 60.0
 WAITING_INTERVAL_S = 5.0
+PAUSED_ANNOTATION = "millstream.dev/paused"
+
+Said = tuple[ConditionType, bool | None, Reason, str]
+
+
+@dataclass(slots=True)
+class Look:
+    """What one look found out, for the status. What a step leaves as it is stays as the status has it."""
+
+    ready: int = 0
+    problem: Problem | None = None
+    conditions: list[Said] = field(default_factory=list)
+    warnings: list[tuple[Reason, str]] = field(default_factory=list)
+    config_keys: tuple[str, ...] | None = None
+    busy: bool = False
+    """Something is under way that has to be looked at again soon."""
+
+    def warn(self, reason: Reason, words: str) -> None:
+        self.warnings.append((reason, words))
 
 
 def refusal(cluster: Cluster) -> Problem | None:
     """Why a Cluster cannot be as its spec says, for what the schema cannot tell."""
-    if cluster.spec.brokers.replicas > 1:
-        return Problem(
-            Reason.REPLICATION_NOT_AVAILABLE,
-            f"spec.brokers.replicas: {cluster.spec.brokers.replicas} is not allowed: this version runs clusters of 1 "
-            "broker; nothing was changed",
-        )
-    if cluster.spec.zookeeper is not None:
-        return Problem(
-            Reason.ZOOKEEPER_NOT_AVAILABLE,
-            "spec.zookeeper: not allowed: this version coordinates its one broker without ZooKeeper; nothing was "
-            "changed",
-        )
-    if reserved := sorted(build.RESERVED_CONFIG.intersection(cluster.spec.config)):
+    if reserved := sorted(RESERVED_CONFIG.intersection(cluster.spec.config)):
         return Problem(
             Reason.INVALID_CONFIG,
             f"spec.config[{reserved[0]}]: not allowed: the operator decides "
-            f"{', '.join(sorted(build.RESERVED_CONFIG))}; nothing was changed",
+            f"{', '.join(sorted(RESERVED_CONFIG))}; nothing was changed",
         )
     return None
 
@@ -52,45 +81,190 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     """One look at one Cluster; returns seconds until the next."""
     if cluster.metadata.deletion_timestamp is not None:
         return READY_INTERVAL_S  # its objects go with it
-    problem = refusal(cluster)
-    if problem is None:
-        node_ports = _apply_services(services, cluster)
-        stateful_set: Mapping[str, Any] | None = _apply_brokers(services, cluster, node_ports)
-    else:
-        node_ports = {}
-        stateful_set = services.kube.get(
-            "apps/v1", "StatefulSet", cluster.namespace, build.broker_set_name(cluster)
-        )
     desired = cluster.spec.brokers.replicas
-    ready = ready_brokers(stateful_set, desired if problem is None else None)
-    pods: Sequence[Mapping[str, Any]] = ()
-    if problem is None and (ready < desired or node_ports):
-        pods = services.kube.list("v1", "Pod", cluster.namespace, selector(cluster))
-    if problem is None and ready < desired:
-        problem = why_not_ready(pods, ready, desired)
-    status = ClusterStatus(
-        observed_generation=cluster.metadata.generation,
-        cluster_id=_cluster_id(services, cluster, ready),
-        brokers=BrokerCount(desired=desired, ready=ready),
-        bootstrap=build.bootstrap_of(cluster),
-        listeners=listener_status(node_ports, pods) or cluster.status.listeners if node_ports else None,
-        conditions=conditions_with(cluster, _ready_condition(problem, desired), now=services.now()),
-    )
-    write_status(services, cluster, status)
-    return READY_INTERVAL_S if problem is None and status.cluster_id else WAITING_INTERVAL_S
+    live = live_brokers(services, cluster)
+    look = Look(ready=ready_replicas(live), config_keys=cluster.status.config_keys)
+    if cluster.metadata.annotations.get(PAUSED_ANNOTATION) == "true":
+        words = f"annotation {PAUSED_ANNOTATION}: nothing is changed until it is gone"
+        look.conditions.append((ConditionType.PAUSED, True, Reason.RECONCILE_PAUSED, words))
+        return _report(services, cluster, look, _pods(services, cluster), {})
+    if (problem := refusal(cluster)) is not None:
+        look.problem = problem
+        return _report(services, cluster, look, (), {})
+    admin = services.admins.at(services.address_of(cluster))
+    current = None if live is None else int(live["spec"].get("replicas") or 0)
+    view = View(admin) if look.ready else View(None)
+    replicas = _scale(cluster, current, view, look)
+    if not _configure_live(cluster, view, look):
+        return _report(services, cluster, look, _pods(services, cluster), {})
+    apply_ensemble(services, cluster, look.warn)
+    found = apply_listeners(services, cluster, replicas)
+    addresses = {key: address for key, address in found.items() if address is not None}
+    if missing := sorted(
+        f"{listener} of broker {broker}" for listener, broker in found.keys() - addresses.keys()
+    ):
+        look.problem = Problem(
+            Reason.LISTENERS_PENDING,
+            f"waiting for the address of {', '.join(missing)}; brokers are as they were",
+        )
+        return _report(services, cluster, look, _pods(services, cluster), addresses)
+    live = apply_brokers(services, cluster, live, replicas, addresses, look.warn)
+    look.ready = ready_replicas(live)
+    pods = _pods(services, cluster)
+    if look.ready < desired and look.problem is None:
+        look.problem = why_no_zookeeper(services, cluster) or why_not_ready(pods, look.ready, desired)
+    _roll(services, cluster, live, pods, view, look)
+    if not look.busy and look.problem is None:
+        _spread(cluster, view, look)
+    return _report(services, cluster, look, pods, addresses)
 
 
-def ready_brokers(stateful_set: Mapping[str, Any] | None, desired: int | None) -> int:
-    """Brokers that serve; with ``desired``, only those that run what the StatefulSet says now."""
-    if stateful_set is None:
-        return 0
-    status = stateful_set.get("status") or {}
-    ready = int(status.get("readyReplicas") or 0)
-    if desired is None:
-        return ready
-    if (status.get("observedGeneration") or 0) < stateful_set["metadata"].get("generation", 0):
-        return 0
-    return min(ready, int(status.get("updatedReplicas") or 0))
+class View:
+    """What the brokers say, asked when it is needed and once; None as long as none answers."""
+
+    def __init__(self, admin: KafkaAdmin | None) -> None:
+        self.admin = admin
+        self.failure = ""
+        self._brokers: BrokersState | None = None
+        self._partitions: list[PartitionReplicas] | None = None
+
+    def brokers(self) -> BrokersState | None:
+        if self._brokers is None and self.admin is not None:
+            try:
+                self._brokers = self.admin.brokers()
+            except AdminError as error:
+                self._failed(error)
+        return self._brokers
+
+    def partitions(self) -> list[PartitionReplicas] | None:
+        """All partitions there are, with their minimum ISR."""
+        if self._partitions is None and self.admin is not None:
+            try:
+                self._partitions = self.admin.replicas(min_isr=True)
+            except AdminError as error:
+                self._failed(error)
+        return self._partitions
+
+    def reassigning(self) -> set[tuple[str, int]]:
+        if self.admin is None:
+            return set()
+        try:
+            return set(self.admin.reassigning())
+        except AdminError as error:
+            self._failed(error)
+            return set()
+
+    def _failed(self, error: AdminError) -> None:
+        self.failure = str(error)
+        self.admin = None
+
+
+def _scale(cluster: Cluster, current: int | None, view: View, look: Look) -> int:
+    """Bring replicas away from brokers that shall go; returns how many brokers there are to be for now."""
+    desired = cluster.spec.brokers.replicas
+    if current is None or desired >= current:
+        return desired
+    partitions, brokers = view.partitions(), view.brokers()
+    scaling = plan_scaling(desired, current, partitions, view.reassigning(), _racks_of(brokers))
+    look.problem = scaling.problem
+    if scaling.moves and view.admin is not None:
+        refused = view.admin.reassign(scaling.moves)
+        for (topic, partition), no in sorted(refused.items())[:1]:
+            look.problem = Problem(
+                Reason.SCALE_DOWN_REFUSED, f"{topic}-{partition} cannot leave its broker: {no}"
+            )
+    if scaling.progress:
+        look.busy = True
+        look.conditions.append(
+            (ConditionType.REBALANCING, True, scaling.reason or Reason.DRAINING, scaling.progress)
+        )
+    return scaling.replicas
+
+
+def _spread(cluster: Cluster, view: View, look: Look) -> None:
+    """Bring replicas to brokers that have none yet, where the Cluster asks for it."""
+    if cluster.spec.rebalance != "Automatic" or cluster.spec.brokers.replicas == 1:
+        return
+    brokers, partitions = view.brokers(), view.partitions()
+    if brokers is None or partitions is None or len(brokers.racks) < cluster.spec.brokers.replicas:
+        return
+    moving = view.reassigning()
+    moves = plan_spreading(brokers.racks, partitions, moving, _racks_of(brokers))
+    if moves and view.admin is not None:
+        view.admin.reassign(moves)
+    if count := len(moves) or len(moving):
+        look.busy = True
+        words = f"{count} partitions are being moved"
+        look.conditions.append((ConditionType.REBALANCING, True, Reason.SPREADING, words))
+
+
+def _configure_live(cluster: Cluster, view: View, look: Look) -> bool:
+    """Set what brokers take while they run; reset what this resource had set and no longer names. False when they
+    refuse it: then their files are not to have it either, or the next one that starts would fail."""
+    wanted = dynamic_config(cluster)
+    mine = set(cluster.status.config_keys or ())
+    if view.admin is None or not (wanted or mine):
+        return True
+    try:
+        there = view.admin.brokers_config()
+        change = ConfigChange(
+            {key: value for key, value in wanted.items() if there.get(key) != value},
+            tuple(sorted(key for key in mine if key not in wanted and key in there)),
+        )
+        refused = view.admin.change_brokers_config(change) if change.set or change.reset else None
+    except AdminError:
+        return True  # the next look will
+    if refused is None:
+        look.config_keys = tuple(sorted(wanted)) or None
+        return True
+    look.problem = Problem(Reason.INVALID_CONFIG, f"spec.config: {refused}; brokers are as they were")
+    return False
+
+
+def _roll(
+    services: Services,
+    cluster: Cluster,
+    live: StatefulSet,
+    pods: Sequence[Mapping[str, Any]],
+    view: View,
+    look: Look,
+) -> None:
+    brokers = broker_pods(live, pods)
+    if not any(pod.reasons for pod in brokers):
+        return
+    alive = view.brokers()
+    partitions = view.partitions()
+    desired = int(live["spec"].get("replicas") or 0)
+    roll = plan_roll(brokers, desired, partitions, alive.controller if alive is not None else None)
+    if roll.restart is not None:
+        logger.info("Cluster %s: restarting %s: %s", cluster.name, roll.restart.name, roll.restart.reasons)
+        services.kube.delete("v1", "Pod", cluster.namespace, roll.restart.name)
+        _tell(services, cluster, roll.restart)
+    look.busy = True
+    look.conditions.append(_rolling(roll))
+    if partitions is not None and (topics := unreachable_minimums(partitions)):
+        words = (
+            f"min.insync.replicas of {', '.join(topics[:3])} needs every replica: while a broker restarts, "
+            "acks=all waits; lower it or raise replicationFactor"
+        )
+        look.warn(Reason.MINIMUM_ISR, words)
+
+
+def broker_pods(live: StatefulSet, pods: Sequence[Mapping[str, Any]]) -> list[BrokerPod]:
+    """The pods as the plan of a roll needs them."""
+    wanted = live["spec"]["template"]["metadata"].get("annotations") or {}
+    found = []
+    for pod in pods:
+        metadata = pod["metadata"]
+        broker = int(metadata["name"].rpartition("-")[2])
+        going = bool(metadata.get("deletionTimestamp"))
+        ready = any(
+            condition.get("type") == "Ready" and condition.get("status") == "True"
+            for condition in (pod.get("status") or {}).get("conditions") or ()
+        )
+        reasons = () if going else restart_reasons(broker, metadata.get("annotations") or {}, wanted)
+        found.append(BrokerPod(broker, metadata["name"], ready and not going, reasons))
+    return sorted(found, key=lambda pod: pod.broker)
 
 
 def why_not_ready(pods: Sequence[Mapping[str, Any]], ready: int, desired: int) -> Problem:
@@ -116,94 +290,83 @@ def why_not_ready(pods: Sequence[Mapping[str, Any]], ready: int, desired: int) -
     return Problem(Reason.BROKERS_STARTING, f"{ready} of {desired} brokers are ready")
 
 
-def listener_status(
-    node_ports: Mapping[str, int], pods: Sequence[Mapping[str, Any]]
-) -> tuple[ListenerStatus, ...]:
-    """Where clients outside connect: the nodes of the brokers, at the listener's port."""
-    hosts = sorted({pod["status"]["hostIP"] for pod in pods if (pod.get("status") or {}).get("hostIP")})
-    if not hosts:
-        return ()
-    return tuple(
-        ListenerStatus(name=name, bootstrap=",".join(f"{host}:{port}" for host in hosts))
-        for name, port in node_ports.items()
+def _report(
+    services: Services,
+    cluster: Cluster,
+    look: Look,
+    pods: Sequence[Mapping[str, Any]],
+    addresses: Mapping[Any, Any],
+) -> float:
+    desired = cluster.spec.brokers.replicas
+    hosts = {
+        int(pod["metadata"]["name"].rpartition("-")[2]): pod["status"]["hostIP"]
+        for pod in pods
+        if (pod.get("status") or {}).get("hostIP")
+    }
+    external = any(listener.type != "Internal" for listener in cluster.spec.listeners)
+    transient = (
+        ConditionType.ROLLING_UPDATE,
+        ConditionType.REBALANCING,
+        ConditionType.PAUSED,
+        ConditionType.WARNING,
     )
+    said = [_ready_condition(look, desired), *look.conditions]
+    if look.warnings:
+        words = "; ".join(dict.fromkeys(text for _, text in look.warnings))
+        said.append((ConditionType.WARNING, True, look.warnings[0][0], words))
+    gone = tuple(kind for kind in transient if kind not in {one[0] for one in said})
+    status = ClusterStatus(
+        observed_generation=cluster.metadata.generation,
+        cluster_id=_cluster_id(services, cluster, look.ready),
+        brokers=BrokerCount(desired=desired, ready=look.ready),
+        bootstrap=build.bootstrap_of(cluster),
+        listeners=(listener_status(addresses, hosts, desired) or cluster.status.listeners)
+        if external
+        else None,
+        config_keys=look.config_keys,
+        conditions=conditions_with(cluster, *said, now=services.now(), without=gone),
+    )
+    write_status(services, cluster, status)
+    settled = look.problem is None and not look.busy and status.cluster_id
+    return READY_INTERVAL_S if settled else WAITING_INTERVAL_S
 
 
-def _ready_condition(problem: Problem | None, desired: int) -> tuple[ConditionType, bool, Reason, str]:
-    if problem is not None:
-        return ConditionType.READY, False, problem.reason, problem.message
+def _ready_condition(look: Look, desired: int) -> Said:
+    if look.problem is not None:
+        return ConditionType.READY, False, look.problem.reason, look.problem.message
+    if look.ready < desired:
+        return (
+            ConditionType.READY,
+            False,
+            Reason.BROKERS_STARTING,
+            f"{look.ready} of {desired} brokers are ready",
+        )
     words = "the broker is ready" if desired == 1 else f"all {desired} brokers are ready"
     return ConditionType.READY, True, Reason.ALL_BROKERS_READY, words
 
 
-def _apply_services(services: Services, cluster: Cluster) -> dict[str, int]:
-    """Everything the brokers need before they start; returns the node's port by NodePort listener."""
-    for manifest in (
-        build.config_map(cluster),
-        build.brokers_service(cluster),
-        build.bootstrap_service(cluster),
-        disruption_budget(cluster, build.broker_set_name(cluster), "broker"),
-    ):
-        ensure(services.kube, manifest)
-    listeners = {
-        build.external_service_name(cluster, listener, 0): listener.name
-        for listener in build.external_listeners(cluster)
-    }
-    node_ports: dict[str, int] = {}
-    for manifest in build.external_services(cluster):
-        live = ensure(services.kube, manifest)
-        if name := listeners.get(manifest["metadata"]["name"]):
-            node_ports[name] = live["spec"]["ports"][0]["nodePort"]
-    _drop_services(services, cluster, keep=set(listeners))
-    return node_ports
+def _rolling(roll: Roll) -> Said:
+    if roll.restart is not None:
+        words = f"restarting {roll.restart.name} ({', '.join(roll.restart.reasons)}); {roll.remaining} to go"
+        return ConditionType.ROLLING_UPDATE, True, Reason.RESTARTING, words
+    return ConditionType.ROLLING_UPDATE, True, Reason.RESTART_BLOCKED, roll.blocked
 
 
-def _drop_services(services: Services, cluster: Cluster, keep: set[str]) -> None:
-    """Delete the Services of listeners that are no longer in the spec."""
-    fixed = {build.broker_set_name(cluster), f"{cluster.name}-bootstrap"}
-    for service in services.kube.list("v1", "Service", cluster.namespace, labels(cluster)):
-        metadata = service["metadata"]
-        ours = any(owner.get("uid") == cluster.metadata.uid for owner in metadata.get("ownerReferences", ()))
-        if ours and metadata["name"] not in keep | fixed:
-            services.kube.delete("v1", "Service", cluster.namespace, metadata["name"])
+def _tell(services: Services, cluster: Cluster, pod: BrokerPod) -> None:
+    """An Event for each restart: why."""
+    for reason in pod.reasons:
+        try:
+            services.kube.record_event(cluster, reason, f"restarting {pod.name}", services.now())
+        except KubeError as error:  # it is told in the condition too
+            logger.warning("no Event for %s: %s", pod.name, error)
 
 
-def _apply_brokers(services: Services, cluster: Cluster, node_ports: Mapping[str, int]) -> Mapping[str, Any]:
-    live = services.kube.get("apps/v1", "StatefulSet", cluster.namespace, build.broker_set_name(cluster))
-    claim_size = None
-    if live is not None:
-        claim_size = live["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
-    wanted = build.stateful_set(
-        cluster,
-        image=services.images.broker,
-        pull_policy=services.images.pull_policy,
-        node_ports=node_ports,
-        claim_size=claim_size,
-        owner=class_needs_owner(services, cluster.spec.brokers.storage.class_name),
-    )
-    result = ensure(services.kube, wanted)
-    _grow_volumes(services, cluster)
-    return result
+def _pods(services: Services, cluster: Cluster) -> list[dict[str, Any]]:
+    return services.kube.list("v1", "Pod", cluster.namespace, selector(cluster))
 
 
-def _grow_volumes(services: Services, cluster: Cluster) -> None:
-    """Ask for bigger volumes where they are smaller than the spec says; one that is bigger stays."""
-    wanted = cluster.spec.brokers.storage.size
-    for broker in range(cluster.spec.brokers.replicas):
-        name = build.claim_name(cluster, broker)
-        claim = services.kube.get("v1", "PersistentVolumeClaim", cluster.namespace, name)
-        if claim is None or parse_quantity(
-            claim["spec"]["resources"]["requests"]["storage"]
-        ) >= parse_quantity(wanted):
-            continue
-        services.kube.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"namespace": cluster.namespace, "name": name},
-                "spec": {"resources": {"requests": {"storage": wanted}}},
-            }
-        )
+def _racks_of(brokers: BrokersState | None) -> dict[int, str]:
+    return {broker: rack for broker, rack in brokers.racks.items() if rack} if brokers is not None else {}
 
 
 def _cluster_id(services: Services, cluster: Cluster, ready: int) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from .rolling import PartitionReplicas
+from ..kafka_admin import PartitionReplicas
 
 TopicPartition = tuple[str, int]
 Moves = dict[TopicPartition, tuple[int, ...]]

@@ -14,8 +14,12 @@ that runs an old revision is restarted at once: it may be down because of what i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from ..kafka_admin import PartitionReplicas
+from ..resources.cluster import ADDRESSES, CONFIG_HASH, LISTENERS_HASH, TEMPLATE_HASH
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,25 +30,6 @@ class BrokerPod:
     name: str
     ready: bool
     reasons: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionReplicas:
-    """Where a partition's replicas are, and what its topic asks for."""
-
-    topic: str
-    partition: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    min_isr: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-    @property
-    def needed(self) -> int:
-        """In-sync replicas it must keep while one broker restarts. One replica only: nothing can be kept."""
-        return max(0, min(self.min_isr, len(self.replicas) - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +68,17 @@ def plan_roll(
     return Roll(blocked=waits, remaining=len(stale))
 
 
+def needed(partition: PartitionReplicas) -> int:
+    """In-sync replicas it must keep while one broker restarts. With one replica only, nothing can be kept."""
+    return max(0, min(partition.min_isr, len(partition.replicas) - 1))
+
+
 def blocking(partitions: Iterable[PartitionReplicas], broker: int) -> list[PartitionReplicas]:
     """The partitions that would fall below their minimum ISR without this broker."""
     return [
         one
         for one in partitions
-        if broker in one.replicas and sum(member != broker for member in one.isr) < one.needed
+        if broker in one.replicas and sum(member != broker for member in one.isr) < needed(one)
     ]
 
 
@@ -104,31 +94,33 @@ def _explain(pod: BrokerPod, held: Sequence[PartitionReplicas]) -> str:
     others = f" and {len(held) - 1} more" if len(held) > 1 else ""
     return (
         f"{pod.name} waits: {first} has {len(first.isr)} of {len(first.replicas)} replicas in sync and must keep "
-        f"{first.needed} without it{others}"
+        f"{needed(first)} without it{others}"
     )
 
 
-def restart_reasons(
-    *,
-    revision: bool = False,
-    annotations: Mapping[str, str] | None = None,
-    wanted: Mapping[str, str] | None = None,
-    requested: Collection[str] = (),
-) -> tuple[str, ...]:
-    """Why a pod has to restart, in words for an Event: annotations of the template that changed name themselves."""
-    reasons = []
-    before, after = annotations or {}, wanted or {}
-    for key, reason in REASONS.items():
-        if key in after and before.get(key) != after[key]:
-            reasons.append(reason)
-    if revision and not reasons:
-        reasons.append("PodTemplateChanged")
-    return (*reasons, *requested)
-
-
 REASONS = {
-    "millstream.dev/config-hash": "ConfigurationChanged",
-    "millstream.dev/image": "ImageChanged",
-    "millstream.dev/listeners-hash": "ListenersChanged",
-    "millstream.dev/restarted-at": "RestartRequested",
+    CONFIG_HASH: "ConfigurationChanged",
+    LISTENERS_HASH: "ListenersChanged",
+    TEMPLATE_HASH: "PodTemplateChanged",
+    "kubectl.kubernetes.io/restartedAt": "RestartRequested",  # kubectl rollout restart
 }
+
+
+def restart_reasons(
+    broker: int, annotations: Mapping[str, str], wanted: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Why a pod has to restart, each in one word for an Event: from its annotations and those of its template."""
+    reasons = [reason for key, reason in REASONS.items() if annotations.get(key) != wanted.get(key)]
+    if _address(broker, annotations) != _address(broker, wanted):
+        reasons.append("AddressChanged")
+    # listeners are ports of the pod too
+    if len(reasons) > 1 and REASONS[TEMPLATE_HASH] in reasons:
+        reasons.remove(REASONS[TEMPLATE_HASH])
+    return tuple(reasons)
+
+
+def _address(broker: int, annotations: Mapping[str, str]) -> object:
+    try:
+        return json.loads(annotations.get(ADDRESSES, "{}")).get(str(broker))
+    except (ValueError, AttributeError):
+        return None

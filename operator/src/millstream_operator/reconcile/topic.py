@@ -1,4 +1,4 @@
-"""Topic: create, adopt, change configuration, add partitions; refuse fewer; delete only when the policy says so.
+"""Topic: create, adopt, change configuration, partitions and replicas; delete only when the policy says so.
 
 One way: the resource says what the topic shall be. What the resource does not name stays as it is: a topic that exists
 is adopted with the configuration it has, and a key is reset only when this resource had set it (``status.configKeys``).
@@ -21,6 +21,7 @@ from ..services import Services
 from ..status import FINALIZER, hold_finalizer, write_status
 from ..store import Key, key_for
 from .reference import cluster_key, find_cluster, rival
+from .replication import Replication, replicate
 from .report import Problem, conditions_with, report_problem
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,9 @@ REASONS = {
     "INVALID_TOPIC_EXCEPTION": Reason.INVALID_TOPIC,
     "INVALID_PARTITIONS": Reason.PARTITION_DECREASE_REFUSED,
 }
+
+
+Said = tuple[ConditionType, bool, Reason, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,19 @@ def _impossible(spec: TopicSpec, observed: TopicState) -> Problem | None:
             f"spec.partitions: {spec.partitions} is not allowed: the topic has {observed.partitions} partitions, and "
             "their number can only grow",
         )
-    if spec.replication_factor != observed.replication_factor:
-        return Problem(
-            Reason.REPLICATION_CHANGE_REFUSED,
-            f"spec.replicationFactor: {spec.replication_factor} is not allowed: the topic has "
-            f"{observed.replication_factor}, and this version cannot change it",
-        )
     return None
+
+
+def warning(spec: TopicSpec, cluster: Cluster) -> str:
+    """What is allowed but hardly meant."""
+    minimum = spec.config.get("min.insync.replicas", cluster.spec.config.get("min.insync.replicas", ""))
+    factor = spec.replication_factor
+    if not minimum.isdecimal() or int(minimum) <= factor:
+        return ""
+    return (
+        f"min.insync.replicas is {minimum}, more than there are replicas: {factor} of {factor} must be in sync for "
+        "acks=all, so that any restart of a broker makes producers wait"
+    )
 
 
 def reconcile_topics(services: Services, topics: Sequence[Topic]) -> Mapping[Key, float]:
@@ -107,7 +117,7 @@ def reconcile_topics(services: Services, topics: Sequence[Topic]) -> Mapping[Key
         deleted = [topic for topic in mine if topic.metadata.deletion_timestamp is not None]
         wanted = [topic for topic in mine if topic.metadata.deletion_timestamp is None]
         again.update(_delete(services, admin, deleted))
-        again.update(_bring_about(services, admin, wanted))
+        again.update(_bring_about(services, cluster, admin, wanted))
     return again
 
 
@@ -125,7 +135,9 @@ def conflict(services: Services, topic: Topic, cluster: Cluster) -> Problem | No
     )
 
 
-def _bring_about(services: Services, admin: KafkaAdmin, topics: Sequence[Topic]) -> Mapping[Key, float]:
+def _bring_about(
+    services: Services, cluster: Cluster, admin: KafkaAdmin, topics: Sequence[Topic]
+) -> Mapping[Key, float]:
     if not topics:
         return {}
     for topic in topics:
@@ -142,6 +154,7 @@ def _bring_about(services: Services, admin: KafkaAdmin, topics: Sequence[Topic])
         refused = carry_out(admin, plans)
         if changed := [name for name, plan in plans.items() if not plan.empty]:
             observed = {**observed, **admin.topics(changed)}
+        replication = replicate(admin, cluster, topics, observed)
     except AdminError as error:
         problem = Problem(Reason.CLUSTER_NOT_READY, str(error))
         return {
@@ -152,7 +165,10 @@ def _bring_about(services: Services, admin: KafkaAdmin, topics: Sequence[Topic])
             services,
             topic,
             observed.get(topic.topic_name),
-            refused.get(topic.topic_name) or plans[topic.topic_name].problem,
+            refused.get(topic.topic_name)
+            or plans[topic.topic_name].problem
+            or replication.problems.get(topic.topic_name),
+            said=_said(topic, cluster, replication),
             config_changed=topic.topic_name not in refused,
         )
         for topic in topics
@@ -211,18 +227,31 @@ def deadline_passed(deletion_timestamp: str | None, now: datetime) -> bool:
     )
 
 
+def _said(topic: Topic, cluster: Cluster, replication: Replication) -> list[Said]:
+    """The conditions beside Ready."""
+    said: list[Said] = []
+    if progress := replication.progress.get(topic.topic_name):
+        said.append((ConditionType.REBALANCING, True, Reason.REASSIGNING, progress))
+    if words := warning(topic.spec, cluster):
+        said.append((ConditionType.WARNING, True, Reason.MINIMUM_ISR, words))
+    return said
+
+
 def _report(
     services: Services,
     topic: Topic,
     observed: TopicState | None,
     problem: Problem | None,
     *,
+    said: Sequence[Said],
     config_changed: bool,
 ) -> float:
     if observed is None:
         # created a moment ago, and not in the brokers' metadata yet; or refused
         unseen = problem or Problem(Reason.CLUSTER_NOT_READY, "the topic is being created")
         return report_problem(services, topic, unseen, PROBLEM_INTERVAL_S if problem else 1.0)
+    kinds = {one[0] for one in said}
+    gone = tuple(kind for kind in (ConditionType.REBALANCING, ConditionType.WARNING) if kind not in kinds)
     status = TopicStatus(
         observed_generation=topic.metadata.generation,
         topic_id=observed.topic_id,
@@ -231,9 +260,11 @@ def _report(
         under_replicated=observed.under_replicated,
         size_bytes=observed.size_bytes,
         config_keys=tuple(sorted(topic.spec.config)) if config_changed else topic.status.config_keys,
-        conditions=conditions_with(topic, _ready(problem, observed), now=services.now()),
+        conditions=conditions_with(topic, _ready(problem, observed), *said, now=services.now(), without=gone),
     )
     write_status(services, topic, status)
+    if ConditionType.REBALANCING in kinds:
+        return WAITING_INTERVAL_S
     return READY_INTERVAL_S if problem is None else PROBLEM_INTERVAL_S
 
 

@@ -1,15 +1,17 @@
 """A Cluster's Kubernetes objects.
 
-    NAME-brokers     ConfigMap with server.properties; StatefulSet with a volume a broker; headless Service that gives
-                     every broker a name; PodDisruptionBudget
+    NAME-brokers     ConfigMap with server.properties and, for broker N, broker-N.properties; StatefulSet with a volume
+                     a broker; headless Service that gives every broker a name; PodDisruptionBudget
     NAME-bootstrap   Service in front of all brokers that are ready: where clients connect first
-    NAME-LISTENER-N  Service of broker N for a NodePort listener
+    NAME-LISTENER-N  Service of broker N for a NodePort or LoadBalancer listener
 
 All belong to the Cluster (ownerReferences), so that Kubernetes deletes them with it, without a finalizer; what becomes
 of the volumes is the StatefulSet's persistentVolumeClaimRetentionPolicy, which is the Cluster's deletionPolicy.
 
-A broker's own address needs its pod's name and node, so that `advertised.listeners` is an argument of the command and
-not in the file. Pods satisfy the "restricted" Pod Security Standard.
+What differs from broker to broker, its address on each listener, is in a file of its own, so that all share one pod
+template. The StatefulSet is updated OnDelete: the operator decides when which broker restarts (reconcile/rolling.py).
+The template carries hashes of what a broker reads once, and a pod those it was made with: why it has to restart follows
+from them. Pods satisfy the "restricted" Pod Security Standard.
 """
 
 from __future__ import annotations
@@ -17,7 +19,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from ..models import Cluster, Listener, Quantity
+import msgspec
+
+from ..models import Cluster, Quantity
+from .broker_config import (
+    CONFIG_FOLDER,
+    DATA,
+    HTTP_PORT,
+    RACKS,
+    addresses_of,
+    broker_set_name,
+    files,
+    listeners_hash,
+    pod_name,
+    restart_hash,
+)
+from .listeners import Addresses, all_listeners
 from .merge import merge
 from .owned import (
     POD_SECURITY,
@@ -35,24 +52,9 @@ from .owned import (
 from .volumes import with_owner
 
 CONFIG_HASH = "millstream.dev/config-hash"
-HTTP_PORT = 9404
-DATA = "/var/lib/millstream"
-CONFIG_FOLDER = "/etc/millstream"
-# What the operator decides, because it would not work otherwise.
-RESERVED_CONFIG = frozenset(
-    (
-        "advertised.listeners",
-        "broker.id",
-        "http.listener",
-        "inter.broker.listener.name",
-        "listener.security.protocol.map",
-        "listeners",
-        "log.dir",
-        "log.dirs",
-        "node.id",
-        "zookeeper.connect",
-    )
-)
+LISTENERS_HASH = "millstream.dev/listeners-hash"
+ADDRESSES = "millstream.dev/addresses"
+TEMPLATE_HASH = "millstream.dev/template-hash"
 
 
 def bootstrap_of(cluster: Cluster) -> str:
@@ -60,59 +62,14 @@ def bootstrap_of(cluster: Cluster) -> str:
     return f"{cluster.name}-bootstrap.{cluster.namespace}.svc:{cluster.spec.internal.port}"
 
 
-def broker_set_name(cluster: Cluster) -> str:
-    return f"{cluster.name}-brokers"
-
-
-def broker_config(cluster: Cluster) -> dict[str, str]:
-    """server.properties as the user's configuration and ours make it."""
-    listeners = all_listeners(cluster)
-    return {
-        **cluster.spec.config,
-        "log.dirs": DATA,
-        "listeners": ",".join(f"{kafka_name(listener)}://0.0.0.0:{listener.port}" for listener in listeners),
-        "listener.security.protocol.map": ",".join(
-            f"{kafka_name(listener)}:PLAINTEXT" for listener in listeners
-        ),
-        "inter.broker.listener.name": kafka_name(cluster.spec.internal),
-        "http.listener": f"0.0.0.0:{HTTP_PORT}",
-    }
-
-
-def properties(config: Mapping[str, str]) -> str:
-    """A properties file; what its format would read otherwise is escaped.
-    https://docs.oracle.com/en/java/javase/17/docs/api/java.base/java/util/Properties.html#load(java.io.Reader)"""
-    escaped = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
-    lines = []
-    for key, value in sorted(config.items()):
-        text = value.translate(escaped)
-        lines.append(f"{key}={chr(92) + text if text[:1] == ' ' else text}\n")
-    return "".join(lines)
-
-
-def all_listeners(cluster: Cluster) -> tuple[Listener, ...]:
-    return cluster.spec.listeners or (cluster.spec.internal,)
-
-
-def external_listeners(cluster: Cluster) -> tuple[Listener, ...]:
-    return tuple(listener for listener in cluster.spec.listeners if listener.type == "NodePort")
-
-
-def kafka_name(listener: Listener) -> str:
-    """A listener's name as Kafka writes it."""
-    return listener.name.upper().replace("-", "_")
-
-
-def external_service_name(cluster: Cluster, listener: Listener, broker: int) -> str:
-    return f"{cluster.name}-{listener.name}-{broker}"
-
-
-def config_map(cluster: Cluster) -> Manifest:
+def config_map(
+    cluster: Cluster, brokers: int, addresses: Addresses, racks: Mapping[str, str] | None
+) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(cluster, broker_set_name(cluster)),
-        "data": {"server.properties": properties(broker_config(cluster))},
+        "data": files(cluster, brokers, addresses, racks),
     }
 
 
@@ -131,47 +88,29 @@ def bootstrap_service(cluster: Cluster) -> Manifest:
     return service(cluster, f"{cluster.name}-bootstrap", spec, {"kafka": cluster.spec.internal.port})
 
 
-def external_services(cluster: Cluster) -> list[Manifest]:
-    """A Service for each NodePort listener and broker: clients talk to brokers one by one."""
-    services = []
-    for listener in external_listeners(cluster):
-        for broker in range(cluster.spec.brokers.replicas):
-            name = external_service_name(cluster, listener, broker)
-            pod = {"statefulset.kubernetes.io/pod-name": f"{broker_set_name(cluster)}-{broker}"}
-            entry = service(
-                cluster,
-                name,
-                {"type": "NodePort", "selector": {**selector(cluster), **pod}},
-                {"kafka": listener.port},
-            )
-            if listener.node_port is not None and broker == 0:
-                entry["spec"]["ports"][0]["nodePort"] = listener.node_port
-            services.append(entry)
-    return services
-
-
 def stateful_set(
     cluster: Cluster,
     *,
     image: str,
     pull_policy: str,
-    node_ports: Mapping[str, int],
+    replicas: int | None = None,
+    addresses: Addresses | None = None,
     claim_size: Quantity | None = None,
     owner: bool = False,
+    racks: bool = False,
 ) -> Manifest:
-    """The brokers. ``node_ports``: the node's port by NodePort listener. ``claim_size``: the size in the claim template
-    of the StatefulSet that is there, which Kubernetes does not let us change. ``owner``: see volumes.py."""
+    """The brokers. ``replicas``: how many, while some are to be drained more than the spec says. ``addresses``: of the
+    external listeners. ``claim_size``: the size in the claim template of the StatefulSet that is there, which
+    Kubernetes does not let us change. ``owner``: see volumes.py. ``racks``: are racks known?"""
     brokers = cluster.spec.brokers
-    pod_spec = _pod_spec(cluster, image, pull_policy, node_ports)
+    count = brokers.replicas if replicas is None else replicas
+    pod_spec = _pod_spec(cluster, image, pull_policy, racks)
     if owner:
         broker_image = cluster.spec.image or image
         pod_spec = with_owner(pod_spec, volume="data", user=USER, image=broker_image, pull_policy=pull_policy)
     template = merge(
         {
-            "metadata": {
-                "labels": labels(cluster),
-                "annotations": {CONFIG_HASH: _hash(properties(broker_config(cluster)))},
-            },
+            "metadata": {"labels": labels(cluster), "annotations": {}},
             "spec": pod_spec,
         },
         {
@@ -182,15 +121,22 @@ def stateful_set(
             "spec": brokers.template.spec,
         },
     )
+    digest = hashlib.sha256(msgspec.json.encode(template, order="sorted")).hexdigest()[:16]
+    template["metadata"]["annotations"] |= {
+        TEMPLATE_HASH: digest,
+        CONFIG_HASH: restart_hash(cluster),
+        LISTENERS_HASH: listeners_hash(cluster),
+        ADDRESSES: addresses_of(count, addresses or {}),
+    }
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
         "metadata": metadata(cluster, broker_set_name(cluster)),
         "spec": {
             "serviceName": broker_set_name(cluster),
-            "replicas": brokers.replicas,
+            "replicas": count,
             "podManagementPolicy": "Parallel",
-            "updateStrategy": {"type": "RollingUpdate"},
+            "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": selector(cluster)},
             "persistentVolumeClaimRetentionPolicy": {
                 "whenDeleted": brokers.storage.deletion_policy,
@@ -206,16 +152,13 @@ def stateful_set(
 
 def claim_name(cluster: Cluster, broker: int) -> str:
     """The name that the StatefulSet gives a broker's volume claim."""
-    return f"data-{broker_set_name(cluster)}-{broker}"
+    return f"data-{pod_name(cluster, broker)}"
 
 
-def _pod_spec(cluster: Cluster, image: str, pull_policy: str, node_ports: Mapping[str, int]) -> Manifest:
-    pod_address = f"$(POD_NAME).{broker_set_name(cluster)}.{cluster.namespace}.svc"
-    advertised = [f"{kafka_name(cluster.spec.internal)}://{pod_address}:{cluster.spec.internal.port}"]
-    advertised += [
-        f"{kafka_name(listener)}://$(HOST_IP):{node_ports[listener.name]}"
-        for listener in external_listeners(cluster)
-    ]
+def _pod_spec(cluster: Cluster, image: str, pull_policy: str, racks: bool) -> Manifest:
+    rack = []
+    if racks:
+        rack = ["--override", f"broker.rack=${{file:{CONFIG_FOLDER}/{RACKS}:$(NODE_NAME)}}"]
     resources = cluster.spec.brokers.resources
     return {
         "automountServiceAccountToken": False,
@@ -228,14 +171,15 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str, node_ports: Mappin
                 "name": "broker",
                 "image": cluster.spec.image or image,
                 "imagePullPolicy": pull_policy,
-                "command": ["millstream-broker", f"{CONFIG_FOLDER}/server.properties"],
-                "args": [
-                    *("--override", "broker.id=$(POD_INDEX)"),
-                    *("--override", f"advertised.listeners={','.join(advertised)}"),
+                "command": [
+                    "millstream-broker",
+                    f"{CONFIG_FOLDER}/server.properties",
+                    f"{CONFIG_FOLDER}/broker-$(POD_INDEX).properties",
                 ],
+                "args": ["--override", "broker.id=$(POD_INDEX)", *rack],
                 "env": [
                     from_field("POD_INDEX", "metadata.labels['apps.kubernetes.io/pod-index']"),
-                    from_field("POD_NAME", "metadata.name"),
+                    from_field("NODE_NAME", "spec.nodeName"),
                     from_field("HOST_IP", "status.hostIP"),
                 ],
                 "ports": [
@@ -269,7 +213,3 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str, node_ports: Mappin
             {"name": "tmp", "emptyDir": {}},
         ],
     }
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

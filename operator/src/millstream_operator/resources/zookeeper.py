@@ -4,8 +4,9 @@
                      PodDisruptionBudget
 
 The image is the official one (or one that reads the same `ZOO_*` variables). Servers are counted from 1, as their ids
-are. Readiness asks the server whether it serves, so that a rolling update waits for the quorum to be whole again.
-The volumes are of the brokers' storage class and go when theirs go.
+are. Readiness asks the server whether it serves, so that a rolling update waits for the quorum to be whole again;
+liveness does not, since a server without a quorum is to wait for it. The volumes are of the brokers' storage class and
+go when theirs go.
 """
 
 from __future__ import annotations
@@ -149,9 +150,13 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str) -> Manifest:
                     "requests": {"cpu": "100m", "memory": f"{HEAP_MB}Mi"},
                     "limits": {"memory": f"{2 * HEAP_MB}Mi"},
                 },
-                "startupProbe": probe("/commands/ruok", periodSeconds=1, failureThreshold=120),
-                "readinessProbe": probe("/commands/ruok", periodSeconds=5, failureThreshold=3),
-                "livenessProbe": probe("/commands/ruok", periodSeconds=10, failureThreshold=6),
+                "readinessProbe": probe("/commands/ruok", periodSeconds=2, failureThreshold=5),
+                "livenessProbe": {
+                    "tcpSocket": {"port": "http"},
+                    "initialDelaySeconds": 60,
+                    "periodSeconds": 10,
+                    "failureThreshold": 6,
+                },
                 # the image's entrypoint writes /conf, so its root file system stays writable
                 "securityContext": {
                     "allowPrivilegeEscalation": False,

@@ -1,0 +1,151 @@
+"""One connection to a cluster's brokers, by kafka-python's admin client: made when it is needed, dropped when it fails.
+
+Calls block, with explicit timeouts, and may come from many threads. What fails as a whole raises ``AdminError``, and
+the client is dropped, so that the next call connects anew; for a moment after a failure to connect callers are told so
+at once, instead of each waiting for its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+from kafka.admin import KafkaAdminClient
+from kafka.errors import BrokerResponseError, IncompatibleBrokerVersion, KafkaError, RetriableError
+from kafka.net.compat import KafkaNetClient
+from kafka.net.inet import KafkaNetSocket
+
+CONNECT_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 15.0
+# After a failed connection: how long callers are told so at once, instead of each waiting for its own failure.
+RETRY_AFTER_S = 2.0
+
+Result = TypeVar("Result")
+
+
+class AdminError(Exception):
+    """No broker answers, or a whole request failed; the message is for the user."""
+
+
+class NotSupported(AdminError):
+    """The brokers do not know this request."""
+
+
+class _TidySocket(KafkaNetSocket):  # type: ignore[misc]
+    """kafka-python's own way to connect, except that a socket which does not connect is closed."""
+
+    SCHEMES = ("millstream",)  # kafka-python picks the class by the scheme of proxy_url
+
+    async def connect(
+        self, net: Any, addrinfo: Any, socket_options: Any = (), timeout_at: float | None = None
+    ) -> socket.socket:
+        family, kind, protocol, _, address = addrinfo
+        sock: socket.socket = self.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            for option in socket_options:
+                sock.setsockopt(*option)
+            await self.sock_connect(net, sock, address, timeout_at=timeout_at)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+
+class KafkaConnection:
+    """The brokers at one bootstrap address."""
+
+    def __init__(self, bootstrap: str, client_id: str = "millstream-operator") -> None:
+        self.bootstrap = bootstrap
+        self._client_id = client_id
+        self._lock = threading.Lock()
+        self._client: KafkaAdminClient | None = None
+        self._failed_until = 0.0
+        self._failure = ""
+
+    def close(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def call(self, operation: Callable[[KafkaAdminClient], Result]) -> Result:
+        for wait in (0.2, 0.5, None):
+            client = self._connected()
+            try:
+                return operation(client)
+            except IncompatibleBrokerVersion as error:
+                raise NotSupported(
+                    f"the brokers at {self.bootstrap} do not know a request: {error}"
+                ) from error
+            except (KafkaError, OSError) as error:
+                self._drop(client)  # what it knows of leaders and coordinators may be old
+                answered = isinstance(error, BrokerResponseError)
+                if answered and isinstance(error, RetriableError) and wait is not None:
+                    time.sleep(wait)
+                    continue
+                says = "answer" if answered else "do not answer"
+                raise AdminError(f"the brokers at {self.bootstrap} {says}: {_words(error)}") from error
+        raise AssertionError("unreachable")
+
+    def _connected(self) -> KafkaAdminClient:
+        with self._lock:
+            if self._client is not None:
+                return self._client
+            if time.monotonic() < self._failed_until:
+                raise AdminError(self._failure)
+            # Said at once: kafka-python would try again until its timeout, and leave sockets behind.
+            if not _listens(self.bootstrap):
+                self._refuse_for_a_while()
+            # When the admin client's constructor fails, it leaves its network client with a thread and sockets.
+            networks: list[KafkaNetClient] = []
+
+            def network(**config: Any) -> KafkaNetClient:
+                networks.append(KafkaNetClient(**config))
+                return networks[-1]
+
+            try:
+                self._client = KafkaAdminClient(
+                    kafka_client=network,
+                    proxy_url=f"{_TidySocket.SCHEMES[0]}://",
+                    bootstrap_servers=self.bootstrap,
+                    client_id=self._client_id,
+                    bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
+                    request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
+                    reconnect_backoff_max_ms=1000,
+                )
+            except (KafkaError, OSError, ValueError) as error:
+                for client in networks:
+                    client.close()
+                self._refuse_for_a_while(error)
+            assert self._client is not None
+            return self._client
+
+    def _refuse_for_a_while(self, cause: Exception | None = None) -> NoReturn:
+        self._failed_until = time.monotonic() + RETRY_AFTER_S
+        self._failure = f"no broker answers at {self.bootstrap}"
+        raise AdminError(self._failure) from cause
+
+    def _drop(self, client: KafkaAdminClient) -> None:
+        with self._lock:
+            if self._client is client:
+                self._client = None
+        client.close()
+
+
+def _listens(bootstrap: str) -> bool:
+    """Does one of the addresses take a connection?"""
+    for address in bootstrap.split(","):
+        host, _, port = address.rpartition(":")
+        with contextlib.suppress(OSError, ValueError):
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+            return True
+    return False
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,107 @@
+"""Topic: another replication factor, by reassignments which the brokers carry out by themselves.
+
+Replicas that are to be added are spread over the brokers evenly; of those to take away the preferred leader stays, and
+replicas in sync go last (placement.py). A partition on the move is left alone until it has arrived. Nothing is asked of
+the brokers as long as every topic has the replicas it should have.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..conditions import ConditionType, Reason
+from ..kafka_admin import KafkaAdmin, PartitionReplicas, TopicState
+from ..models import Cluster, Topic
+from .placement import CannotPlace, Moves, with_factor
+from .report import Problem
+
+
+@dataclass(slots=True)
+class Replication:
+    """``moves``: to begin now. By topic: ``progress`` of what is under way, in words, and what cannot be."""
+
+    moves: Moves = field(default_factory=dict)
+    progress: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, Problem] = field(default_factory=dict)
+
+
+def plan_replication(
+    factors: Mapping[str, int],
+    partitions: Sequence[PartitionReplicas],
+    reassigning: Mapping[tuple[str, int], int],
+    brokers: Collection[int],
+    racks: Mapping[int, str] | None = None,
+) -> Replication:
+    """What brings topics to their replication ``factors``. ``partitions``: all there are; ``reassigning``: those on the
+    move, with how many replicas each still gets."""
+    plan = Replication()
+    by_factor: dict[int, list[PartitionReplicas]] = defaultdict(list)
+    for one in partitions:
+        factor = factors.get(one.topic)
+        if factor is not None and (one.topic, one.partition) not in reassigning:
+            by_factor[factor].append(one)
+    now = {(one.topic, one.partition): one for one in partitions}
+    for factor, wrong in sorted(by_factor.items()):
+        try:
+            moves = with_factor(wrong, factor, brokers, now.values(), racks)
+        except CannotPlace as error:
+            problem = Problem(
+                Reason.INVALID_REPLICATION_FACTOR,
+                f"spec.replicationFactor: {factor} is not allowed: {error}",
+            )
+            changed = {one.topic for one in wrong if len(one.replicas) != factor}
+            plan.problems.update(dict.fromkeys(sorted(changed), problem))
+            continue
+        plan.moves.update(moves)
+        for key, replicas in moves.items():
+            before = now[key]
+            now[key] = PartitionReplicas(before.topic, before.partition, replicas, before.isr)
+    _tell_progress(plan, factors, partitions, reassigning)
+    return plan
+
+
+def _tell_progress(
+    plan: Replication,
+    factors: Mapping[str, int],
+    partitions: Sequence[PartitionReplicas],
+    reassigning: Mapping[tuple[str, int], int],
+) -> None:
+    for topic in factors:
+        count = sum(one.topic == topic for one in partitions)
+        moving = {key for key in (*reassigning, *plan.moves) if key[0] == topic}
+        if moving:
+            copies = sum(reassigning.get(key, 0) for key in moving)
+            begun = f", {copies} replicas to be copied" if copies else ""
+            plan.progress[topic] = f"{len(moving)} of {count} partitions are being reassigned{begun}"
+
+
+def replicate(
+    admin: KafkaAdmin, cluster: Cluster, topics: Sequence[Topic], observed: Mapping[str, TopicState]
+) -> Replication:
+    """Look at those Topics whose replicas are not as they should be, and begin what has to be. Raises AdminError."""
+    factors = {
+        topic.topic_name: topic.spec.replication_factor
+        for topic in topics
+        if (state := observed.get(topic.topic_name)) is not None and _concerns(topic, state)
+    }
+    if not factors:
+        return Replication()
+    alive = admin.brokers().racks
+    # not those that are about to leave
+    brokers = [broker for broker in alive if broker < cluster.spec.brokers.replicas] or list(alive)
+    racks = {broker: rack for broker, rack in alive.items() if rack}
+    plan = plan_replication(factors, admin.replicas(), admin.reassigning(), brokers, racks)
+    if plan.moves:
+        for (topic, partition), no in sorted(admin.reassign(plan.moves).items()):
+            words = f"{topic}-{partition} cannot be reassigned: {no}"
+            plan.problems.setdefault(topic, Problem(Reason.REFUSED, words))
+    return plan
+
+
+def _concerns(topic: Topic, state: TopicState) -> bool:
+    moving = any(
+        condition.type == ConditionType.REBALANCING.value for condition in topic.status.conditions or ()
+    )
+    return moving or not state.even or state.replication_factor != topic.spec.replication_factor

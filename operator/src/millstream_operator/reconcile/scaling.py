@@ -1,0 +1,74 @@
+"""How many brokers the StatefulSet is to have, and which replicas have to move before or after: pure.
+
+Fewer brokers: those with the highest numbers leave. As long as one of them has a replica it stays, and its replicas are
+moved to the others; what cannot fit there is refused, with what is in the way. More brokers: they get the leaders of
+new partitions, and with `rebalance: Automatic` replicas, once: a broker that has none yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..conditions import Reason
+from ..kafka_admin import PartitionReplicas
+from .placement import CannotPlace, Moves, drain, rebalance
+from .report import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """``replicas``: of the StatefulSet now; ``moves``: to begin now; ``progress``: what is going on, in words."""
+
+    replicas: int
+    moves: Moves = field(default_factory=dict)
+    reason: Reason | None = None
+    progress: str = ""
+    problem: Problem | None = None
+
+
+def plan_scaling(
+    desired: int,
+    current: int | None,
+    partitions: Sequence[PartitionReplicas] | None,
+    reassigning: Collection[tuple[str, int]],
+    racks: Mapping[int, str],
+) -> Scaling:
+    """``current``: brokers of the StatefulSet, None where there is none; ``partitions`` None: nobody could be asked."""
+    if current is None or desired >= current:
+        return Scaling(desired)
+    leaving = set(range(desired, current))
+    names = ", ".join(map(str, sorted(leaving)))
+    if partitions is None:
+        return Scaling(
+            current, reason=Reason.DRAINING, progress=f"brokers {names}: the brokers do not answer"
+        )
+    held = [one for one in partitions if leaving & {*one.replicas, *one.isr}]
+    if not held:
+        return Scaling(desired)
+    try:
+        # Not those on the move: while they are, their replicas are the old and the new ones.
+        still = [one for one in partitions if (one.topic, one.partition) not in reassigning]
+        moves = drain(still, leaving, range(desired), racks)
+    except CannotPlace as error:
+        return Scaling(
+            current,
+            problem=Problem(
+                Reason.SCALE_DOWN_REFUSED,
+                f"spec.brokers.replicas: {desired} is not allowed: {error}; {current} brokers stay",
+            ),
+        )
+    return Scaling(current, moves, Reason.DRAINING, f"brokers {names}: {len(held)} partitions to go")
+
+
+def plan_spreading(
+    brokers: Collection[int],
+    partitions: Sequence[PartitionReplicas],
+    reassigning: Collection[tuple[str, int]],
+    racks: Mapping[int, str],
+) -> Moves:
+    """What goes to brokers that have nothing yet; nothing as long as replicas are on the move."""
+    used = {broker for one in partitions for broker in one.replicas}
+    if reassigning or not set(brokers) - used:
+        return {}
+    return rebalance(partitions, brokers, racks)

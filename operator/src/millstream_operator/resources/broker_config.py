@@ -1,0 +1,172 @@
+"""The brokers' configuration files, and what of them needs a restart.
+
+    server.properties     what all brokers share: the user's configuration, and what the operator decides
+    broker-N.properties   what is broker N's own: where clients reach it
+    racks.properties      the rack of each node, where brokers shall have one
+
+Keys that Kafka lets an administrator change while brokers run (KIP-226) are set on the running brokers, and are not in
+the hash that makes pods restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from ..models import Cluster
+from .listeners import Addresses, all_listeners, external_listeners, kafka_name
+from .zookeeper import connect_of
+
+HTTP_PORT = 9404
+DATA = "/var/lib/millstream"
+CONFIG_FOLDER = "/etc/millstream"
+RACKS = "racks.properties"
+# What the operator decides, because it would not work otherwise.
+RESERVED_CONFIG = frozenset(
+    (
+        "advertised.listeners",
+        "broker.id",
+        "broker.rack",
+        "http.listener",
+        "inter.broker.listener.name",
+        "listener.security.protocol.map",
+        "listeners",
+        "log.dir",
+        "log.dirs",
+        "node.id",
+        "zookeeper.connect",
+    )
+)
+# What brokers take while they run. A test holds it against the brokers' own list.
+DYNAMIC_CONFIG = frozenset(
+    (
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.delete.retention.ms",
+        "log.cleaner.io.max.bytes.per.second",
+        "log.cleaner.max.compaction.lag.ms",
+        "log.cleaner.min.cleanable.ratio",
+        "log.cleaner.min.compaction.lag.ms",
+        "log.cleaner.threads",
+        "log.cleanup.policy",
+        "log.flush.interval.messages",
+        "log.flush.interval.ms",
+        "log.index.interval.bytes",
+        "log.index.size.max.bytes",
+        "log.message.timestamp.after.max.ms",
+        "log.message.timestamp.before.max.ms",
+        "log.message.timestamp.type",
+        "log.preallocate",
+        "log.retention.bytes",
+        "log.retention.ms",
+        "log.roll.jitter.ms",
+        "log.roll.ms",
+        "log.segment.bytes",
+        "log.segment.delete.delay.ms",
+        "max.connections",
+        "max.connections.per.ip",
+        "message.max.bytes",
+        "min.insync.replicas",
+        "producer.id.expiration.ms",
+        "unclean.leader.election.enable",
+    )
+)
+
+
+def broker_set_name(cluster: Cluster) -> str:
+    return f"{cluster.name}-brokers"
+
+
+def pod_name(cluster: Cluster, broker: int) -> str:
+    return f"{broker_set_name(cluster)}-{broker}"
+
+
+def broker_config(cluster: Cluster) -> dict[str, str]:
+    """server.properties as the user's configuration and ours make it."""
+    listeners = all_listeners(cluster)
+    config = {
+        **cluster.spec.config,
+        "log.dirs": DATA,
+        "listeners": ",".join(f"{kafka_name(listener)}://0.0.0.0:{listener.port}" for listener in listeners),
+        "listener.security.protocol.map": ",".join(
+            f"{kafka_name(listener)}:PLAINTEXT" for listener in listeners
+        ),
+        "inter.broker.listener.name": kafka_name(cluster.spec.internal),
+        "http.listener": f"0.0.0.0:{HTTP_PORT}",
+    }
+    if connect := connect_of(cluster):
+        config["zookeeper.connect"] = connect
+    return config
+
+
+def own_config(cluster: Cluster, broker: int, addresses: Addresses) -> dict[str, str]:
+    """broker-N.properties. The host of a NodePort listener is known to the pod only, by an environment variable."""
+    inside = cluster.spec.internal
+    host = f"{pod_name(cluster, broker)}.{broker_set_name(cluster)}.{cluster.namespace}.svc"
+    advertised = [f"{kafka_name(inside)}://{host}:{inside.port}"]
+    for listener in external_listeners(cluster):
+        address = addresses[listener.name, broker]
+        advertised.append(f"{kafka_name(listener)}://{address.host or '${env:HOST_IP}'}:{address.port}")
+    return {"advertised.listeners": ",".join(advertised)}
+
+
+def files(
+    cluster: Cluster, brokers: int, addresses: Addresses, racks: Mapping[str, str] | None
+) -> dict[str, str]:
+    """All of them by name, for this many brokers. ``racks``: the rack by node, None where brokers have none."""
+    found = {"server.properties": properties(broker_config(cluster))}
+    for broker in range(brokers):
+        found[f"broker-{broker}.properties"] = properties(own_config(cluster, broker, addresses))
+    if racks is not None:
+        found[RACKS] = properties(racks)
+    return found
+
+
+def dynamic_config(cluster: Cluster) -> dict[str, str]:
+    """What the running brokers are to be told."""
+    return {key: value for key, value in cluster.spec.config.items() if key in DYNAMIC_CONFIG}
+
+
+_LISTENERS = frozenset(("listeners", "listener.security.protocol.map", "inter.broker.listener.name"))
+
+
+def restart_hash(cluster: Cluster) -> str:
+    """Of the configuration that a broker reads once, but its listeners."""
+    config = broker_config(cluster)
+    return _hash({key: value for key, value in config.items() if key not in DYNAMIC_CONFIG | _LISTENERS})
+
+
+def listeners_hash(cluster: Cluster) -> str:
+    """Of the listeners that all brokers have."""
+    return _hash({key: value for key, value in broker_config(cluster).items() if key in _LISTENERS})
+
+
+def addresses_of(brokers: int, addresses: Addresses) -> str:
+    """Where each broker is reached from outside, as JSON by broker: a restart is for the one whose own changed."""
+    found: dict[str, str] = {}
+    for (name, broker), address in sorted(addresses.items(), key=lambda entry: (entry[0][1], entry[0][0])):
+        if broker < brokers:
+            found[str(broker)] = (
+                f"{found.get(str(broker), '')} {name}={address.host or ''}:{address.port}".strip()
+            )
+    return json.dumps(found, separators=(",", ":"))
+
+
+def properties(config: Mapping[str, str]) -> str:
+    """A properties file; what its format would read otherwise is escaped.
+    https://docs.oracle.com/en/java/javase/17/docs/api/java.base/java/util/Properties.html#load(java.io.Reader)"""
+    escaped = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+    lines = []
+    for key, value in sorted(config.items()):
+        text = value.translate(escaped)
+        lines.append(f"{key}={chr(92) + text if text[:1] == ' ' else text}\n")
+    return "".join(lines)
+
+
+def _hash(config: Mapping[str, str]) -> str:
+    return hashlib.sha256(properties(config).encode()).hexdigest()[:16]
