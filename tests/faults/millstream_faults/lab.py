@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -111,12 +112,12 @@ class Lab(ClusterProcesses):
         super().kill()
         self.zookeeper.kill()
 
-    def dead(self) -> list[int]:
-        """Brokers that ended though nobody ended them."""
+    def ended(self) -> list[tuple[int, subprocess.Popen[bytes] | None]]:
+        """Brokers that do not run, with the process that nobody ended or None."""
         return [
-            number
+            (number, broker.process)
             for number, broker in self.brokers.items()
-            if broker.process is not None and broker.process.poll() is not None
+            if broker.process is None or broker.process.poll() is not None
         ]
 
     def reassign(self, targets: dict[int, list[int]]) -> str:

@@ -152,12 +152,19 @@ class Run:
                 thread.start()
             for thread in striking:
                 thread.join()
-            for broker in self.lab.dead():
-                process = self.lab.brokers[broker].process
-                self.trouble(f"broker {broker} ended by itself, status {process and process.returncode}")
-                self.lab.brokers[broker].start()
+            self._revive()
             if step.calm:
                 self._await_whole(watch)
+
+    def _revive(self) -> None:
+        """What should run and does not is a violation, and is started again, so that the run goes on."""
+        for broker, process in self.lab.ended():
+            if process is not None:
+                self.trouble(f"broker {broker} ended by itself, status {process.returncode}")
+            self.lab.brokers[broker].start()
+        for server in self.lab.servers:
+            if server.process is None:
+                server.start()
 
     def _strike(self, fault: Fault, faults: Faults) -> None:
         at = time.monotonic()
