@@ -14,8 +14,9 @@ from __future__ import annotations
 import random
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from millstream_broker.controller import reassignment
@@ -61,6 +62,7 @@ from millstream_broker.replication.isr import Isr
 
 LAG_MS = 5_000
 LogKey = tuple[uuid.UUID, int]
+Action = Callable[[], object]
 
 
 class Violation(AssertionError):
@@ -81,7 +83,7 @@ class SimulatedLog:
 
     @property
     def last_epoch(self) -> int:
-        return self.records[-1][0] if self.records else -1
+        return self.epochs.latest
 
     def append(self, epoch: int, value: int) -> None:
         self.epochs.assign(epoch, self.end)
@@ -292,7 +294,9 @@ class SimulatedBroker:
         known = self.view.get(fetch.key)
         if not self.is_up or self.incarnation != fetch.incarnation or known is None:
             return
-        if (known[0], known[1].leader_epoch) != (fetch.topic_id, fetch.epoch) or self.id not in known[1].replicas:
+        if (known[0], known[1].leader_epoch) != (fetch.topic_id, fetch.epoch) or self.id not in known[
+            1
+        ].replicas:
             return
         log = self.log(fetch.key)
         if log.end != fetch.offset or fetch.answer is None:
@@ -333,8 +337,8 @@ class SimulatedController:
         self.answer: Any = None
         self.channels: dict[int, Channel] = {}
         self.news: set[Any] = set()
-        self.replies: dict[int, Any] = {}
-        self.asked: set[int] = set()
+        self.replies: dict[Hashable, Any] = {}
+        self.asked: set[Hashable] = set()
         self.carry_out(self.machine.start(cluster.image()))
 
     def handle(self, event: Any) -> None:
@@ -345,7 +349,9 @@ class SimulatedController:
             if isinstance(one, Push):
                 for broker in one.brokers:
                     channel = self.channel(broker)
-                    channel.partitions.update(self.machine.records if one.partitions is None else one.partitions)
+                    channel.partitions.update(
+                        self.machine.records if one.partitions is None else one.partitions
+                    )
                     channel.is_behind = True
             elif isinstance(one, StopReplicas):
                 channel = self.channel(one.broker)
@@ -395,7 +401,9 @@ class SimulatedController:
             return
         if isinstance(write, WriteStates):
             stored = {key: cluster.write_state(self.epoch, key, one) for key, one in write.states.items()}
-            event: Any = StatesWritten(write.states, {key: one for key, one in stored.items() if one is not None})
+            event: Any = StatesWritten(
+                write.states, {key: one for key, one in stored.items() if one is not None}
+            )
         elif isinstance(write, WriteAssignment):
             cluster.write_assignment(write.topic)
             event = AssignmentWritten(write.topic)
@@ -410,7 +418,9 @@ class SimulatedController:
             event = BrokerAccepted(write.broker)
         else:
             assert isinstance(write, RefuseDeletion)
-            cluster.deletions.difference_update(name for name in write.names if name not in cluster.assignments)
+            cluster.deletions.difference_update(
+                name for name in write.names if name not in cluster.assignments
+            )
             event = Tick(0.0)
         self.answer = event
 
@@ -449,6 +459,7 @@ class SimulatedCluster:
     def __init__(self, seed: int, *, brokers: int = 4, min_isr: int = 2) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
+        self.trouble = self.rng.choice((0.1, 0.3, 1.0))
         self.min_isr = min_isr
         self.now_ms = 1_000_000
         self.story: list[str] = []
@@ -467,6 +478,7 @@ class SimulatedCluster:
         self.isr_writes: list[tuple[int, IsrWrite, PartitionRecord | None]] = []
         self.strays: list[tuple[int, Any]] = []
         self.cut: set[tuple[int, int]] = set()
+        self.stopping: set[int] = set()
         self.is_calm = False
         # what is checked
         self.names: dict[uuid.UUID, str] = {}
@@ -496,7 +508,9 @@ class SimulatedCluster:
 
     def topics(self) -> dict[str, TopicRecord]:
         return {
-            name: TopicRecord(name, topic_id, tuple(self.record((name, index)) for index in sorted(partitions)))
+            name: TopicRecord(
+                name, topic_id, tuple(self.record((name, index)) for index in sorted(partitions))
+            )
             for name, (topic_id, partitions) in self.assignments.items()
         }
 
@@ -555,7 +569,9 @@ class SimulatedCluster:
 
     # What must never happen
 
-    def _check_state(self, key: TopicPartition, before: PartitionRecord | None, after: PartitionRecord) -> None:
+    def _check_state(
+        self, key: TopicPartition, before: PartitionRecord | None, after: PartitionRecord
+    ) -> None:
         name = f"{key[0]}-{key[1]}"
         topic_id = self.assignments[key[0]][0]
         epoch = self.epochs.get((topic_id, key[1]), -1)
@@ -571,7 +587,9 @@ class SimulatedCluster:
         if after.leader_epoch == before.leader_epoch and after.leader != before.leader:
             raise Violation(f"{name}: two leaders in epoch {after.leader_epoch}")
         if after.leader != before.leader and after.leader not in (NO_LEADER, *before.isr, *before.elr):
-            raise Violation(f"{name}: {after.leader} is elected, neither in ISR {before.isr} nor ELR {before.elr}")
+            raise Violation(
+                f"{name}: {after.leader} is elected, neither in ISR {before.isr} nor ELR {before.elr}"
+            )
 
     def leads(self, broker: int, key: TopicPartition, topic_id: uuid.UUID, record: PartitionRecord) -> None:
         led_by = self.led.setdefault((topic_id, key[1], record.leader_epoch), broker)
@@ -604,6 +622,7 @@ class SimulatedCluster:
         """A process starts; its registration takes the place of the one before."""
         broker.is_up = True
         broker.incarnation += 1
+        self.stopping.discard(broker.id)
         broker.epoch = next(self.values)
         broker.forget()
         broker.lost_memory = lost_memory
@@ -683,42 +702,16 @@ class SimulatedCluster:
         action = self.rng.choices([one for _, one in actions], [weight for weight, _ in actions])[0]
         action()
 
-    def _actions(self) -> list[tuple[float, Callable[[], None]]]:
-        rng = self.rng
-        actions: list[tuple[float, Callable[[], None]]] = [(1, self._time_passes)]
+    def _actions(self) -> list[tuple[float, Action]]:
+        """What may happen next, with how likely it is."""
+        actions: list[tuple[float, Action]] = [(1, self._time_passes)]
         for controller in self.controllers:
-            if controller.is_over:
-                continue
-            if controller.news:
-                actions.append((4, controller.report))
-            if controller.answer is not None:
-                actions.append((8, lambda one=controller: self._answered(one)))  # type: ignore[misc]
-            elif controller.writes:
-                actions.append((8, controller.write))
-            for broker, channel in list(controller.channels.items()):
-                if controller.machine.brokers.get(broker, _NOBODY).epoch != channel.epoch:
-                    continue
-                if channel.sent is not None:
-                    actions.append((4, lambda one=controller, to=broker: self._arrives(one, to)))  # type: ignore[misc]
-                elif channel.has_work:
-                    actions.append((4, lambda one=controller, to=broker: one.send(to)))  # type: ignore[misc]
+            if not controller.is_over:
+                actions += self._actions_of_controller(controller)
         if self.controller_id is None and any(self.brokers[one].is_up for one in self.registered):
             actions.append((2, self.elect_controller))
         for broker in self.brokers.values():
-            if not broker.is_up:
-                actions.append((0.6, lambda one=broker: self.start(one, lost_memory=one.lost_memory)))  # type: ignore[misc]
-                if broker.id in self.registered:
-                    actions.append((0.6, lambda one=broker.id: self.expire(one)))  # type: ignore[misc]
-                continue
-            if broker.id not in self.registered:
-                actions.append((0.6, lambda one=broker: self._registers_again(one)))  # type: ignore[misc]
-            if follows := broker.follows():
-                actions.append((6, lambda one=broker, keys=follows: self.fetches.append(one.fetch(rng.choice(keys)))))  # type: ignore[misc]
-            if broker.leads:
-                keys = sorted(broker.leads)
-                if not self.is_calm:
-                    actions.append((3, lambda one=broker, keys=keys: one.produce(rng.choice(keys))))  # type: ignore[misc]
-                actions.append((2, lambda one=broker, keys=keys: self._proposes(one, rng.choice(keys))))  # type: ignore[misc]
+            actions += self._actions_of_broker(broker)
         if self.fetches:
             actions.append((4 * len(self.fetches), self._fetch))
         if self.isr_writes:
@@ -726,33 +719,64 @@ class SimulatedCluster:
         if self.strays:
             actions.append((1, self._stray))
         if not self.is_calm:
-            actions += self._troubles()
+            actions += [(weight * self.trouble, one) for weight, one in self._troubles()]
         return actions
 
-    def _troubles(self) -> list[tuple[float, Callable[[], None]]]:
+    def _actions_of_controller(self, controller: SimulatedController) -> Iterator[tuple[float, Action]]:
+        if controller.news:
+            yield 4, controller.report
+        if controller.answer is not None:
+            yield 8, partial(self._answered, controller)
+        elif controller.writes:
+            yield 8, controller.write
+        for number, channel in list(controller.channels.items()):
+            known = controller.machine.brokers.get(number)
+            if known is None or known.epoch != channel.epoch:
+                continue
+            if channel.sent is not None:
+                yield 4, partial(self._arrives, controller, number)
+            elif channel.has_work:
+                yield 4, partial(controller.send, number)
+
+    def _actions_of_broker(self, broker: SimulatedBroker) -> Iterator[tuple[float, Action]]:
+        if not broker.is_up:
+            yield 0.6, lambda: self.start(broker, lost_memory=broker.lost_memory)
+            if broker.id in self.registered:
+                yield 0.6, partial(self.expire, broker.id)
+            return
+        if broker.id not in self.registered:
+            yield 0.6, partial(self._registers_again, broker)
+        if follows := broker.follows():
+            yield 6, lambda: self.fetches.append(broker.fetch(self.rng.choice(follows)))
+        if broker.leads:
+            leads = sorted(broker.leads)
+            yield 2, lambda: self._proposes(broker, self.rng.choice(leads))
+            if not self.is_calm:
+                yield 3, lambda: broker.produce(self.rng.choice(leads))
+
+    def _troubles(self) -> list[tuple[float, Action]]:
         rng = self.rng
         up = [one for one in self.brokers.values() if one.is_up]
-        troubles: list[tuple[float, Callable[[], None]]] = [(0.2, self._cuts)]
+        troubles: list[tuple[float, Action]] = [(0.2, self._cuts)]
         if up:
             broker = rng.choice(up)
-            troubles.append((0.3, lambda: self.crash(broker, lose_memory=False)))
+            troubles.append((0.3, partial(self.crash, broker, lose_memory=False)))
             if self.may_lose_memory(broker):
-                troubles.append((0.2, lambda: self.crash(broker, lose_memory=True)))
+                troubles.append((0.2, partial(self.crash, broker, lose_memory=True)))
             if broker.id in self.registered:
-                troubles.append((0.2, lambda: self.expire(broker.id)))
+                troubles.append((0.2, partial(self.expire, broker.id)))
         if self.registered and len(self.assignments) < 4:
             troubles.append((0.3, lambda: self.create_topic(rng.randint(1, 3), rng.randint(1, 3))))
         controller = self.controller
         if self.assignments and self.registered:
             name = rng.choice(list(self.assignments))
             if name not in self.deletions:
-                troubles.append((0.05, lambda: self._delete(name)))
-                troubles.append((0.05, lambda: self.add_partition(name)))
+                troubles.append((0.05, partial(self._delete, name)))
+                troubles.append((0.05, partial(self.add_partition, name)))
             if controller is not None:
-                troubles.append((0.4, lambda: self._administer(controller, name)))
+                troubles.append((0.4, partial(self._administer, controller, name)))
                 if up:
-                    stopping = rng.choice(up)
-                    troubles.append((0.1, lambda: self._shut_down(controller, stopping)))
+                    troubles.append((0.1, partial(self._shut_down, controller, rng.choice(up))))
         return troubles
 
     def _time_passes(self) -> None:
@@ -762,7 +786,7 @@ class SimulatedCluster:
                 controller.handle(Tick(self.now_ms / 1000))
 
     def _is_lost(self) -> bool:
-        return not self.is_calm and self.rng.random() < 0.1
+        return not self.is_calm and self.rng.random() < 0.1 * self.trouble
 
     def _answered(self, controller: SimulatedController) -> None:
         event, controller.answer = controller.answer, None
@@ -882,6 +906,7 @@ class SimulatedCluster:
 
     def _shut_down(self, controller: SimulatedController, broker: SimulatedBroker) -> None:
         self.tells(f"{broker.id} wants to stop")
+        self.stopping.add(broker.id)
         controller.ask(lambda caller: ShutdownRequested(caller, broker.id, broker.epoch))
 
     # Peace at the end
@@ -894,7 +919,7 @@ class SimulatedCluster:
         for broker in self.brokers.values():
             if not broker.is_up:
                 self.start(broker, lost_memory=broker.lost_memory)
-            elif any(broker.id in one.machine.leaving for one in self.controllers):
+            elif broker.id in self.stopping:
                 self.start(broker, lost_memory=False)  # it has stopped, as it wanted
         for _ in range(steps):
             for _ in range(50):
@@ -902,8 +927,7 @@ class SimulatedCluster:
             if not self.unfinished():
                 break
         else:
-            leaving = self.controller and self.controller.machine.leaving
-            raise Violation(f"not finished in peace, leaving {leaving}: " + "; ".join(self.unfinished()))
+            raise Violation("not finished in peace: " + "; ".join(self.unfinished()))
         self._check_end()
 
     def unfinished(self) -> list[str]:
@@ -938,6 +962,3 @@ class SimulatedCluster:
                 for offset, one in self.truth[topic_id, index].items():
                     if offset >= log.end or log.records[offset] != one:
                         raise Violation(f"{name}-{index}: the committed {one} at {offset} is lost")
-
-
-_NOBODY = BrokerRecord(-1, (), epoch=-1)
