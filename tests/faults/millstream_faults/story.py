@@ -80,6 +80,8 @@ def describe(event: Event, began: float) -> str:
             return f"{who} tried to commit {partition}:{offset} and was not told"
         case FoundCommitted(_, who, partition, offset, asked):
             return f"{who} was told that {partition}:{offset} is committed, asked at {asked - began:.3f}"
+        case Trouble(_, who, text):
+            return f"{who}: {text}"
     return str(event)
 
 

@@ -55,7 +55,7 @@ GIVE_UP_MS = 600_000
 FINISH_S = 90.0
 FLUSH_S = 0.5
 COMMIT_S = 0.4
-REREAD = 500
+REREAD = 300
 
 CONSUMER = {
     **{key: value for key, value in PATIENT.items() if key != "message.timeout.ms"},
@@ -261,7 +261,7 @@ class Rereader(Worker):
     def run(self) -> None:
         session = 0
         consumer = self.consumer("rereader")
-        while self.wait(0.2):
+        while self.wait(0.5):
             partition = random.randrange(self.partitions)
             with contextlib.suppress(KafkaException):
                 at = TopicPartition(self.topic, partition)
@@ -345,7 +345,7 @@ class Watcher(Worker):
     def run(self) -> None:
         consumer = self.consumer(GROUP)
         wanted = [TopicPartition(self.topic, partition) for partition in range(self.partitions)]
-        while self.wait(0.3):
+        while self.wait(0.5):
             found_committed(self, self.name, consumer, wanted)
             self.flush_now_and_then()
         consumer.close()
