@@ -14,7 +14,6 @@ be written entry by entry. Entries are not trusted: whoever uses one checks the 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
 from bisect import bisect_right
@@ -24,7 +23,6 @@ from .files import FileCache, OpenFile
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 _BLOCK = 64  # entries read at once in a search
-_TAIL_BYTES = 1536  # written out when it is this long: 192 offset entries, that is 768 KB of log or more
 
 
 class SparseIndex:
@@ -75,9 +73,11 @@ class SparseIndex:
     def append(self, first: int, second: int) -> None:
         tail = self._pending[1]
         tail += self.entry.pack(first, second)
-        if len(tail) >= _TAIL_BYTES:
-            with contextlib.suppress(OSError):  # a full disk: the log's own writes tell, these wait
-                self.spill()
+
+    @property
+    def pending(self) -> int:
+        """How many entries are not in the file yet."""
+        return len(self._pending[1]) // self.entry.size
 
     def at_most(self, target: int, *, member: int = 0) -> tuple[int, tuple[int, int] | None]:
         """How many entries have a ``member`` (0 or 1) of at most ``target``, and the last of them."""

@@ -32,6 +32,7 @@ from .files import FileCache, FileSlice, OpenFile
 from .index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 
 SUFFIXES = (".log", ".index", ".timeindex")
+_PENDING_ENTRIES = 16  # written out together; after a crash as many batches are verified that have one
 _SCAN_BYTES = 8192  # read at once when walking headers
 _CRC_BYTES = 1 << 20  # read at once when checking CRCs
 _UNKNOWN = -2
@@ -153,6 +154,9 @@ class Segment:
             self._entries += 1
             self._add_time_entry()
             self._since_index = 0
+            if self.offsets.pending >= _PENDING_ENTRIES:
+                with contextlib.suppress(OSError):  # a full disk: the log's own writes tell, these wait
+                    self._spill_indexes()
         self._since_index += header.batch_length + LOG_OVERHEAD
 
     def _add_time_entry(self) -> None:
@@ -160,14 +164,18 @@ class Segment:
             self.times.append(self._max_timestamp, self._max_timestamp_offset - self.base_offset)
             self._indexed_timestamp = self._max_timestamp
 
+    def _spill_indexes(self) -> None:
+        """Write both out (no fsync); recovery goes by the offset index, so the other one is never behind it."""
+        self.times.spill()
+        self.offsets.spill()
+
     def finish(self) -> None:
         """The segment ends here for now: complete the time index and write both out (no fsync)."""
         if not self.size:
             return
         self._load_max_timestamp()
         self._add_time_entry()
-        self.offsets.spill()
-        self.times.spill()
+        self._spill_indexes()
 
     def rebuild_indexes(self) -> None:
         """Write both indexes anew from the batch headers (blocking: reads through the segment)."""
@@ -175,8 +183,7 @@ class Segment:
         for position, header in self.headers(0):
             self.add_index_entries(header, position)
         self._add_time_entry()
-        self.offsets.spill()
-        self.times.spill()
+        self._spill_indexes()
 
     def resume_indexing(self, offset: int) -> int:
         """Drop index entries from ``offset`` on; from which position the batches have to be accounted for again."""
@@ -307,11 +314,14 @@ class Segment:
             return
         end = self.size
         file = self._files.get(self.path(suffix))
-        chunk, start = b"", position
+        chunk, start, size = b"", position, 0
         while position + HEADER_SIZE <= end:
             if position + HEADER_SIZE > start + len(chunk):
                 start = position
-                chunk = file.pread(min(_SCAN_BYTES, end - start), start)
+                # Behind a batch that is longer than a chunk, another one is to be expected.
+                chunk = file.pread(
+                    min(_SCAN_BYTES if size < _SCAN_BYTES else HEADER_SIZE, end - start), start
+                )
                 if len(chunk) < HEADER_SIZE:
                     return
             header = BatchHeader._make(HEADER.unpack_from(chunk, position - start))
