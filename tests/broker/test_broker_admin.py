@@ -461,7 +461,7 @@ def test_what_needs_security_says_that_there_is_none(wire: Wire) -> None:
     acls = wire.call(describe_acls.API, 3, describe_acls.DescribeAclsRequest(1, None, 3, None, None, 1, 1))
     assert (acls.error_code, acls.error_message) == (
         ErrorCode.SECURITY_DISABLED,
-        "No Authorizer is configured.",
+        "No Authorizer is configured on the broker",
     )
     creation = create_acls.AclCreation(2, "t", 3, "User:a", "*", 3, 3)
     created = wire.call(create_acls.API, 3, create_acls.CreateAclsRequest([creation, creation]))

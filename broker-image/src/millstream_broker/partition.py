@@ -112,6 +112,7 @@ class Partition:
         "_flushing",
         "_goes_with_log",
         "_held_back",
+        "_min_isr",
         "_secured",
         "_unflushed",
         "_unreplicated",
@@ -160,18 +161,23 @@ class Partition:
         return f"{self.topic}-{self.index}"
 
     def configure(self, config: TopicConfig) -> None:
-        self.min_insync_replicas = config.integer("min.insync.replicas")
+        self._min_isr = config.integer("min.insync.replicas")
+        self._count_min_isr()
         self._flush_messages = config.integer("flush.messages")
         self.acknowledges_at_once = self._flush_messages == LONG_MAX
         """Whether `acks=1`, and all where there are no followers, is given without waiting for anything."""
         self.answers_at_once = self.acknowledges_at_once and not self.log.config.reads_records
         """Whether nothing has to be waited for between a Produce request with `acks=1` and its response."""
         self._goes_with_log = self.acknowledges_at_once and self.isr is None
-        if self.isr is not None:
-            self.isr.min_isr = self.min_insync_replicas
         self._appended(0)
         if self.acknowledges_at_once:  # perhaps it was not until now
             self._unflushed.passed(self.log.log_end_offset)
+
+    def _count_min_isr(self) -> None:
+        """Never more than there are replicas, as in Kafka: else nothing could be written at all."""
+        self.min_insync_replicas = min(self._min_isr, len(self.record.replicas))
+        if self.isr is not None:
+            self.isr.min_isr = self.min_insync_replicas
 
     def lead(self, record: PartitionRecord, isr: Isr | None = None) -> None:
         """Go on leading by a newer record; `isr` where the sole replica gets company."""
@@ -180,6 +186,7 @@ class Partition:
             self.isr, self._goes_with_log = isr, False
             self._secured = max(self._secured, self.high_watermark)
         self.record = record
+        self._count_min_isr()
         if self.isr is None:
             return
         self.isr.update(record, self.log.log_end_offset, now_ms())

@@ -64,7 +64,11 @@ class ProduceShortcut:
 
     def learn(self, frame: memoryview, version: int, request: ProduceRequest) -> None:
         """Remember a request that was answered; `frame` is whole."""
-        if request.acks not in (-1, 1) or request.transactional_id is not None:
+        if (
+            version < produce.ZSTD_SINCE
+            or request.acks not in (-1, 1)
+            or request.transactional_id is not None
+        ):
             return
         if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
             return

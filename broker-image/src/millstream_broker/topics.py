@@ -86,24 +86,30 @@ def check_topic_config(broker: Broker, overrides: Mapping[str, str]) -> TopicCon
         raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
 
+def check_assignment(broker: Broker, replicas: Sequence[int]) -> None:
+    """Raises ApiError INVALID_REPLICA_ASSIGNMENT for replicas that a partition cannot have."""
+    problem = None if replicas else "an empty replica list."
+    before = None
+    for one in sorted(replicas):
+        if one not in broker.metadata.brokers:
+            problem = f"broker {one}, but no such broker is registered."
+        elif one == before:
+            problem = f"the broker {one} more than once."
+        if problem is not None:
+            break
+        before = one
+    if problem is not None:
+        message = f"The manual partition assignment includes {problem}"
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
 def _partitions(broker: Broker, replicas: Sequence[Sequence[int]]) -> tuple[PartitionRecord, ...]:
     """The records of new partitions, led by their first replicas; raises ApiError for an assignment that cannot be."""
-    alive = broker.metadata.brokers
     for of_partition in replicas:
-        problem = None
-        if not of_partition:
-            problem = "The manual partition assignment includes an empty replica list."
-        elif len(set(of_partition)) < len(of_partition):
-            twice = next(one for one in of_partition if of_partition.count(one) > 1)
-            problem = f"The manual partition assignment includes the broker {twice} more than once."
-        elif unknown := [one for one in of_partition if one not in alive]:
-            problem = f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
-        elif len(of_partition) != len(replicas[0]):
-            problem = (
-                "The manual partition assignment includes partitions with different replication factors."
-            )
-        if problem is not None:
-            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+        check_assignment(broker, of_partition)
+        if len(of_partition) != len(replicas[0]):
+            problem = "includes partitions with different replication factors."
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment {problem}")
     return tuple(PartitionRecord(tuple(one), one[0], 0, tuple(one)) for one in replicas)
 
 

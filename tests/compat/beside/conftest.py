@@ -21,6 +21,7 @@ CONFIG = {
     # The records that are sent are years old: not to be deleted for it in the middle of a test.
     "log.retention.check.interval.ms": "86400000",
 }
+KAFKA_CONFIG = CONFIG | {"log.initial.task.delay.ms": "86400000"}
 # With it Kafka makes min.insync.replicas a setting of the cluster's that nobody can take back.
 FEATURES = {"eligible.leader.replicas.version": 0}
 
@@ -30,7 +31,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
     folder = tmp_path_factory.mktemp("beside")
     with (
         BrokerProcess(folder / "ours", CONFIG) as ours,
-        KafkaProcess(folder / "kafka", CONFIG, FEATURES) as kafka,
+        KafkaProcess(folder / "kafka", KAFKA_CONFIG, FEATURES) as kafka,
     ):
         both = Beside(ours.bootstrap, kafka.bootstrap)
         yield both

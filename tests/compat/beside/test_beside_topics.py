@@ -91,11 +91,9 @@ BAD = {
 @pytest.fixture(autouse=True, scope="module")
 def there(beside: Beside) -> None:
     """Topics that are there."""
-    beside.same(
-        create_topics.API,
-        [7],
-        topics=[topic("there", 3), topic("one.two"), topic("three_four"), topic("here", 2)],
-    )
+    beside.create("there", partitions=3)
+    beside.create("here", partitions=2)
+    beside.create("one.two", "three_four")
 
 
 @pytest.mark.parametrize("case", GOOD)

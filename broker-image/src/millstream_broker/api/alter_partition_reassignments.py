@@ -20,6 +20,7 @@ from ..protocol.alter_partition_reassignments import (
     ReassignableTopicResponse,
 )
 from ..protocol.errors import ApiError, ErrorCode
+from ..topics import check_assignment
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -77,17 +78,11 @@ def _alone(broker: Broker, topic: str, asked: ReassignablePartition) -> ApiError
 
 
 def _check(broker: Broker, topic: str, asked: ReassignablePartition) -> None:
-    broker.partition(topic, asked.partition_index)
+    if topic not in broker.metadata.topics:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {topic}.")
+    if not 0 <= asked.partition_index < len(broker.metadata.topics[topic].partitions):
+        message = f"Unable to find partition {topic}:{asked.partition_index}."
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
     if asked.replicas is None:
         raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-    problem = None
-    if not asked.replicas:
-        problem = "The manual partition assignment includes an empty replica list."
-    elif len(set(asked.replicas)) < len(asked.replicas):
-        problem = "The manual partition assignment includes a broker more than once."
-    else:
-        for one in asked.replicas:
-            if one not in broker.metadata.brokers:
-                problem = f"The manual partition assignment includes broker {one}, but no such broker is registered."
-    if problem is not None:
-        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+    check_assignment(broker, asked.replicas)

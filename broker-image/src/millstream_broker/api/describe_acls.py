@@ -12,7 +12,7 @@ from . import RequestContext, handler
 if TYPE_CHECKING:
     from ..broker import Broker
 
-NO_AUTHORIZER = "No Authorizer is configured."
+NO_AUTHORIZER = "No Authorizer is configured on the broker"
 
 
 @handler(describe_acls.API)

@@ -13,20 +13,21 @@ from .metadata import CLUSTER_OPERATIONS, NOT_ASKED
 if TYPE_CHECKING:
     from ..broker import Broker
 
-BROKERS = 1
+BROKERS, CONTROLLERS = 1, 2
 
 
 @handler(describe_cluster.API)
 def handle(
     broker: Broker, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    if request.endpoint_type != BROKERS:
-        raise ApiError(
-            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-            if request.endpoint_type != 2
-            else ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            "the request was sent to a broker's endpoint",
+    if request.endpoint_type == CONTROLLERS:
+        message = (
+            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
         )
+        raise ApiError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, message)
+    if request.endpoint_type != BROKERS:
+        message = f"Unsupported endpoint type {request.endpoint_type}"
+        raise ApiError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, message)
     cluster = broker.metadata
     return DescribeClusterResponse(
         cluster_id=cluster.cluster_id,

@@ -16,8 +16,8 @@ from . import RequestContext, handler
 if TYPE_CHECKING:
     from ..broker import Broker
 
-READ, DELETE, DESCRIBE = 3, 6, 8
-GROUP_OPERATIONS = 1 << READ | 1 << DELETE | 1 << DESCRIBE
+READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11
+GROUP_OPERATIONS = sum(1 << one for one in (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS))
 NOT_ASKED = -(2**31)
 
 

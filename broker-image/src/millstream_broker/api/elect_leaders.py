@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: ElectLeadersRequest
 ) -> ElectLeadersResponse:
+    if request.election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
+        return _unknown_type(request)
     if broker.cluster is None:
         return ElectLeadersResponse(
             replica_election_results=[
@@ -44,11 +46,6 @@ async def handle(
     asked = None
     if request.topic_partitions is not None:
         asked = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
-    if request.election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            f"election type {request.election_type}: expected 0 (preferred) or 1 (unclean)",
-        )
     found = await broker.controller.elect_leaders(ElectionType(request.election_type), asked, timeout_s)
     results: dict[str, list[PartitionResult]] = defaultdict(list)
     for (topic, index), error in found.items():
@@ -56,6 +53,15 @@ async def handle(
     return ElectLeadersResponse(
         replica_election_results=[ReplicaElectionResult(topic, of) for topic, of in results.items()]
     )
+
+
+def _unknown_type(request: ElectLeadersRequest) -> ElectLeadersResponse:
+    error = ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
+    results = [
+        ReplicaElectionResult(topic.topic, [_result(index, error) for index in topic.partitions])
+        for topic in request.topic_partitions or []
+    ]
+    return ElectLeadersResponse(error_code=error.code, replica_election_results=results)
 
 
 def _result(index: int, error: ApiError | None) -> PartitionResult:
@@ -68,7 +74,8 @@ def _elect_alone(broker: Broker, topic: str, index: int) -> PartitionResult:
     try:
         broker.partition(topic, index)
     except ApiError as error:
-        return PartitionResult(index, error.code, f"No such topic as {topic}")
+        what = f"partition as {topic}-{index}" if topic in broker.metadata.topics else f"topic as {topic}"
+        return PartitionResult(index, error.code, f"No such {what}")
     return PartitionResult(
         index, ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
     )

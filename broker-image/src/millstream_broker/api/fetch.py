@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from ..broker import Broker
 
 READ_COMMITTED = 1
+WITHOUT_SESSION, NEW_SESSION = -1, 0
+"""Session epochs; a new session is declined by answering with session id 0 (KIP-227)."""
 
 
 class Poll:
@@ -60,7 +62,7 @@ class Poll:
 def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Answer:
     if request.replica_id >= 0:
         return broker.replicas.sessions.answer(request)
-    if request.session_id:
+    if request.session_epoch not in (WITHOUT_SESSION, NEW_SESSION):
         raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     reading = Reading(broker, request)
     if (
@@ -112,14 +114,16 @@ class Reading:
                     self.failed = True
                     data = PartitionData(asked.partition, error.code, -1, records=b"")
                     data.current_leader = current_leader(broker, topic.topic, asked.partition, error.code)
-                data.aborted_transactions = aborted
+                data.aborted_transactions = (
+                    [] if data.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else aborted
+                )
                 read.append(data)
             topics.append(FetchableTopicResponse(topic.topic, read))
         self.response = FetchResponse(responses=topics)
 
     def _read(self, broker: Broker, topic: str, asked: FetchPartition, limit: int) -> PartitionData:
         partition = broker.partition(topic, asked.partition)
-        if asked.current_leader_epoch != -1:
+        if asked.current_leader_epoch >= 0:
             partition.check_epoch(asked.current_leader_epoch)
         self.partitions.append(partition)
         room = min(asked.partition_max_bytes, limit - self.size)

@@ -19,7 +19,7 @@ from . import RequestContext, handler
 if TYPE_CHECKING:
     from ..broker import Broker
 
-GROUP = 0
+GROUP, TRANSACTION = 0, 1
 BATCHED_SINCE = 4
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ async def handle(
     one = found[0]
     return FindCoordinatorResponse(
         error_code=one.error_code,
-        error_message=one.error_message,
+        error_message=one.error_message or "NONE",
         node_id=one.node_id,
         host=one.host,
         port=one.port,
@@ -45,7 +45,9 @@ async def handle(
 
 
 async def _prepare(broker: Broker, key_type: int) -> Coordinator | None:
-    if key_type != GROUP:
+    if key_type not in (GROUP, TRANSACTION):
+        return _failed(ErrorCode.INVALID_REQUEST, f"coordinators of type {key_type}: expected 0, groups")
+    if key_type == TRANSACTION:
         return _failed(ErrorCode.UNSUPPORTED_VERSION, "only groups have a coordinator")
     try:
         await broker.groups.ensure_topic()

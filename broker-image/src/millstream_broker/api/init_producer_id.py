@@ -8,19 +8,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..protocol import init_producer_id
-from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.errors import ErrorCode
 from ..protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
     from ..broker import Broker
 
+NO_PRODUCER = NO_EPOCH = -1
+
 
 @handler(init_producer_id.API)
 async def handle(
     broker: Broker, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    if request.transactional_id is not None:
-        code = ErrorCode.INVALID_REQUEST if not request.transactional_id else ErrorCode.UNSUPPORTED_VERSION
-        raise ApiError(code, "transactions are not supported")
+    if request.transactional_id:
+        return _refused(ErrorCode.UNSUPPORTED_VERSION)
+    if request.transactional_id is not None or (request.producer_id == NO_PRODUCER) != (
+        request.producer_epoch == NO_EPOCH
+    ):
+        return _refused(ErrorCode.INVALID_REQUEST)
     return InitProducerIdResponse(producer_id=await broker.producer_ids.next(), producer_epoch=0)
+
+
+def _refused(error: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=error, producer_id=NO_PRODUCER, producer_epoch=NO_EPOCH)

@@ -11,6 +11,7 @@ and what else the request asks for waits with it.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ..partition import Partition
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ..broker import Broker
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+MAX_TIMESTAMP_SINCE = 7
 
 
 @handler(list_offsets.API)
@@ -47,34 +49,35 @@ def _answer(broker: Broker, context: RequestContext, request: ListOffsetsRequest
     topics = []
     for topic in request.topics:
         partitions = []
-        for asked in topic.partitions:
+        times = Counter(asked.partition_index for asked in topic.partitions)
+        for asked in {asked.partition_index: asked for asked in topic.partitions}.values():
             try:
+                if times[asked.partition_index] > 1:
+                    raise ApiError(ErrorCode.INVALID_REQUEST)
                 partition = broker.partition(topic.name, asked.partition_index)
                 partition.check_online()
+                if asked.timestamp < (MAX_TIMESTAMP if context.version >= MAX_TIMESTAMP_SINCE else EARLIEST):
+                    raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
                 partition.check_epoch(asked.current_leader_epoch)
-                partitions.append(_find(partition, asked, context.version, request.replica_id))
+                partitions.append(_find(partition, asked, request.replica_id))
             except ApiError as error:
                 partitions.append(ListOffsetsPartitionResponse(asked.partition_index, error.code))
         topics.append(ListOffsetsTopicResponse(topic.name, partitions))
     return ListOffsetsResponse(topics=topics)
 
 
-def _find(
-    partition: Partition, asked: ListOffsetsPartition, version: int, replica_id: int
-) -> ListOffsetsPartitionResponse:
+def _find(partition: Partition, asked: ListOffsetsPartition, replica_id: int) -> ListOffsetsPartitionResponse:
     log, epoch = partition.log, partition.record.leader_epoch
     if asked.timestamp == LATEST:
         found = (-1, log.log_end_offset if replica_id >= 0 else partition.high_watermark, epoch)
     elif asked.timestamp == EARLIEST:
         found = (-1, log.log_start_offset, epoch)
-    elif asked.timestamp >= 0 or (asked.timestamp == MAX_TIMESTAMP and version >= 7):
+    else:
         of_time = (
             log.max_timestamp()
             if asked.timestamp == MAX_TIMESTAMP
             else log.offset_for_timestamp(asked.timestamp)
         )
         found = of_time if of_time is not None and of_time[1] < partition.high_watermark else (-1, -1, -1)
-    else:
-        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     timestamp, offset, epoch = found
     return ListOffsetsPartitionResponse(asked.partition_index, 0, timestamp, offset, epoch)

@@ -16,6 +16,7 @@ from time import time
 from typing import TYPE_CHECKING
 
 from ..log.admission import HeaderRefusedError, RecordsRefusedError
+from ..log.compression import Compression
 from ..log.log import AppendInfo
 from ..partition import Partition
 from ..protocol import produce
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from ..broker import Broker
 
 Wait = tuple[PartitionProduceResponse, Partition, Awaitable[AppendInfo | None]]
+ATTRIBUTES = 22
+"""Where the low byte of a batch's attributes stands, which has its codec."""
 
 
 @handler(produce.API, pipelined=True)
@@ -56,6 +59,8 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
             try:
                 if raise_for is not None:
                     raise raise_for
+                if context.version < produce.ZSTD_SINCE:
+                    _check_codec(data)
                 partitions.append(_append(broker, name, data, request, now_ms, waits))
             except ApiError as error:
                 broker.stats.records_refused += 1
@@ -67,6 +72,20 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
     if waits:
         return _when_done(response, waits, request, broker)
     return response if request.acks else None
+
+
+def _check_codec(data: PartitionProduceData) -> None:
+    """Who writes zstd says so by the version: readers of older ones cannot decompress it (KIP-110)."""
+    records = data.records
+    if (
+        isinstance(records, memoryview)
+        and len(records) > ATTRIBUTES
+        and records[ATTRIBUTES] & 7 == Compression.ZSTD
+    ):
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"zstd is allowed from version {produce.ZSTD_SINCE} of Produce on",
+        )
 
 
 def _append(

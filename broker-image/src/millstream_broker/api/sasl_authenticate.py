@@ -17,5 +17,5 @@ if TYPE_CHECKING:
 def handle(
     broker: Broker, context: RequestContext, request: SaslAuthenticateRequest
 ) -> SaslAuthenticateResponse:
-    message = "SaslAuthenticate request received on a listener that does not use SASL"
+    message = "SaslAuthenticate request received after successful authentication"
     return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, message)

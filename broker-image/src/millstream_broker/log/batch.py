@@ -33,6 +33,7 @@ from .compression import Compression, compress, decompress
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size  # 61
 LOG_OVERHEAD = 12  # base offset and batch length, which the batch length does not count
+LEAST_LENGTH = 14  # of a message in any format
 PLACEMENT = struct.Struct(">qii")  # what the broker sets: base offset, (length), leader epoch
 CRC_OFFSET = 17
 CRC_START = 21  # the first byte under the CRC
@@ -166,11 +167,16 @@ def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX) -> list[BatchHe
             _refuse(ErrorCode.INVALID_RECORD, f"{rest} bytes where a batch has at least {HEADER_SIZE}")
         header = BatchHeader._make(HEADER.unpack_from(view, position))
         if header.magic != MAGIC:
-            _refuse(ErrorCode.CORRUPT_MESSAGE, f"magic {header.magic}: only 2 is known")
+            _refuse(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {header.magic}")
         size = header.batch_length + LOG_OVERHEAD
         if not HEADER_SIZE <= size <= rest:
-            code = ErrorCode.INVALID_RECORD if size > rest else ErrorCode.CORRUPT_MESSAGE
-            _refuse(code, f"a batch of {size} bytes in {rest} bytes")
+            what = f"a batch of {size} bytes in {rest} bytes"
+            if size > rest:
+                _refuse(ErrorCode.INVALID_RECORD, what)
+            if header.batch_length < LEAST_LENGTH:
+                least = f"the minimum record overhead ({LEAST_LENGTH})"
+                what = f"Record size {header.batch_length} is less than {least}"
+            _refuse(ErrorCode.CORRUPT_MESSAGE, what)
         if size > max_message_bytes:
             _refuse(
                 ErrorCode.MESSAGE_TOO_LARGE,

@@ -196,7 +196,7 @@ class Log:
             return AppendInfo(
                 repeated.first_offset,
                 repeated.last_offset,
-                repeated.timestamp if append_time >= 0 else -1,
+                repeated.timestamp,
                 self.log_start_offset,
                 duplicate=True,
             )

@@ -199,6 +199,51 @@ def check(served: dict[int, Api[Any, Any]]) -> None:
         raise ValueError(f"NEWER explains {sorted(NEWER)}, older than Kafka's are {sorted(older)}")
 
 
+DIFFERENT: Final[list[tuple[str, str]]] = [
+    ("Metadata", "A topic that it creates is in the answer; Kafka says UNKNOWN_TOPIC_OR_PARTITION first."),
+    ("Fetch", "Sessions are declined (KIP-227), and batches never cut: an answer ends with a whole one."),
+    (
+        "Produce",
+        "Several batches for a partition in one request are stored; Kafka takes one. Bytes behind a batch, attributes "
+        "without a meaning and a producer id without an epoch are refused, which Kafka stores or drops. Compressed "
+        "records are not decompressed to be counted, nor their largest timestamp checked, while nothing asks for it.",
+    ),
+    (
+        "Produce",
+        "Where records are refused one by one, or a sequence is, `log_start_offset` is -1; a request with a "
+        "transactional id is refused whatever it carries.",
+    ),
+    ("CreateTopics, DescribeConfigs", "Topics have no keys of tiered storage (`remote.…`, `local.…`)."),
+    (
+        "CreateTopics, AlterConfigs",
+        "Segments may be as small as 14 bytes, as in Kafka 3; Kafka 4 wants a MiB. An unknown topic key may be "
+        "answered with the key that was meant.",
+    ),
+    (
+        "AlterConfigs, IncrementalAlterConfigs",
+        "An unknown broker key is refused; Kafka keeps it for plugins. Only topics and brokers have configuration: "
+        "no loggers, client metrics or groups. A resource that AlterConfigs names twice is set twice; Kafka gives no "
+        "answer.",
+    ),
+    (
+        "DescribeConfigs",
+        "A broker has the keys that mean something here; what sizes pools of threads cannot be changed while it runs. "
+        "`socket.listen.backlog.size` and `queued.max.request.bytes` have defaults of their own; documentation is "
+        "in words of our own.",
+    ),
+    ("FindCoordinator", "Only groups have coordinators."),
+    (
+        "ElectLeaders, AlterPartitionReassignments",
+        "A broker without ZooKeeper answers an election of everything with nothing, where Kafka lists the topics.",
+    ),
+    (
+        "all",
+        "An error often has a message where Kafka has none, and UNKNOWN_SERVER_ERROR is for broken brokers.",
+    ),
+]
+"""Answers to the same request that are not Kafka's: what tests/compat/beside finds and allows."""
+
+
 def page(served: dict[int, Api[Any, Any]]) -> str:
     """The whole of docs/protocol.md for a broker that has handlers for ``served``."""
     check(served)
@@ -245,6 +290,15 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
         if absent := [name for name in group if name not in names]:
             lines.append(f"| {', '.join(absent)} | {reason} |")
     lines += [
+        "",
+        "## What is answered otherwise",
+        "",
+        "[Tests](../tests/compat/beside) send the same requests, good and bad, to Apache Kafka 4.1.1 and compare the",
+        "answers field by field. What differs and is meant to:",
+        "",
+        "| API | How |",
+        "|---|---|",
+        *(f"| {name} | {how} |" for name, how in DIFFERENT),
         "",
         "Nothing is claimed as a feature in ApiVersions: without `transaction.version` clients use classic",
         "transactions. Unknown tagged fields are ignored everywhere (KIP-482).",

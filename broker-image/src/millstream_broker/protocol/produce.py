@@ -13,6 +13,9 @@ from __future__ import annotations
 from .api import Api
 from .schema import Bytes, Struct, array, int16, int32, int64, records, string, struct
 
+ZSTD_SINCE = 7
+"""The first version that may carry zstd (KIP-110)."""
+
 
 class PartitionProduceData(Struct):
     index: int = int32()
