@@ -395,9 +395,7 @@ BROKER_KEYS = _table(
         "How often to ask again while there are partitions that nobody else can lead.",
         at_least(0),
     ),
-    Key(
-        "controlled.shutdown.retry.backoff.ms", LONG, 5_000, "The pause before asking again.", at_least(1)
-    ),
+    Key("controlled.shutdown.retry.backoff.ms", LONG, 5_000, "The pause before asking again.", at_least(1)),
     Key("auto.leader.rebalance.enable", BOOLEAN, True, "Give leadership back to the preferred replica."),
     Key(
         "leader.imbalance.check.interval.seconds",
