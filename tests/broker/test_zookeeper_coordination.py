@@ -691,7 +691,7 @@ async def test_away_and_back(tmp_path: Path) -> None:
                 assert one.last(BrokersChanged).brokers.keys() == {1, 2}
 
 
-@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("attempt", [0, 2])
 async def test_answers_that_get_lost_are_found_out(tmp_path: Path, attempt: int) -> None:
     """The server dies in the midst of writes: each has happened once when its call returns."""
     with ZooKeeperProcess(tmp_path) as server:

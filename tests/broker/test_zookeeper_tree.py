@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millstream_broker.config import Listener
@@ -72,7 +72,7 @@ def test_a_state_as_kafka_writes_it() -> None:
     assert tree.state_json(state) == data
 
 
-@settings(deadline=None)
+@settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(PARTITIONS, min_size=1, max_size=12), st.uuids())
 def test_topics_and_states_read_back(partitions: list[PartitionRecord], topic_id: uuid.UUID) -> None:
     topic = TopicRecord("t", topic_id, tuple(partitions))

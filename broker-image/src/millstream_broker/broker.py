@@ -268,6 +268,8 @@ class Broker:
 
     def _directory_failed(self, home: LogDir) -> None:
         self.replicas.lose(self.logs.let_go(home), f"its log directory is offline: {home.path}")
+        if self.cluster is not None:
+            self.cluster.directory_failed()
         why = None
         if self.cluster is None and home.path == self.log_dirs[0]:
             why = f"It is the first of log.dirs and has {COORDINATION}: nothing goes without"
