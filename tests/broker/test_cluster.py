@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import SESSION_MS, ClusterProcesses, until
+from millstream_harness.disk import dying_disk
 from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
 
 QUICK = {
@@ -170,7 +171,9 @@ def test_all_brokers_are_killed_at_once(cluster: ClusterProcesses) -> None:
     holds(cluster, writer)
 
 
-def test_a_broker_that_lost_its_disk_leads_nothing_before_it_has_everything(cluster: ClusterProcesses) -> None:
+def test_a_broker_that_lost_its_disk_leads_nothing_before_it_has_everything(
+    cluster: ClusterProcesses,
+) -> None:
     create(cluster, "t", 3)
     cluster.await_in_sync("t")
     writer = Writer(cluster, "t")
@@ -183,6 +186,36 @@ def test_a_broker_that_lost_its_disk_leads_nothing_before_it_has_everything(clus
         writer.write(500)
         cluster.await_in_sync("t")
     holds(cluster, writer)
+
+
+def test_a_disk_dies_and_others_lead_what_was_on_it(tmp_path: Path) -> None:
+    flush = {"log.flush.interval.messages": "1", "log.flush.offset.checkpoint.interval.ms": "200"}
+    cluster = ClusterProcesses(tmp_path, config=flush)
+    one = cluster.brokers[1]
+    with dying_disk(tmp_path / "dying", 32) as disk:
+        one.config["log.dirs"] = f"{one.data},{disk.path}"
+        with cluster:
+            create(cluster, "t", 6)
+            cluster.await_in_sync("t")
+            writer = Writer(cluster, "t")
+            writer.write(500)
+            lost = {int(path.name.removeprefix("t-")) for path in disk.path.glob("t-*")}
+            assert 0 < len(lost) < 6
+            one.pause()
+            disk.die()
+            one.resume()
+            writer.write(1000)
+
+            def is_settled() -> bool:
+                return all(
+                    partition.leader_id > 0
+                    and (1 not in partition.isr_nodes) == (partition.partition_index in lost)
+                    for partition in cluster.partitions("t")
+                )
+
+            until(is_settled, "others lead what was on the disk, and broker 1 is in sync with the rest")
+            writer.write(500)
+            holds(cluster, writer)
 
 
 def test_a_controlled_shutdown_hands_over_first(cluster: ClusterProcesses) -> None:
