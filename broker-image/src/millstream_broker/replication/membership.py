@@ -28,6 +28,7 @@ class Membership:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._writes: set[asyncio.Task[None]] = set()
+        self._is_failing = False  # said once, however many partitions there are and however long it takes
 
     async def run(self) -> None:
         """Look for followers that lag, until it is cancelled."""
@@ -61,23 +62,24 @@ class Membership:
     async def _write(self, partition: Partition, record: PartitionRecord) -> None:
         isr = partition.isr
         assert isr is not None
-        before, pause_s = isr.record.isr, 0.0
+        before, is_known = isr.record.isr, True
         try:
             stored = await self._broker.coordination.write_partition(partition.topic, partition.index, record)
         except Conflict:
             known = self._broker.replicas.known_record(partition)
-            if known is None or not isr.conflicted(known):
-                isr.unknown()
-                pause_s = RETRY_S
+            is_known = known is not None and isr.conflicted(known)
         except CoordinationError as error:
-            log.warning("%s: the ISR cannot be written: %s", partition, error)
-            isr.unknown()
-            pause_s = RETRY_S
+            if not self._is_failing:
+                log.warning("%s: the ISR cannot be written, trying on: %s", partition, error)
+            self._is_failing, is_known = True, False
         else:
+            self._is_failing = False
             isr.written(stored)
             self._note(partition, before, stored.isr)
-        if pause_s:
-            await asyncio.sleep(pause_s)
+        if not is_known:
+            await asyncio.sleep(RETRY_S)  # under way until then, so that no fetch proposes it at once
+            if isr.pending is record:
+                isr.unknown()
         if self._broker.partitions.get((partition.topic, partition.index)) is partition:
             partition.isr_changed()
             self.review(partition)
