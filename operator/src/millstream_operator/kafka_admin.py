@@ -15,13 +15,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, ConfigSourceType
 from kafka.errors import for_code
+from kafka.protocol.admin import (
+    AlterPartitionReassignmentsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from .kafka_connection import REQUEST_TIMEOUT_S, KafkaConnection, NotSupported
 from .kafka_connection import AdminError as AdminError
-from .kafka_connection import KafkaConnection, NotSupported
 
+_BROKER = ConfigResourceType.BROKER.value  # with an empty name: all brokers
 EARLIEST, LATEST = -2, -1  # timestamps that ListOffsets understands
 
 
@@ -151,12 +157,20 @@ class KafkaAdmin(KafkaConnection):
 
     def reassign(self, moves: Mapping[tuple[str, int], Sequence[int]]) -> dict[tuple[str, int], Refusal]:
         """Begin to move replicas (KIP-455); returns what was refused. It goes on by itself: see ``reassigning``."""
-        wanted = {TopicPartition(*partition): list(replicas) for partition, replicas in moves.items()}
-        answer = self.call(lambda client: client.alter_partition_reassignments(wanted))
+        of_topics: dict[str, list[tuple[int, list[int]]]] = {}
+        for (name, partition), replicas in moves.items():
+            of_topics.setdefault(name, []).append((partition, list(replicas)))
+        timeout_ms = int(REQUEST_TIMEOUT_S * 1000)
+        answer = self.send(
+            AlterPartitionReassignmentsRequest(timeout_ms=timeout_ms, topics=list(of_topics.items()))
+        )
+        if (refusal := _refusal(answer.error_code, answer.error_message)) is not None:
+            return dict.fromkeys(moves, refusal)
         return {
-            (partition.topic, partition.partition): Refusal(_name(error), str(error.description))
-            for partition, error in answer.items()
-            if error is not None
+            (topic.name, partition.partition_index): no
+            for topic in answer.responses
+            for partition in topic.partitions
+            if (no := _refusal(partition.error_code, partition.error_message)) is not None
         }
 
     def reassigning(self) -> dict[tuple[str, int], int]:
@@ -169,25 +183,24 @@ class KafkaAdmin(KafkaConnection):
 
     def brokers_config(self) -> dict[str, str]:
         """What is set dynamically for all brokers of the cluster."""
-        resource = ConfigResource(ConfigResourceType.BROKER, "")
-        answer = self.call(lambda client: client.describe_configs([resource]))
+        answer = self.send(DescribeConfigsRequest(resources=[(_BROKER, "", None)], include_synonyms=False))
         return {
-            key: entry["value"] or ""
-            for key, entry in answer.get("broker", {}).get("", {}).items()
-            if entry["config_source"] == "DYNAMIC_DEFAULT_BROKER_CONFIG"
+            entry.name: entry.value or ""
+            for result in answer.results
+            for entry in result.configs
+            if entry.config_source == ConfigSourceType.DYNAMIC_DEFAULT_BROKER_CONFIG
         }
 
     def change_brokers_config(self, change: ConfigChange) -> Refusal | None:
         """Set and reset keys for all brokers of the cluster, while they run."""
-        changes = {
-            **{key: ("SET", value) for key, value in change.set.items()},
-            **dict.fromkeys(change.reset, ("DELETE", None)),
-        }
-        resource = ConfigResource(ConfigResourceType.BROKER, "", changes)
-        answer = self.call(
-            lambda client: client.alter_configs([resource], raise_on_unknown=False, incremental=True)
+        operations = [
+            *((key, AlterConfigOp.SET.value, value) for key, value in change.set.items()),
+            *((key, AlterConfigOp.DELETE.value, None) for key in change.reset),
+        ]
+        answer = self.send(
+            IncrementalAlterConfigsRequest(resources=[(_BROKER, "", operations)], validate_only=False)
         )
-        return next((_refusal_of_text(result) for result in answer.get("broker", {}).values()), None)
+        return next((_refusal(result.error_code, result.error_message) for result in answer.responses), None)
 
     def topic_names(self) -> list[str]:
         """Every topic there is."""

@@ -92,6 +92,10 @@ class KafkaConnection:
                 raise AdminError(f"the brokers at {self.bootstrap} {says}: {_words(error)}") from error
         raise AssertionError("unreachable")
 
+    def send(self, request: Any) -> Any:
+        """A request of kafka-python's protocol to any broker, for what its admin client cannot ask."""
+        return self.call(lambda client: client._manager.run(client._manager.send, request))
+
     def _connected(self) -> KafkaAdminClient:
         with self._lock:
             if self._client is not None:

@@ -94,8 +94,8 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     admin = services.admins.at(services.address_of(cluster))
     current = None if live is None else int(live["spec"].get("replicas") or 0)
     view = View(admin) if look.ready else View(None)
-    replicas = _scale(cluster, current, view, look)
-    if not _configure_live(cluster, view, look):
+    replicas = scale(cluster, current, view, look)
+    if not configure_live(cluster, view, look):
         return _report(services, cluster, look, _pods(services, cluster), {})
     apply_ensemble(services, cluster, look.warn)
     found = apply_listeners(services, cluster, replicas)
@@ -115,7 +115,7 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
         look.problem = why_no_zookeeper(services, cluster) or why_not_ready(pods, look.ready, desired)
     _roll(services, cluster, live, pods, view, look)
     if not look.busy and look.problem is None:
-        _spread(cluster, view, look)
+        spread(cluster, view, look)
     return _report(services, cluster, look, pods, addresses)
 
 
@@ -146,6 +146,7 @@ class View:
         return self._partitions
 
     def reassigning(self) -> set[tuple[str, int]]:
+        """To be asked before ``partitions``: one that is on the move has more replicas than it shall have."""
         if self.admin is None:
             return set()
         try:
@@ -159,13 +160,14 @@ class View:
         self.admin = None
 
 
-def _scale(cluster: Cluster, current: int | None, view: View, look: Look) -> int:
+def scale(cluster: Cluster, current: int | None, view: View, look: Look) -> int:
     """Bring replicas away from brokers that shall go; returns how many brokers there are to be for now."""
     desired = cluster.spec.brokers.replicas
     if current is None or desired >= current:
         return desired
-    partitions, brokers = view.partitions(), view.brokers()
-    scaling = plan_scaling(desired, current, partitions, view.reassigning(), _racks_of(brokers))
+    moving, partitions, brokers = view.reassigning(), view.partitions(), view.brokers()
+    alive = brokers.racks if brokers is not None else {}
+    scaling = plan_scaling(desired, current, partitions, moving, alive)
     look.problem = scaling.problem
     if scaling.moves and view.admin is not None:
         refused = view.admin.reassign(scaling.moves)
@@ -181,14 +183,13 @@ def _scale(cluster: Cluster, current: int | None, view: View, look: Look) -> int
     return scaling.replicas
 
 
-def _spread(cluster: Cluster, view: View, look: Look) -> None:
+def spread(cluster: Cluster, view: View, look: Look) -> None:
     """Bring replicas to brokers that have none yet, where the Cluster asks for it."""
     if cluster.spec.rebalance != "Automatic" or cluster.spec.brokers.replicas == 1:
         return
-    brokers, partitions = view.brokers(), view.partitions()
+    moving, brokers, partitions = view.reassigning(), view.brokers(), view.partitions()
     if brokers is None or partitions is None or len(brokers.racks) < cluster.spec.brokers.replicas:
         return
-    moving = view.reassigning()
     moves = plan_spreading(brokers.racks, partitions, moving, _racks_of(brokers))
     if moves and view.admin is not None:
         view.admin.reassign(moves)
@@ -198,7 +199,7 @@ def _spread(cluster: Cluster, view: View, look: Look) -> None:
         look.conditions.append((ConditionType.REBALANCING, True, Reason.SPREADING, words))
 
 
-def _configure_live(cluster: Cluster, view: View, look: Look) -> bool:
+def configure_live(cluster: Cluster, view: View, look: Look) -> bool:
     """Set what brokers take while they run; reset what this resource had set and no longer names. False when they
     refuse it: then their files are not to have it either, or the next one that starts would fail."""
     wanted = dynamic_config(cluster)

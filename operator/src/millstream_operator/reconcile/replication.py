@@ -92,7 +92,8 @@ def replicate(
     # not those that are about to leave
     brokers = [broker for broker in alive if broker < cluster.spec.brokers.replicas] or list(alive)
     racks = {broker: rack for broker, rack in alive.items() if rack}
-    plan = plan_replication(factors, admin.replicas(), admin.reassigning(), brokers, racks)
+    reassigning = admin.reassigning()  # first: one that ends before the next request is left to the next look
+    plan = plan_replication(factors, admin.replicas(), reassigning, brokers, racks)
     if plan.moves:
         for (topic, partition), no in sorted(admin.reassign(plan.moves).items()):
             words = f"{topic}-{partition} cannot be reassigned: {no}"

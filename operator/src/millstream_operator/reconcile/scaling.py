@@ -32,9 +32,10 @@ def plan_scaling(
     current: int | None,
     partitions: Sequence[PartitionReplicas] | None,
     reassigning: Collection[tuple[str, int]],
-    racks: Mapping[int, str],
+    brokers: Mapping[int, str | None],
 ) -> Scaling:
-    """``current``: brokers of the StatefulSet, None where there is none; ``partitions`` None: nobody could be asked."""
+    """``current``: brokers of the StatefulSet, None where there is none; ``partitions`` None: nobody could be asked;
+    ``brokers``: those that live, with their racks."""
     if current is None or desired >= current:
         return Scaling(desired)
     leaving = set(range(desired, current))
@@ -46,6 +47,13 @@ def plan_scaling(
     held = [one for one in partitions if leaving & {*one.replicas, *one.isr}]
     if not held:
         return Scaling(desired)
+    if missing := set(range(desired)) - set(brokers):
+        return Scaling(
+            current,
+            reason=Reason.DRAINING,
+            progress=f"brokers {names}: waiting for brokers {', '.join(map(str, sorted(missing)))} to take replicas",
+        )
+    racks = {broker: rack for broker, rack in brokers.items() if rack}
     try:
         # Not those on the move: while they are, their replicas are the old and the new ones.
         still = [one for one in partitions if (one.topic, one.partition) not in reassigning]

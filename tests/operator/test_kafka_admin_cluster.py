@@ -1,0 +1,160 @@
+"""The operator's requests and plans against a real cluster of three brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from millstream_harness.cluster import ClusterProcesses
+from millstream_harness.kube import until
+from millstream_operator.conditions import ConditionType, Reason
+from millstream_operator.kafka_admin import ConfigChange, KafkaAdmin, NewTopic
+from millstream_operator.models import API_VERSION, Cluster, Resource, Topic, decode
+from millstream_operator.reconcile.cluster import Look, View, configure_live, scale, spread
+from millstream_operator.reconcile.replication import Replication, replicate
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    cluster = ClusterProcesses(tmp_path_factory.mktemp("cluster"), config={"broker.rack": "here"})
+    cluster.brokers = {number: cluster.broker(number) for number in range(3)}  # as the operator numbers them
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture
+def admin(brokers: ClusterProcesses) -> Iterator[KafkaAdmin]:
+    admin = KafkaAdmin(brokers.bootstrap)
+    yield admin
+    admin.close()
+
+
+def resource(kind: str, name: str, **spec: Any) -> Resource:
+    return decode({"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec})
+
+
+def a_cluster(replicas: int = 3, **spec: Any) -> Cluster:
+    found = resource(
+        "Cluster", "east", brokers={"replicas": replicas}, zookeeper={"connect": "zk:2181"}, **spec
+    )
+    assert isinstance(found, Cluster)
+    return found
+
+
+def a_topic(name: str, factor: int) -> Topic:
+    found = resource("Topic", name, clusterRef={"name": "east"}, replicationFactor=factor)
+    assert isinstance(found, Topic)
+    return found
+
+
+def created(admin: KafkaAdmin, name: str, partitions: int, factor: int, **config: str) -> None:
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    assert admin.create_topics([NewTopic(name, partitions, factor, settings)]) == {name: None}
+    until("the topic", lambda: len(admin.replicas([name])) == partitions, 20)
+
+
+def settled(admin: KafkaAdmin) -> None:
+    until("no reassignment", lambda: not admin.reassigning(), 40)
+
+
+def test_what_brokers_say_of_themselves(brokers: ClusterProcesses, admin: KafkaAdmin) -> None:
+    found = admin.brokers()
+    assert found.racks == {0: "here", 1: "here", 2: "here"}
+    assert found.controller in found.racks
+    created(admin, "said", 2, 3, min_insync_replicas="3")
+    created(admin, "unsaid", 1, 2)
+    there = {str(one): one for one in admin.replicas(["said", "unsaid"], min_isr=True)}
+    assert sorted(there) == ["said-0", "said-1", "unsaid-0"]
+    assert there["said-0"].min_isr == 3
+    assert there["unsaid-0"].min_isr == 2, "the brokers' own"
+    assert sorted(there["said-1"].replicas) == [0, 1, 2]
+    until("all in sync", lambda: all(len(one.isr) == 3 for one in admin.replicas(["said"])), 20)
+
+
+def test_another_replication_factor(admin: KafkaAdmin) -> None:
+    created(admin, "grows", 3, 1)
+
+    def look(factor: int) -> Replication:
+        return replicate(admin, a_cluster(), [a_topic("grows", factor)], admin.topics(["grows"]))
+
+    assert look(1) == Replication()
+    assert sorted(look(3).progress) == ["grows"]
+    settled(admin)
+    until("all in sync", lambda: all(len(one.isr) == 3 for one in admin.replicas(["grows"])), 20)
+    assert look(3) == Replication()
+    look(2)
+    settled(admin)
+    assert [len(one.replicas) for one in admin.replicas(["grows"])] == [2, 2, 2]
+    problem = look(5).problems["grows"]
+    assert problem.reason is Reason.INVALID_REPLICATION_FACTOR
+    assert "there are 3" in problem.message
+
+
+def test_a_broker_that_does_not_exist_is_refused_by_name(admin: KafkaAdmin) -> None:
+    created(admin, "stays", 1, 1)
+    refused = admin.reassign({("stays", 0): (1, 9)})
+    assert "9" in str(refused["stays", 0])
+    assert refused["stays", 0].error == "INVALID_REPLICATION_ASSIGNMENT"
+    assert admin.reassigning() == {}
+
+
+def test_configuration_is_set_on_running_brokers_and_taken_back(admin: KafkaAdmin) -> None:
+    def keys(look: Look) -> tuple[str, ...] | None:
+        return look.config_keys
+
+    look = Look()
+    wanted = a_cluster(config={"log.retention.ms": "5000", "log.retention.hours": "2"})
+    assert configure_live(wanted, View(admin), look)
+    assert keys(look) == ("log.retention.ms",)
+    until("it", lambda: admin.brokers_config() == {"log.retention.ms": "5000"}, 20)
+
+    admin.change_brokers_config(ConfigChange({"log.segment.bytes": "2000000"}))  # somebody else's
+    until("both", lambda: len(admin.brokers_config()) == 2, 20)
+    document = {"apiVersion": API_VERSION, "kind": "Cluster", "metadata": {"name": "east"}}
+    before = decode({**document, "spec": {}, "status": {"configKeys": ["log.retention.ms"]}})
+    assert isinstance(before, Cluster)
+    assert configure_live(before, View(admin), look)
+    assert keys(look) is None
+    until("only theirs", lambda: admin.brokers_config() == {"log.segment.bytes": "2000000"}, 20)
+
+    wrong = a_cluster(config={"min.insync.replicas": "none"})
+    assert not configure_live(wrong, View(admin), look)
+    assert look.problem is not None
+    assert look.problem.reason is Reason.INVALID_CONFIG
+    assert "min.insync.replicas" in look.problem.message
+
+
+def test_a_broker_is_drained_and_filled_again(admin: KafkaAdmin) -> None:
+    admin.delete_topics([name for name in admin.topic_names() if not name.startswith("__")])
+    until("nothing else", lambda: not [n for n in admin.topic_names() if not n.startswith("__")], 20)
+    created(admin, "orders", 6, 2)
+
+    def drained() -> bool:
+        look = Look()
+        count = scale(a_cluster(2), 3, View(admin), look)
+        assert look.problem is None
+        draining = (ConditionType.REBALANCING, True, Reason.DRAINING)
+        assert count == 2 or look.conditions[0][:3] == draining
+        return count == 2
+
+    assert not drained()
+    until("broker 2 empty", drained, 60)
+    assert all(2 not in one.replicas for one in admin.replicas())
+    look = Look()
+    assert scale(a_cluster(1), 2, View(admin), look) == 2
+    assert look.problem is not None
+    assert look.problem.reason is Reason.SCALE_DOWN_REFUSED
+
+    look = Look()
+    spread(a_cluster(3), View(admin), look)
+    assert not look.conditions, "Manual"
+    spread(a_cluster(3, rebalance="Automatic"), View(admin), look)
+    assert look.conditions[0][:3] == (ConditionType.REBALANCING, True, Reason.SPREADING)
+    settled(admin)
+    held = [broker for one in admin.replicas(["orders"]) for broker in one.replicas]
+    assert [held.count(broker) for broker in (0, 1, 2)] == [4, 4, 4]
+    look = Look()
+    spread(a_cluster(3, rebalance="Automatic"), View(admin), look)
+    assert not look.conditions

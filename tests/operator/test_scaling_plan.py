@@ -1,0 +1,97 @@
+"""How many brokers there are to be, and what moves before and after: nothing is left on a broker that goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream_operator.conditions import Reason
+from millstream_operator.kafka_admin import PartitionReplicas
+from millstream_operator.reconcile.scaling import plan_scaling, plan_spreading
+
+ALIVE: dict[int, str | None] = dict.fromkeys(range(4))
+
+
+def partition(
+    topic: str, index: int, *replicas: int, isr: tuple[int, ...] | None = None
+) -> PartitionReplicas:
+    return PartitionReplicas(topic, index, replicas, replicas if isr is None else isr)
+
+
+def test_more_brokers_come_at_once_and_the_same_number_stays() -> None:
+    for current in (None, 3, 4):
+        scaling = plan_scaling(4, current, None, (), ALIVE)
+        assert (scaling.replicas, scaling.moves, scaling.progress) == (4, {}, "")
+
+
+def test_fewer_brokers_are_drained_first() -> None:
+    there = [partition("a", 0, 0, 1, 2), partition("a", 1, 1, 2, 3), partition("b", 0, 3)]
+    scaling = plan_scaling(3, 4, there, (), ALIVE)
+    assert scaling.replicas == 4
+    assert scaling.moves == {("a", 1): (1, 2, 0), ("b", 0): (2,)}
+    assert (scaling.reason, scaling.progress) == (Reason.DRAINING, "brokers 3: 2 partitions to go")
+
+    # what is on the move is not asked for again
+    scaling = plan_scaling(3, 4, there, {("a", 1)}, ALIVE)
+    assert list(scaling.moves) == [("b", 0)]
+    scaling = plan_scaling(3, 4, there, {("a", 1), ("b", 0)}, ALIVE)
+    assert (scaling.replicas, scaling.moves) == (4, {})
+
+    done = [partition("a", 0, 0, 1, 2), partition("a", 1, 1, 2, 0), partition("b", 0, 1)]
+    scaling = plan_scaling(3, 4, done, (), ALIVE)
+    assert (scaling.replicas, scaling.moves, scaling.progress) == (3, {}, "")
+
+
+def test_several_brokers_leave_together() -> None:
+    there = [partition("a", index, (index + 2) % 4) for index in range(4)]
+    scaling = plan_scaling(2, 4, there, (), ALIVE)
+    assert sorted(replicas for replicas in scaling.moves.values()) == [(0,), (1,)]
+
+
+def test_a_broker_that_is_still_in_an_isr_stays() -> None:
+    there = [partition("a", 0, 0, isr=(0, 3))]
+    assert plan_scaling(3, 4, there, {("a", 0)}, ALIVE).replicas == 4
+
+
+def test_what_does_not_fit_on_the_rest_is_refused() -> None:
+    scaling = plan_scaling(2, 3, [partition("orders", 7, 0, 1, 2)], (), ALIVE)
+    assert (scaling.replicas, scaling.moves) == (3, {})
+    assert scaling.problem is not None
+    assert scaling.problem.reason is Reason.SCALE_DOWN_REFUSED
+    assert scaling.problem.message == (
+        "spec.brokers.replicas: 2 is not allowed: orders-7 has 3 replicas, and 2 brokers would stay: lower its Topic's "
+        "replicationFactor first; 3 brokers stay"
+    )
+
+
+def test_replicas_move_only_while_all_that_take_them_live() -> None:
+    there = [partition("a", 0, 3)]
+    scaling = plan_scaling(3, 4, there, (), {0: None, 2: None, 3: None})
+    assert (scaling.replicas, scaling.moves) == (4, {})
+    assert scaling.progress == "brokers 3: waiting for brokers 1 to take replicas"
+
+
+def test_brokers_that_cannot_be_asked_stay() -> None:
+    scaling = plan_scaling(1, 3, None, (), ALIVE)
+    assert (scaling.replicas, scaling.progress) == (3, "brokers 1, 2: the brokers do not answer")
+
+
+@pytest.mark.parametrize(
+    ("brokers", "moving", "some"),
+    [
+        ((0, 1, 2), set(), False),  # even
+        ((0, 1, 2, 3), set(), True),
+        ((0, 1, 2, 3), {("a", 0)}, False),  # later
+    ],
+)
+def test_a_broker_that_has_nothing_gets_its_share(
+    brokers: tuple[int, ...], moving: set[tuple[str, int]], some: bool
+) -> None:
+    there = [partition("a", index, index % 3, (index + 1) % 3) for index in range(12)]
+    moves = plan_spreading(brokers, there, moving, {})
+    assert bool(moves) is some
+    assert all(3 in replicas for replicas in moves.values())
+
+
+def test_a_broker_that_has_something_is_left_as_it_is() -> None:
+    there = [*(partition("a", index, 0) for index in range(9)), partition("b", 0, 1)]
+    assert plan_spreading((0, 1), there, (), {}) == {}
