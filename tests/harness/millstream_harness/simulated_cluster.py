@@ -215,9 +215,10 @@ class SimulatedBroker:
                         if self.cluster.names.get(topic_id) == key[0] and index == key[1]:
                             del self.logs[topic_id, index]
                 elif known is not None:
-                    self.logs.pop((known[0], key[1]), None)
-                    if key in self.leads:
+                    isr = self.leads.pop(key, None)
+                    if isr is not None and isr.record.leader_epoch >= state.leader_epoch:
                         raise Violation(f"{self.id} is to delete {key}, which it leads")
+                    self.logs.pop((known[0], key[1]), None)
         return True
 
     # As a leader

@@ -1,0 +1,183 @@
+"""Who leads and who is in the ISR: rule by rule, and what holds for every state and situation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream_broker.controller.elections import Situation, imbalanced, settle
+from millstream_broker.coordination import PartitionRecord
+
+NONE = -1
+
+
+def record(
+    leader: int, isr: tuple[int, ...], elr: tuple[int, ...] = (), replicas: tuple[int, ...] = (1, 2, 3)
+) -> PartitionRecord:
+    return PartitionRecord(replicas, leader, 5, isr, version=7, elr=elr)
+
+
+def outcome(
+    before: PartitionRecord, situation: Situation
+) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
+    """Leader, ISR, ELR, and how many epochs later."""
+    after = settle(before, situation)
+    return after.leader, after.isr, after.elr, after.leader_epoch - before.leader_epoch
+
+
+ALL = record(1, (1, 2, 3))
+CASES = {
+    "nothing happened": (ALL, Situation({1, 2, 3}), (1, (1, 2, 3), (), 0)),
+    "a follower died": (ALL, Situation({1, 2}), (1, (1, 2), (), 0)),
+    "the leader died": (ALL, Situation({2, 3}), (2, (2, 3), (), 1)),
+    "all died: none is forgotten": (ALL, Situation(set()), (NONE, (1, 2, 3), (), 1)),
+    "the last of the ISR died": (record(2, (2,)), Situation({1, 3}), (NONE, (2,), (), 1)),
+    "and is back": (record(NONE, (2,)), Situation({1, 2}), (2, (2,), (), 1)),
+    "too few are left: who left has everything": (
+        ALL,
+        Situation({1}, min_isr=2),
+        (1, (1,), (2, 3), 0),
+    ),
+    "one of those leads when the last dies": (
+        record(1, (1,), (2, 3)),
+        Situation({3}, min_isr=2),
+        (3, (3,), (1, 2), 1),
+    ),
+    "nobody has to be remembered when there are enough": (
+        record(1, (1, 2), (3,)),
+        Situation({1, 2, 3}, min_isr=2),
+        (1, (1, 2), (), 0),
+    ),
+    "min.insync.replicas was lowered": (
+        record(1, (1,), (2, 3)),
+        Situation({1}, min_isr=1),
+        (1, (1,), (), 0),
+    ),
+    "unclean election is not allowed": (record(NONE, (2,)), Situation({1, 3}), (NONE, (2,), (), 0)),
+    "unclean election is": (record(NONE, (2,)), Situation({1, 3}, unclean=True), (1, (1,), (), 1)),
+    "but never instead of a clean one": (
+        record(NONE, (2,), (3,)),
+        Situation({1, 3}, unclean=True, min_isr=2),
+        (3, (3,), (2,), 1),
+    ),
+    "a follower restarted": (ALL, Situation({1, 2, 3}, restarted={2}), (1, (1, 3), (), 0)),
+    "the leader restarted": (ALL, Situation({1, 2, 3}, restarted={1}), (2, (2, 3), (), 1)),
+    "the only one restarted": (record(1, (1,)), Situation({1, 2, 3}, restarted={1}), (1, (1,), (), 1)),
+    "a follower lost its memory": (ALL, Situation({1, 2, 3}, forgetful={3}), (1, (1, 2), (), 1)),
+    "the leader lost its memory": (ALL, Situation({1, 2, 3}, forgetful={1}), (2, (2, 3), (), 1)),
+    "rather nobody than one without memory": (
+        record(NONE, (1, 2)),
+        Situation({1}, forgetful={1}),
+        (NONE, (2,), (), 0),
+    ),
+    "the only one lost its memory": (
+        record(NONE, (1,)),
+        Situation({1, 2}, forgetful={1}),
+        (1, (1,), (), 1),
+    ),
+    "others have everything, one day": (
+        record(1, (1,), (2, 3)),
+        Situation({1}, forgetful={1}, min_isr=2),
+        (NONE, (2, 3), (), 1),
+    ),
+    "the leader wants to stop": (ALL, Situation({1, 2, 3}, leaving={1}), (2, (2, 3), (), 1)),
+    "a follower wants to stop": (ALL, Situation({1, 2, 3}, leaving={3}), (1, (1, 2), (), 1)),
+    "the only one wants to stop": (record(1, (1,)), Situation({1, 2}, leaving={1}), (1, (1,), (), 0)),
+    "all want to stop": (ALL, Situation({1, 2, 3}, leaving={1, 2, 3}), (1, (1, 2, 3), (), 0)),
+    "the preferred leader is asked for": (
+        record(2, (2, 1)),
+        Situation({1, 2}, preferred=True),
+        (1, (2, 1), (), 1),
+    ),
+    "and is not in the ISR": (record(2, (2, 3)), Situation({1, 2, 3}, preferred=True), (2, (2, 3), (), 0)),
+    "the leader is to go": (ALL, Situation({1, 2, 3}, going={1}), (2, (1, 2, 3), (), 1)),
+    "a replica was dropped": (
+        record(2, (2, 3, 4)),
+        Situation({1, 2, 3, 4}),
+        (2, (2, 3), (), 0),
+    ),
+    "a new epoch is asked for": (ALL, Situation({1, 2, 3}, new_epoch=True), (1, (1, 2, 3), (), 1)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rules(name: str) -> None:
+    before, situation, expected = CASES[name]
+    assert outcome(before, situation) == expected
+
+
+def test_a_new_partition() -> None:
+    new = PartitionRecord((3, 1, 2), NONE, -1, (), -1)
+    assert settle(new, Situation(set())) is new
+    begun = settle(new, Situation({1, 2}))
+    assert (begun.leader, begun.isr, begun.leader_epoch, begun.version) == (1, (1, 2), 0, -1)
+    leaving = settle(new, Situation({1, 2, 3}, leaving={3}))
+    assert (leaving.leader, leaving.isr) == (1, (1, 2))
+
+
+brokers = st.sets(st.integers(1, 5))
+
+
+@st.composite
+def states(draw: st.DrawFn) -> PartitionRecord:
+    replicas = tuple(draw(st.permutations(range(1, 6)))[: draw(st.integers(1, 4))])
+    isr = tuple(r for r in replicas if draw(st.booleans())) or replicas[:1]
+    elr = tuple(r for r in replicas if r not in isr and draw(st.booleans()))
+    leader = draw(st.sampled_from((NONE, *isr)))
+    return PartitionRecord(replicas, leader, 5, isr, version=3, elr=elr)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> Situation:
+    return Situation(
+        draw(brokers),
+        leaving=draw(brokers),
+        restarted=draw(brokers),
+        forgetful=draw(brokers),
+        min_isr=draw(st.integers(1, 4)),
+        unclean=draw(st.booleans()),
+        preferred=draw(st.booleans()),
+        new_epoch=draw(st.booleans()),
+    )
+
+
+@given(states(), situations())
+def test_what_always_holds(before: PartitionRecord, now: Situation) -> None:
+    after = settle(before, now)
+    assert after.isr
+    assert set(after.isr) <= set(before.replicas)
+    assert not set(after.isr) & set(after.elr)
+    assert after.leader_epoch in (before.leader_epoch, before.leader_epoch + 1)
+    if after.leader != NONE:
+        assert after.leader in after.isr
+        assert after.leader in now.live
+    if after.leader != before.leader:
+        assert after.leader_epoch > before.leader_epoch
+        assert after.leader in (NONE, *before.isr, *before.elr) or now.unclean
+    if set(before.isr) & set(now.live) and not now.forgetful:
+        assert after.leader != NONE
+    if not now.unclean:
+        assert set(after.isr) | set(after.elr) <= set(before.isr) | set(before.elr)
+
+
+@given(states(), situations())
+def test_what_is_settled_stays_so(before: PartitionRecord, now: Situation) -> None:
+    """What was noted is taken into account once; then nothing more is to be done."""
+    once = settle(before, now)
+    calm = replace(now, restarted=(), forgetful=(), new_epoch=False)
+    twice = settle(once, calm)
+    assert settle(twice, calm) is twice
+
+
+def test_leaders_that_should_be_elsewhere() -> None:
+    led_by_two = {("t", index): record(2, (1, 2, 3)) for index in range(10)}
+    assert imbalanced(led_by_two, {1, 2, 3}, 10) == list(led_by_two)
+    assert imbalanced(led_by_two, {2, 3}, 10) == [], "1 is not there to lead"
+    led_by_two |= {("u", index): record(1, (1, 2, 3)) for index in range(90)}
+    assert imbalanced(led_by_two, {1, 2, 3}, 10) == [], "10 of 100 are 10 per cent"
+    assert len(imbalanced(led_by_two, {1, 2, 3}, 9)) == 10
+    led_by_two["t", 0] = record(2, (2, 3))
+    assert len(imbalanced(led_by_two, {1, 2, 3}, 9)) == 9, "1 is not in sync there"
