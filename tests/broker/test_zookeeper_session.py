@@ -223,6 +223,19 @@ async def test_a_session_outlives_the_server_and_its_restart(own_zookeeper: ZooK
         assert (State.LOST, False) not in states
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_an_error_in_kazoo_does_not_end_it_all(shared_zookeeper: ZooKeeperProcess) -> None:
+    async with session_of(shared_zookeeper.own_tree(), 10.0) as (session, states):
+        await session.connected()
+        session._client._queue.append((object(), None))  # which cannot be sent, and ends kazoo's thread
+        session._client._connection._write_sock.send(b"\0")
+        await until(lambda: len(states) == 3)
+        assert states[1:] == [(State.LOST, False), (State.CONNECTED, True)]
+        assert await session.get("/") is None
+        await session.ensure("/")
+        assert await session.get("/") is not None
+
+
 async def test_one_server_of_three_may_die(tmp_path: Path) -> None:
     with ZooKeeperEnsemble(tmp_path) as ensemble:
         async with session_of(ensemble.connect, 4.0) as (session, states):

@@ -13,8 +13,9 @@ about to go), `suspended` (no connection; the session may live on), `lost` (the 
 
 Of kazoo, which all of this is for: its callbacks come in its threads; the socket pair that wakes its connection thread
 blocks when some 270 requests wait (so few are in flight at a time, and none without a connection); it pauses for up to
-an hour between attempts to connect unless told otherwise; stopping it may take as long as a server is silent (so that
-is waited for in a thread that is left behind when the deadline comes).
+an hour between attempts to connect unless told otherwise; an error of its own ends its connection thread for good (so
+it is started again); stopping it may take as long as a server is silent (so that is waited for in a thread that is left
+behind when the deadline comes).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -41,7 +43,7 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
-from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 
 from ...protocol.errors import ErrorCode
@@ -49,12 +51,13 @@ from .. import CoordinationError
 from . import Ensemble
 
 IN_FLIGHT = 128
+RESTART_PAUSE_S = 1.0
 T = TypeVar("T")
 Watch = Callable[[str], None]
 
 log = logging.getLogger(__name__)
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
-_kazoo_log.setLevel(logging.CRITICAL)  # it repeats itself at every attempt to connect; states are logged here
+_kazoo_log.setLevel(logging.ERROR)  # it repeats itself at every attempt to connect; states are logged here
 
 
 class Unavailable(CoordinationError):
@@ -446,7 +449,14 @@ class Session:
         else:
             state = State.SUSPENDED if kazoo_state == KazooState.SUSPENDED else State.LOST
             self._connected.clear()
+            if self._client.client_state == KeeperState.CLOSED:
+                threading.Thread(target=self._start_again, name="zookeeper-start", daemon=True).start()
         self._on_state(state, is_new)
+
+    def _start_again(self) -> None:
+        time.sleep(RESTART_PAUSE_S)
+        if not self._is_closed:
+            self._client.start_async()
 
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
