@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from millstream_faults import isolation
+from millstream_harness.scenario import eventually
 from millstream_harness.tools import missing, require
 
 SEED = int(os.environ.get("MILLSTREAM_SEED", "1"))
@@ -51,3 +53,28 @@ def test_what_it_does_not_take(arguments: list[str], said: str) -> None:
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_nothing_is_left_when_it_is_killed(tmp_path: Path) -> None:
+    """Neither a broker nor ZooKeeper outlives the run, even one that ends without a word."""
+    require("java")
+    if isolation.unshare() is None:
+        missing("the right to make namespaces (root, or user namespaces; util-linux, iproute2, iptables)")
+    out = tmp_path / "run"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
+    command = [sys.executable, "-P", "-m", "millstream_faults", "--zookeepers", "1", "--out", str(out)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert "8 clients" in running.stdout.readline()
+        assert len(mentioning(str(out))) > 10, "brokers, ZooKeeper and clients run"
+        running.kill()
+    eventually(lambda: mentioning(str(out)), lambda found: not found, "processes of the run")
+
+
+def mentioning(text: str) -> list[str]:
+    """The command lines of the processes that name a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in found if text in line]

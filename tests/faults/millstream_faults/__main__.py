@@ -28,7 +28,11 @@ def main() -> int:
     options = Options(
         out.resolve(), given.seed, given.faults, given.seconds, given.zookeepers, given.kinds or list(Kind)
     )
-    return 1 if Run(options).go() else 0
+    try:
+        return 1 if Run(options).go() else 0
+    except KeyboardInterrupt:
+        print(f"faults: interrupted; nothing was checked; what was seen is in {options.out}", file=sys.stderr)
+        return 130
 
 
 def arguments() -> argparse.Namespace:

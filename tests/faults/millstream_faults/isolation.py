@@ -20,6 +20,8 @@ from pathlib import Path
 
 INSIDE = "MILLSTREAM_FAULTS_INSIDE"
 HERE = "10.77.0.1"
+# unshare itself minds no signal but SIGKILL, which it gets when we are gone.
+_WITH_US = ["setpriv", "--pdeathsig", "KILL", "unshare"]
 _NAMESPACES = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
@@ -31,7 +33,7 @@ def inside() -> bool:
 def unshare() -> list[str] | None:
     """The command that gives another one its own namespaces; None where the system does not allow it."""
     for more in ([], ["--user", "--map-root-user"]):
-        command = ["unshare", *more, *_NAMESPACES]
+        command = [*_WITH_US, *more, *_NAMESPACES]
         try:
             subprocess.run([*command, "ip", "link", "show"], check=True, capture_output=True)
             subprocess.run([*command, "iptables", "-w", "-L"], check=True, capture_output=True)

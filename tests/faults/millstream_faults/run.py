@@ -179,6 +179,7 @@ class Run:
         except Exception as error:
             self.trouble(f"{text}: {error!r}")
         self.history.add(Struck(at, "lab", text, time.monotonic()))
+        self.history.flush()
 
     def _await_whole(self, watch: Watch) -> None:
         """With no fault under way, everything comes back in time."""
