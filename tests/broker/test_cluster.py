@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import time
@@ -15,6 +16,21 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from millstream_broker.client import Connection
+from millstream_broker.forwarding import FORWARDED
+from millstream_broker.protocol import (
+    controlled_shutdown,
+    elect_leaders,
+    list_partition_reassignments,
+    stop_replica,
+    update_metadata,
+)
+from millstream_broker.protocol.controlled_shutdown import ControlledShutdownRequest
+from millstream_broker.protocol.elect_leaders import ElectLeadersRequest, TopicPartitions
+from millstream_broker.protocol.errors import ErrorCode
+from millstream_broker.protocol.list_partition_reassignments import ListPartitionReassignmentsRequest
+from millstream_broker.protocol.stop_replica import StopReplicaRequest
+from millstream_broker.protocol.update_metadata import UpdateMetadataRequest
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import SESSION_MS, ClusterProcesses, until
 from millstream_harness.disk import dying_disk
@@ -519,3 +535,40 @@ def test_what_cannot_be_created_is_said(
     admin = AdminClient({"bootstrap.servers": standing.bootstrap, **QUICK})
     with pytest.raises(KafkaException, match=problem):
         admin.create_topics([new()])["bad"].result(30)
+
+
+async def test_what_only_the_controller_knows_every_broker_answers(standing: ClusterProcesses) -> None:
+    await asyncio.to_thread(create, standing, "asked", 1)
+    await asyncio.to_thread(standing.await_in_sync, "asked")
+    controller = await asyncio.to_thread(standing.controller)
+    election = ElectLeadersRequest(0, [TopicPartitions("asked", [0])])
+    for number, broker in standing.brokers.items():
+        host, port = broker.bootstrap.split(":")
+        connection = await Connection.open(host, int(port))
+        listed = await connection.call(
+            list_partition_reassignments.API, None, ListPartitionReassignmentsRequest()
+        )
+        assert (listed.error_code, listed.topics) == (0, [])
+        elected = await connection.call(elect_leaders.API, None, election)
+        (result,) = elected.replica_election_results
+        assert result.partition_result[0].error_code == ErrorCode.ELECTION_NOT_NEEDED
+        stale = await connection.call(stop_replica.API, None, StopReplicaRequest(controller, 0, 2**62))
+        assert stale.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+        await connection.close()
+        sent_on = await Connection.open(host, int(port), f"{FORWARDED}9")
+        elected = await sent_on.call(elect_leaders.API, None, election)
+        assert (elected.error_code == ErrorCode.NOT_CONTROLLER) == (number != controller)
+        await sent_on.close()
+
+
+async def test_a_broker_that_coordinates_itself_is_told_nothing(shared_broker: BrokerProcess) -> None:
+    host, port = shared_broker.bootstrap.split(":")
+    connection = await Connection.open(host, int(port))
+    for api, request in (
+        (update_metadata.API, UpdateMetadataRequest(1, 1, 1)),
+        (stop_replica.API, StopReplicaRequest(1, 1, 1)),
+    ):
+        assert (await connection.call(api, None, request)).error_code == ErrorCode.INVALID_REQUEST
+    shutdown = await connection.call(controlled_shutdown.API, None, ControlledShutdownRequest(1, 1))
+    assert shutdown.error_code == ErrorCode.NOT_CONTROLLER
+    await connection.close()
