@@ -1,4 +1,4 @@
-"""A search of a sparse index finds what a look at every entry finds, in a few reads."""
+"""Sparse indexes: a search finds what a look at every entry finds, in a few reads; what a crash finds written."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millstream_broker.log.batch import Record, build_batch
+from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache, OpenFile
-from millstream_broker.log.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from millstream_broker.log.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, read_all
+from millstream_broker.log.log import Log
 
 # Uneven on purpose: steps of one beside steps of millions.
 steps = st.lists(st.tuples(st.integers(1, 3) | st.integers(1, 2**20), st.integers(1, 2**20)), max_size=1000)
@@ -73,3 +76,17 @@ def test_garbage_ends_a_search_too(
         count, entry = index.at_most(target, member=member)
         assert 0 <= count <= len(index)
         assert (entry is None) == (count == 0) or entry == (0, 0)
+
+
+def test_the_time_index_is_never_behind_the_offset_index(tmp_path: Path) -> None:
+    """Recovery goes on behind the last offset entry in the file: a largest timestamp before it must be there too."""
+    log = Log.open(tmp_path / "t-0", LogConfig(index_interval_bytes=0), clean=True)
+    for number in range(200):
+        batch = build_batch([Record(None, b"v", 1_000_000 + number)])
+        log.append(batch, leader_epoch=0, now_ms=1_000_000)
+        offsets = read_all(str(tmp_path / "t-0" / f"{0:020d}.index"), OFFSET_ENTRY)
+        times = read_all(str(tmp_path / "t-0" / f"{0:020d}.timeindex"), TIME_ENTRY)
+        assert [offset for _, offset in times] == [offset for offset, _ in offsets]
+        assert number - len(offsets) < 16
+    assert offsets
+    log.close()
