@@ -133,6 +133,19 @@ class TestCommits:
         assert self.check(tried, *told, *after) == [], "and the group goes on from there"
         assert one(self.check(*told))[0] == "commit"
 
+    def test_a_coordinator_that_slept_tells_outsiders_what_it_knew(self) -> None:
+        commits = [Committed(1.0, "g", 0, 2), Committed(5.0, "g", 0, 3)]
+        slept, killed = (
+            Struck(2.0, "lab", f"{what}: broker 1", 6.0) for what in ("pause leader", "kill leader")
+        )
+        told = FoundCommitted(6.1, "watcher", 0, 2, 5.5)
+        assert self.check(*commits, told, slept) == []
+        assert one(self.check(*commits, told, killed))[0] == "commit"
+        assert one(self.check(*commits, told._replace(who="group-2#1"), slept))[0] == "commit"
+        assert one(self.check(*commits, told._replace(offset=1), slept))[0] == "commit", "nobody committed it"
+        later = told._replace(at=20.0, asked=19.0)
+        assert one(self.check(*commits, later, slept))[0] == "commit"
+
     def test_order_of_the_files_does_not_matter(self) -> None:
         assert one(self.check(FoundCommitted(7.0, "watcher", 0, 1, 6.0), Committed(5.0, "g", 0, 3))) == (
             "commit",

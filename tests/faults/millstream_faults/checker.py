@@ -8,7 +8,8 @@ foreign       every record is one that a writer wrote, in the partition it was w
 gap           offsets follow each other, in the log and in what one session reads
 backwards     what one session reads rises
 skipped       the group read all that is below what it committed
-commit        a committed offset never goes back
+commit        a committed offset never goes back; who is no member may be told of an earlier one by a coordinator that
+              slept or was cut off and does not know yet that another has taken over (as in Kafka), but nobody else
 failed        no producer gives up, as every fault ends
 trouble       nothing happens that must not happen to a client or a broker
 replicas      the replicas' logs are equal, byte for byte
@@ -30,11 +31,16 @@ from .history import (
     Failed,
     FoundCommitted,
     Read,
+    Struck,
     Trouble,
 )
 
 GROUP = "group-"
 """How the sessions of the group's members are called."""
+ZOMBIES = ("pause", "cut", "isolate")
+"""Faults after which a broker may believe that it leads what it does not any more: their first words."""
+AWAKE_S = 3.0
+"""How long it may take until such a broker knows better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,8 @@ class Violation:
     offset: int | None = None
     writer: str | None = None
     number: int | None = None
+    at: float | None = None
+    """When somebody was told what is wrong, where that is one moment."""
 
 
 class Entry(NamedTuple):
@@ -86,6 +94,7 @@ def check(events: Iterable[Event], log: Mapping[int, Sequence[Entry]]) -> list[V
     told: dict[int, dict[int, Value]] = defaultdict(dict)  # beyond what the log has
     covered: dict[int, set[int]] = defaultdict(set)
     commits: list[Committed | CommitUnknown | FoundCommitted] = []
+    zombies: list[Struck] = []
     for event in events:
         match event:
             case Acknowledged(_, who, partition, number, offset):
@@ -109,6 +118,8 @@ def check(events: Iterable[Event], log: Mapping[int, Sequence[Entry]]) -> list[V
                 sessions[who, partition] = offset
                 if who.startswith(GROUP):
                     covered[partition].add(offset)
+            case Struck(text=text) if text.startswith(ZOMBIES):
+                zombies.append(event)
             case Committed() | CommitUnknown() | FoundCommitted():
                 commits.append(event)
             case Failed(_, who, partition, number, error):
@@ -117,7 +128,7 @@ def check(events: Iterable[Event], log: Mapping[int, Sequence[Entry]]) -> list[V
                 found.append(Violation("trouble", f"{who}: {text}"))
     for partition in sorted({event.partition for event in commits}):
         of_partition = [event for event in commits if event.partition == partition]
-        found += _check_commits(partition, of_partition)
+        found += _check_commits(partition, of_partition, zombies)
         found += _check_coverage(partition, of_partition, covered[partition])
     return found
 
@@ -156,7 +167,9 @@ def _check_log(partition: int, entries: Sequence[Entry]) -> list[Violation]:
 
 
 def _check_commits(
-    partition: int, events: Sequence[Committed | CommitUnknown | FoundCommitted]
+    partition: int,
+    events: Sequence[Committed | CommitUnknown | FoundCommitted],
+    zombies: Sequence[Struck],
 ) -> list[Violation]:
     """Whoever asks after a position was acknowledged, or seen by somebody, must not be told of an earlier one.
 
@@ -175,12 +188,21 @@ def _check_commits(
             if event.offset < needed:
                 if any(one.offset == event.offset and one.at <= event.at for one in tried):
                     floor = event.offset
-                else:
+                elif not _is_stale(event, floors, zombies):
                     text = f"{event.who} was told that {event.offset} is committed, after {needed} was"
-                    found.append(Violation("commit", text, partition, event.offset))
+                    found.append(Violation("commit", text, partition, event.offset, at=event.at))
         times.append(event.at)
         floors.append(max(floor, event.offset))
     return found
+
+
+def _is_stale(event: FoundCommitted, before: Sequence[int], zombies: Sequence[Struck]) -> bool:
+    """Whether it is what a coordinator knew that was one before."""
+    return (
+        not event.who.startswith(GROUP)
+        and event.offset in before
+        and any(fault.at <= event.at and event.asked <= fault.until + AWAKE_S for fault in zombies)
+    )
 
 
 def _check_coverage(

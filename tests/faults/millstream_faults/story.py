@@ -38,6 +38,8 @@ def tell(
                 background.append((at, at, text))
             case _ if concerns(violation, event):
                 told.append((event.at, describe(event, began)))
+    if violation.at is not None:
+        told = [(at, text) for at, text in told if abs(at - violation.at) <= AROUND_S]
     first = min((at for at, _ in told), default=0.0) - AROUND_S
     last = max((at for at, _ in told), default=0.0) + AROUND_S
     if told:
