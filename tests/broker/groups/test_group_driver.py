@@ -245,6 +245,22 @@ async def test_closed_driver_takes_no_calls() -> None:
             await driver.join(joining())
 
 
+async def test_closing_does_not_wait_for_replicas_that_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a broker stops without ZooKeeper: each append would take its whole timeout."""
+    monkeypatch.setattr("millstream_broker.groups.driver.FINISH_S", 0.1)
+    topic = SharedTopic()
+    async with drivers(topic, 1) as (driver,):
+        topic.writable.clear()
+        commits = [asyncio.create_task(driver.commit(committing(offset))) for offset in range(3)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await driver.close()
+        assert topic.batches == []
+        for commit in commits:
+            commit.cancel()
+        await asyncio.gather(*commits, return_exceptions=True)
+
+
 # A timer that fires a moment early
 
 EARLY_S = 0.0015

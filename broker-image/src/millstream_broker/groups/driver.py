@@ -38,6 +38,9 @@ from .store import OffsetsTopic, OffsetsWriter
 
 T = TypeVar("T")
 
+FINISH_S = 1.0
+"""For what is being appended when the broker stops; nobody waits for the answers any more."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -100,12 +103,12 @@ class GroupDriver:
         self._event(lambda: self._coordinator.loaded(partition, groups))
 
     async def close(self) -> None:
-        """Answer all who wait, and let appends under way finish."""
+        """Answer all who wait, and let appends under way finish, within ``FINISH_S``."""
         self._closed = True
         self._event(lambda: self._coordinator.answer_all(ErrorCode.NOT_COORDINATOR))
         for task in self._loads.values():
             task.cancel()
-        await self._writer.finish()
+        await self._writer.finish(FINISH_S)
         if self._timer is not None:
             self._timer.cancel()
 

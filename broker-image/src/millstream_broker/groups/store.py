@@ -7,6 +7,7 @@ batch together (group commit), up to ``BATCH_BYTES``. The answer comes after the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -55,10 +56,16 @@ class OffsetsWriter:
         if store.partition not in self._tasks:
             self._tasks[store.partition] = asyncio.create_task(self._drain(store.partition))
 
-    async def finish(self) -> None:
-        """Wait until all that was asked for has been appended."""
-        while self._tasks:
-            await asyncio.wait(self._tasks.values())
+    async def finish(self, timeout_s: float) -> None:
+        """Wait until all that was asked for has been appended, but not for replicas that may never have it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._tasks:
+                    await asyncio.wait(self._tasks.values())
+        waiting = list(self._tasks.values())
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _drain(self, partition: int) -> None:
         queue = self._queues[partition]
