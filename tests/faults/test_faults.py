@@ -18,19 +18,25 @@ SEED = int(os.environ.get("MILLSTREAM_SEED", "1"))
 FOLDERS = [Path(__file__).parent, Path(__file__).parents[1] / "harness"]
 
 
-def run(*arguments: str, timeout: float = 280) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
-    command = [sys.executable, "-P", "-m", "millstream_faults", *arguments]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
+COMMAND = [sys.executable, "-P", "-m", "millstream_faults"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+        [*COMMAND, *arguments], env=ENVIRONMENT, capture_output=True, text=True, timeout=280, check=False
     )
+
+
+def need_namespaces() -> None:
+    require("java")
+    if isolation.unshare() is None:
+        missing("the right to make namespaces (root, or user namespaces; util-linux, iproute2, iptables)")
 
 
 @pytest.mark.timeout(300)
 def test_a_cluster_that_is_broken(tmp_path: Path) -> None:
-    require("java")
-    if isolation.unshare() is None:
-        missing("the right to make namespaces (root, or user namespaces; util-linux, iproute2, iptables)")
+    need_namespaces()
     out = tmp_path / "run"
     done = run(
         "--seconds", "30", "--faults", "8", "--seed", str(SEED), "--zookeepers", "1", "--out", str(out)
@@ -57,13 +63,10 @@ def test_what_it_does_not_take(arguments: list[str], said: str) -> None:
 
 def test_nothing_is_left_when_it_is_killed(tmp_path: Path) -> None:
     """Neither a broker nor ZooKeeper outlives the run, even one that ends without a word."""
-    require("java")
-    if isolation.unshare() is None:
-        missing("the right to make namespaces (root, or user namespaces; util-linux, iproute2, iptables)")
+    need_namespaces()
     out = tmp_path / "run"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
-    command = [sys.executable, "-P", "-m", "millstream_faults", "--zookeepers", "1", "--out", str(out)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as running:
+    command = [*COMMAND, "--zookeepers", "1", "--out", str(out)]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         assert "8 clients" in running.stdout.readline()
         assert len(mentioning(str(out))) > 10, "brokers, ZooKeeper and clients run"
