@@ -99,7 +99,9 @@ def test_the_zookeeper_ensemble() -> None:
 
 
 def test_what_the_operator_sets_live_is_what_brokers_take_live() -> None:
-    assert {name for name, key in BROKER_KEYS.items() if key.dynamic} == DYNAMIC_CONFIG
+    # those of a throttle are set on single brokers for the time of a reassignment, by Kafka's own tool
+    dynamic = {name for name, key in BROKER_KEYS.items() if key.dynamic and ".throttled." not in name}
+    assert dynamic == DYNAMIC_CONFIG
     assert not DYNAMIC_CONFIG & RESERVED_CONFIG
 
 

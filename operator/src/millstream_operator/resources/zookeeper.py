@@ -21,7 +21,6 @@ from .owned import (
     from_field,
     labels,
     metadata,
-    probe,
     selector,
     service,
     spread_over_nodes,
@@ -29,8 +28,10 @@ from .owned import (
 from .volumes import with_owner
 
 COMPONENT = "zookeeper"
-CLIENT_PORT, PEER_PORT, ELECTION_PORT, ADMIN_PORT = 2181, 2888, 3888, 8080
+CLIENT_PORT, PEER_PORT, ELECTION_PORT = 2181, 2888, 3888
+SERVES = f"exec 3<>/dev/tcp/127.0.0.1/{CLIENT_PORT} && echo srvr >&3 && grep -q ^Mode: <&3"
 HEAP_MB = 256
+CONTAINER_SECURITY: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def name_of(cluster: Cluster) -> str:
@@ -120,6 +121,7 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str) -> Manifest:
         # A server's own name may not resolve yet when it starts.
         "ZOO_CFG_EXTRA": "quorumListenOnAllIPs=true",
         "ZOO_4LW_COMMANDS_WHITELIST": "ruok,srvr,mntr",
+        "ZOO_ADMINSERVER_ENABLED": "false",
         "ZOO_AUTOPURGE_PURGEINTERVAL": "24",
         "ZOO_MAX_CLIENT_CNXNS": "0",
         "ZK_SERVER_HEAP": str(HEAP_MB),
@@ -131,6 +133,18 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str) -> Manifest:
         "terminationGracePeriodSeconds": 30,
         "securityContext": POD_SECURITY,
         "affinity": spread_over_nodes(cluster, COMPONENT),
+        # The folders that are mounted: Kubernetes would make them itself, and root's.
+        "initContainers": [
+            {
+                "name": "folders",
+                "image": image,
+                "imagePullPolicy": pull_policy,
+                "command": ["mkdir", "-p", "/volume/data", "/volume/datalog"],
+                "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+                "securityContext": CONTAINER_SECURITY,
+                "volumeMounts": [{"name": "data", "mountPath": "/volume"}],
+            }
+        ],
         "containers": [
             {
                 "name": "zookeeper",
@@ -144,24 +158,25 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str) -> Manifest:
                     {"name": "client", "containerPort": CLIENT_PORT},
                     {"name": "peer", "containerPort": PEER_PORT},
                     {"name": "election", "containerPort": ELECTION_PORT},
-                    {"name": "http", "containerPort": ADMIN_PORT},
                 ],
                 "resources": {
                     "requests": {"cpu": "100m", "memory": f"{HEAP_MB}Mi"},
                     "limits": {"memory": f"{2 * HEAP_MB}Mi"},
                 },
-                "readinessProbe": probe("/commands/ruok", periodSeconds=2, failureThreshold=5),
+                "readinessProbe": {
+                    "exec": {"command": ["bash", "-c", SERVES]},
+                    "timeoutSeconds": 5,
+                    "periodSeconds": 3,
+                    "failureThreshold": 3,
+                },
                 "livenessProbe": {
-                    "tcpSocket": {"port": "http"},
+                    "tcpSocket": {"port": "client"},
                     "initialDelaySeconds": 60,
                     "periodSeconds": 10,
                     "failureThreshold": 6,
                 },
                 # the image's entrypoint writes /conf, so its root file system stays writable
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "capabilities": {"drop": ["ALL"]},
-                },
+                "securityContext": CONTAINER_SECURITY,
                 "volumeMounts": [
                     {"name": "data", "mountPath": "/data", "subPath": "data"},
                     {"name": "data", "mountPath": "/datalog", "subPath": "datalog"},

@@ -1,0 +1,222 @@
+"""examples/cluster on a real Kubernetes: what is done to it while a producer goes on, and nothing is lost.
+
+The tests of this module are one story and run in their order. The producer and the checks run on this machine, through
+the NodePort listener: every broker's advertised address is used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from millstream_harness.chart import ROOT
+from millstream_harness.kube import Json, Namespace, until
+from millstream_harness.ledger import Load, check
+from millstream_operator.kafka_admin import KafkaAdmin
+
+EXAMPLE = ROOT / "examples/cluster"
+KIND, TOPIC_KIND = "cluster.millstream.dev", "topic.millstream.dev"
+BROKERS = "millstream.dev/cluster=three,app.kubernetes.io/component=broker"
+PARTITIONS = range(6)
+
+
+def resource(kind: str, name: str, spec: Json) -> Json:
+    return {"apiVersion": "millstream.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def topic(name: str, factor: int, partitions: int) -> Json:
+    spec = {
+        "clusterRef": {"name": "three"},
+        "partitions": partitions,
+        "replicationFactor": factor,
+        "config": {"min.insync.replicas": "2"},
+    }
+    return resource("Topic", name, spec)
+
+
+@pytest.fixture(scope="module")
+def bootstrap(namespace: Namespace) -> str:
+    """Where the brokers are reached from here."""
+    namespace.apply(EXAMPLE)
+    found = namespace.wait_condition(KIND, "three", timeout=240)
+    (listener,) = found["status"]["listeners"]
+    return str(listener["bootstrap"])
+
+
+@pytest.fixture(scope="module")
+def admin(bootstrap: str) -> Iterator[KafkaAdmin]:
+    admin = KafkaAdmin(bootstrap)
+    yield admin
+    admin.close()
+
+
+@pytest.fixture(scope="module")
+def loads() -> list[Load]:
+    """All that were started: what each was told holds until the end."""
+    return []
+
+
+@pytest.fixture
+def load(bootstrap: str, loads: list[Load]) -> Iterator[Load]:
+    """A producer that waits for all in-sync replicas, while the test goes on."""
+    load = Load(bootstrap, "orders", partitions=PARTITIONS, name=f"load{len(loads)}", pause_s=0.02)
+    loads.append(load)
+    with load:
+        load.until(100)
+        yield load
+
+
+def pods(namespace: Namespace) -> dict[str, Json]:
+    return {one["metadata"]["name"]: one for one in namespace.list("pod", "-l", BROKERS)}
+
+
+def ids(namespace: Namespace) -> dict[str, str]:
+    return {name: one["metadata"]["uid"] for name, one in pods(namespace).items()}
+
+
+def ready(pod: Json) -> bool:
+    return "deletionTimestamp" not in pod["metadata"] and any(
+        one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ())
+    )
+
+
+def settled(namespace: Namespace, *without: str) -> Callable[[], bool]:
+    """Ready, in its present generation, and none of these conditions is there."""
+
+    def check() -> bool:
+        found = namespace.get(KIND, "three")
+        conditions = {one["type"]: one for one in found["status"]["conditions"]}
+        current = conditions["Ready"].get("observedGeneration") == found["metadata"]["generation"]
+        return current and conditions["Ready"]["status"] == "True" and not conditions.keys() & set(without)
+
+    return check
+
+
+def in_sync(admin: KafkaAdmin, factor: int, name: str = "orders") -> bool:
+    found = admin.replicas([name])
+    return bool(found) and all(len(one.isr) == len(one.replicas) == factor for one in found)
+
+
+def test_three_brokers_form_a_cluster(namespace: Namespace, admin: KafkaAdmin) -> None:
+    found = namespace.get(KIND, "three")
+    assert found["status"]["brokers"] == {"desired": 3, "ready": 3}
+    assert len(found["status"]["listeners"][0]["bootstrap"].split(",")) == 3
+    assert sorted(admin.brokers().racks) == [0, 1, 2]
+    assert found["status"]["clusterId"] == admin.cluster_id()
+    status = namespace.wait_condition(TOPIC_KIND, "orders")["status"]
+    assert (status["partitions"], status["replicationFactor"]) == (len(PARTITIONS), 3)
+    until("every replica in sync", lambda: in_sync(admin, 3))
+
+
+def test_more_replicas_than_brokers_is_said(namespace: Namespace) -> None:
+    namespace.apply(topic("too-many", 4, 1))
+    namespace.wait_condition(TOPIC_KIND, "too-many", status="False", reason="InvalidReplicationFactor")
+    namespace.kubectl("delete", TOPIC_KIND, "too-many")
+
+
+def test_a_changed_configuration_restarts_one_broker_after_the_other(
+    namespace: Namespace, admin: KafkaAdmin, load: Load
+) -> None:
+    before = ids(namespace)
+    namespace.patch(KIND, "three", {"spec": {"config": {"log.retention.hours": "24"}}})
+    fewest = 3
+
+    def all_new() -> bool:
+        nonlocal fewest
+        now = pods(namespace)
+        fewest = min(fewest, sum(map(ready, now.values())))
+        return len(now) == 3 and all(
+            one["metadata"]["uid"] != before[name] and ready(one) for name, one in now.items()
+        )
+
+    until("three new pods", all_new, timeout=240, every=0.3)
+    assert fewest == 2, "one at a time"
+    until("the roll over", settled(namespace, "RollingUpdate"), timeout=60)
+    events = namespace.list("event", "--field-selector=reason=ConfigurationChanged")
+    assert sorted(one["message"] for one in events) == [f"restarting three-brokers-{n}" for n in range(3)]
+    load.until(load.ledger.count + 100)
+    until("every replica in sync", lambda: in_sync(admin, 3))
+
+
+def test_what_brokers_take_live_restarts_none(namespace: Namespace, admin: KafkaAdmin) -> None:
+    before = ids(namespace)
+    for config, there in (
+        ({"log.retention.ms": "7200000"}, {"log.retention.ms": "7200000"}),
+        ({"log.retention.ms": None}, {}),
+    ):
+        namespace.patch(KIND, "three", {"spec": {"config": config}})
+        until("the brokers have it", lambda there=there: admin.brokers_config() == there, timeout=60)  # type: ignore[misc]
+    namespace.patch(KIND, "three", {"spec": {"config": {"log.retention.ms": "soon"}}})
+    namespace.wait_condition(KIND, "three", status="False", reason="InvalidConfig")
+    namespace.patch(KIND, "three", {"spec": {"config": {"log.retention.ms": None}}})
+    until("no complaint", settled(namespace), timeout=60)
+    assert ids(namespace) == before
+
+
+def test_another_replication_factor(namespace: Namespace, admin: KafkaAdmin) -> None:
+    namespace.apply(topic("small", 1, 2))
+    namespace.wait_condition(TOPIC_KIND, "small")
+    assert namespace.condition(TOPIC_KIND, "small", "Warning")["reason"] == "MinimumIsr"
+    namespace.apply(topic("small", 3, 2))
+    until("three replicas", lambda: in_sync(admin, 3, "small"), timeout=60)
+
+    def told() -> bool:
+        status = namespace.get(TOPIC_KIND, "small")["status"]
+        return (status["replicationFactor"], status["underReplicated"]) == (3, 0) and not [
+            one for one in status["conditions"] if one["type"] in ("Rebalancing", "Warning")
+        ]
+
+    until("no more progress to tell", told, timeout=60)
+
+
+def test_a_fourth_broker_gets_its_share_and_gives_it_back(
+    namespace: Namespace, admin: KafkaAdmin, load: Load
+) -> None:
+    def on_the_fourth() -> list[Any]:
+        return [one for one in admin.replicas() if 3 in one.replicas]
+
+    before = ids(namespace)
+    namespace.patch(KIND, "three", {"spec": {"brokers": {"replicas": 4}}})
+    until("replicas on the fourth", on_the_fourth, timeout=120)
+    until("all of them moved", settled(namespace, "Rebalancing"), timeout=120)
+    assert namespace.get(KIND, "three")["status"]["brokers"] == {"desired": 4, "ready": 4}
+
+    namespace.patch(KIND, "three", {"spec": {"brokers": {"replicas": 3}}})
+    until("the fourth gone", lambda: len(pods(namespace)) == 3, timeout=180)
+    until("all is well", settled(namespace, "Rebalancing"), timeout=60)
+    assert not on_the_fourth()
+    assert ids(namespace) == before, "nobody else was restarted"
+    claims = [one["metadata"]["name"] for one in namespace.list("pvc", "-l", BROKERS)]
+    assert "data-three-brokers-3" in claims
+    load.until(load.ledger.count + 100)
+
+
+def test_every_record_that_was_acknowledged_is_there(bootstrap: str, loads: list[Load]) -> None:
+    ledgers = [load.ledger for load in loads]
+    assert len(ledgers) == 2
+    assert not [problem for ledger in ledgers for problem in ledger.failed]
+    counts = check(bootstrap, "orders", loads)
+    assert sum(counts.values()) == sum(ledger.count for ledger in ledgers)
+
+
+def test_a_paused_cluster_is_left_alone(namespace: Namespace) -> None:
+    namespace.kubectl("annotate", KIND, "three", "millstream.dev/paused=true")
+    namespace.wait_condition(KIND, "three", "Paused", reason="ReconcilePaused")
+    namespace.kubectl("delete", "pdb", "three-brokers")
+    time.sleep(6)  # longer than a look takes to come
+    assert not namespace.list("pdb", "-l", BROKERS)
+    namespace.kubectl("annotate", KIND, "three", "millstream.dev/paused-")
+    until("the budget", lambda: namespace.list("pdb", "-l", BROKERS), timeout=30)
+
+
+def test_deleting_it_keeps_the_volumes(namespace: Namespace) -> None:
+    namespace.kubectl("delete", KIND, "three")
+    until("no pods", lambda: not namespace.list("pod", "-l", "millstream.dev/cluster=three"), timeout=120)
+    claims = sorted(one["metadata"]["name"] for one in namespace.list("pvc"))
+    assert claims == [
+        *(f"data-three-brokers-{n}" for n in range(4)),
+        *(f"data-three-zookeeper-{n}" for n in (1, 2, 3)),
+    ]
