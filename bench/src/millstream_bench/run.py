@@ -60,13 +60,15 @@ def measure(workloads: Sequence[Workload], rounds: int, scale: float, output: Pa
     shared = [workload for workload in workloads if not workload.own]
     own = [workload for workload in workloads if workload.own]
     results = Results(machine=machine(), scale=scale)
-    progress = Progress(rounds * sum(len(workload.contenders) for workload in workloads))
+    progress = Progress(sum(workload.measurements(rounds) for workload in workloads))
     for turn in range(rounds):
         for contender in in_turn(("millstream", "kafka"), turn):
             if shared:
                 share_a_broker(contender, shared, scale, results, progress)
         for workload in own:
             for contender in in_turn(workload.contenders, turn):
+                if turn >= workload.rounds.get(contender, rounds):
+                    continue
                 with new_peer(contender, workload.where, workload.config) as peer:
                     numbers = workload.run(peer, scale)
                 results.add(workload.name, contender, numbers)

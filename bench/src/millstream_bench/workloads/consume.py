@@ -10,8 +10,8 @@ from millstream_bench.peers import Peer
 from millstream_bench.workload import Numbers, Workload, scaled
 from millstream_bench.workloads.produce import LARGE
 
-RECORDS, SIZE = 2_000_000, 1000
-CATCH_UP_RECORDS = 1_000_000
+RECORDS, SIZE = 1_000_000, 1000
+CATCH_UP_RECORDS = 500_000
 
 
 def hot(peer: Peer, scale: float) -> Numbers:

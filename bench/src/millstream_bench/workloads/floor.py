@@ -20,7 +20,7 @@ from millstream_bench.workloads.single import pipelined
 
 BARE = "floor"
 BATCH = wire.record_batch(bytes(1000), 63)  # 64 KB
-PRODUCED_GB, FETCHED_GB = 2.0, 8.0
+PRODUCED_GB, FETCHED_GB = 2.0, 6.0
 WINDOW = 5
 FETCH_BYTES = 1 << 20
 FETCH = (1, 4)

@@ -7,11 +7,11 @@ import time
 
 from millstream_bench import perf, wire
 from millstream_bench.figures import Figure
-from millstream_bench.peers import Peer
+from millstream_bench.peers import KAFKA, Peer
 from millstream_bench.workload import Numbers, Workload, scaled
 
 PARTITIONS, CONNECTIONS = 2_000, 200
-SECONDS, SETTLE_S = 20.0, 5.0
+SECONDS, SETTLE_S = 10.0, 5.0
 
 
 def run(peer: Peer, scale: float) -> Numbers:
@@ -50,4 +50,5 @@ IDLE = Workload(
     ),
     run=run,
     own=True,
+    rounds={KAFKA: 1},
 )

@@ -19,7 +19,7 @@ from millstream_bench.workload import Numbers, Workload
 
 RATES = (1_000, 5_000, 20_000)
 VALUE = bytes(1000)
-SECONDS = 12.0
+SECONDS = 8.0
 SETTLE_S = 2.0
 SEND_AHEAD = 256  # requests at most in one system call, when many are due
 PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}

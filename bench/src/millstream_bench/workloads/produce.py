@@ -45,20 +45,20 @@ def workload(
 
 
 PRODUCE = (
-    workload("producer-200b", "200 B records, 16 KB batches, acks=1", (1.2, 0.5), (3_000_000, 200), SMALL),
-    workload("producer-1k", "1 KB records, 64 KB batches, acks=1", (1.0, 0.6), (1_000_000, 1000), LARGE),
+    workload("producer-200b", "200 B records, 16 KB batches, acks=1", (1.2, 0.5), (1_500_000, 200), SMALL),
+    workload("producer-1k", "1 KB records, 64 KB batches, acks=1", (1.0, 0.6), (600_000, 1000), LARGE),
     workload(
         "producer-1k-lz4",
         "1 KB records, 64 KB batches, acks=1, lz4",
         (1.0, 0.6),
-        (1_000_000, 1000),
+        (600_000, 1000),
         {**LARGE, "compression.type": "lz4"},
     ),
     workload(
         "producer-100b-6p",
         "100 B records, 16 KB batches, 6 partitions, acks=1",
         (1.0, 0.6),
-        (4_000_000, 100),
+        (2_000_000, 100),
         SMALL,
         partitions=6,
     ),
@@ -66,7 +66,7 @@ PRODUCE = (
         "producer-idempotent",
         "200 B records, 16 KB batches, idempotent, acks=all",
         (1.1, 0.5),
-        (3_000_000, 200),
+        (1_500_000, 200),
         IDEMPOTENT,
     ),
 )

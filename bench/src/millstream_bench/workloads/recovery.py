@@ -6,7 +6,7 @@ import time
 
 from millstream_bench import perf, wire
 from millstream_bench.figures import Figure, cpu
-from millstream_bench.peers import Peer
+from millstream_bench.peers import KAFKA, Peer
 from millstream_bench.workload import Numbers, Workload, scaled
 from millstream_bench.workloads.produce import LARGE
 
@@ -32,4 +32,5 @@ RECOVERY = Workload(
     figures=(Figure("time", "s", value=2.0), cpu()),
     run=run,
     own=True,
+    rounds={KAFKA: 1},
 )

@@ -9,7 +9,7 @@ from millstream_bench.figures import cpu, rate
 from millstream_bench.peers import Peer
 from millstream_bench.workload import Numbers, Workload, scaled
 
-REQUESTS = 300_000
+REQUESTS = 150_000
 IN_FLIGHT = 64
 VALUE = bytes(200)
 
