@@ -95,9 +95,11 @@ class Wire:
         partition: int = 0,
         acks: int = 1,
         version: int = 9,
+        timeout_ms: int = 10_000,
     ) -> produce.PartitionProduceResponse:
         batch = records if isinstance(records, bytes) else build_batch(records)
-        self.send(produce.API, version, produce_request(topic, batch, partition=partition, acks=acks))
+        request = produce_request(topic, batch, partition=partition, acks=acks, timeout_ms=timeout_ms)
+        self.send(produce.API, version, request)
         answer: produce.ProduceResponse = self.receive()
         return answer.responses[0].partition_responses[0]
 
@@ -124,10 +126,17 @@ class Wire:
 
 
 def produce_request(
-    topic: str, batch: bytes | None, *, partition: int = 0, acks: int = 1, transactional_id: str | None = None
+    topic: str,
+    batch: bytes | None,
+    *,
+    partition: int = 0,
+    acks: int = 1,
+    transactional_id: str | None = None,
+    timeout_ms: int = 10_000,
 ) -> produce.ProduceRequest:
     data = produce.PartitionProduceData(partition, batch)
-    return produce.ProduceRequest(transactional_id, acks, 10_000, [produce.TopicProduceData(topic, [data])])
+    topics = [produce.TopicProduceData(topic, [data])]
+    return produce.ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
 def fetch_request(

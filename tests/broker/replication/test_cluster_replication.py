@@ -1,0 +1,342 @@
+"""Replicas of real brokers over a real ZooKeeper: what they do when one of them dies, lags, fills up or comes back.
+
+Every test ends by comparing the replicas' segment files byte for byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millstream_broker.protocol.errors import ErrorCode
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.disk import small_disk
+from millstream_harness.ledger import Load, check, read
+from millstream_harness.wire import Wire, record
+
+QUICK = {"socket.timeout.ms": 5000, "log_level": 0}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    with ClusterProcesses(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    """Sessions outlast every pause here: what happens to a replica that is silent is its leader's business alone."""
+    config = {"zookeeper.session.timeout.ms": "30000", "replica.lag.time.max.ms": "1000"}
+    with ClusterProcesses(tmp_path, config=config) as cluster:
+        yield cluster
+
+
+def admin(cluster: ClusterProcesses) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap, **QUICK})
+
+
+def create(
+    cluster: ClusterProcesses, name: str = "t", partitions: int = 1, replicas: int = 3, **config: str
+) -> None:
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    asked = admin(cluster)
+    asked.create_topics([NewTopic(name, partitions, replicas, config=settings)])[name].result(30)
+    cluster.await_in_sync(name, replicas)
+
+
+def delete_all_records(cluster: ClusterProcesses, end: int) -> None:
+    asked = admin(cluster)
+    deleted = asked.delete_records([TopicPartition("t", 0, end)])
+    assert next(iter(deleted.values())).result(20).low_watermark == end
+
+
+def files(broker: BrokerProcess, topic: str, partition: int = 0) -> bytes:
+    """All segments of a replica, one after the other."""
+    while True:
+        segments = sorted((broker.data / f"{topic}-{partition}").glob("*.log"))
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            return b"".join(path.read_bytes() for path in segments)
+
+
+def same_everywhere(cluster: ClusterProcesses, topic: str = "t", partitions: int = 1) -> None:
+    """The replicas come to be the same, byte for byte."""
+    cluster.await_in_sync(topic)
+    for partition in range(partitions):
+        until(
+            lambda partition=partition: (  # type: ignore[misc]
+                len({files(one, topic, partition) for one in cluster.brokers.values()}) == 1
+            ),
+            f"the replicas of {topic}-{partition} are the same",
+        )
+        assert files(cluster.brokers[1], topic, partition)
+
+
+def metric(broker: BrokerProcess, name: str) -> float:
+    with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as answer:
+        found = re.search(rf"^millstream_{name} (\S+)$", answer.read().decode(), re.MULTILINE)
+    assert found is not None, name
+    return float(found[1])
+
+
+def number_of(cluster: ClusterProcesses, broker: BrokerProcess) -> int:
+    return next(number for number, one in cluster.brokers.items() if one is broker)
+
+
+def followers_of(cluster: ClusterProcesses, leader: BrokerProcess) -> list[BrokerProcess]:
+    return [one for one in cluster.brokers.values() if one is not leader]
+
+
+def test_brokers_are_killed_in_turn_under_load(cluster: ClusterProcesses) -> None:
+    """Leaders and followers alike, and a controller now and then: all is there, once and in order."""
+    create(cluster, partitions=3)
+    dice = random.Random(7)
+    with Load(cluster.bootstrap, "t", partitions=range(3), pause_s=0.002) as load:
+        for _ in range(4):
+            load.until(load.ledger.count + 300, 60)
+            victim = dice.choice(list(cluster.brokers.values()))
+            victim.kill()
+            load.until(load.ledger.count + 300, 60)
+            victim.start()
+            cluster.await_in_sync("t")
+    assert load.ledger.failed == []
+    check(cluster.bootstrap, "t", [load])
+    same_everywhere(cluster, partitions=3)
+
+
+def test_what_only_a_deposed_leader_has_is_cut_off(patient: ClusterProcesses) -> None:
+    """acks=1 promises no more; acks=all was in every replica."""
+    cluster = patient
+    create(cluster)
+    leader = cluster.leader("t")
+    with Wire(leader.bootstrap) as wire:
+        assert wire.produce("t", [record("kept")] * 3, acks=-1).error_code == 0
+        for one in followers_of(cluster, leader):
+            one.pause()
+        for number in range(5):
+            assert wire.produce("t", [record(f"lost {number}")], acks=1).error_code == 0
+    leader.kill()
+    for one in followers_of(cluster, leader):
+        one.resume()
+    leader.start()  # its session would last: this ends it
+    same_everywhere(cluster)
+    values = [value for _, value in read(cluster.bootstrap, "t", 0)]
+    written = [b"kept"] * 3 + [b"lost %d" % number for number in range(5)]
+    assert values == written[: len(values)]
+    assert len(values) >= 3
+    if cluster.leader("t") is not leader:
+        # The first was under way to followers that waited for it.
+        assert len(values) <= 4
+
+
+def test_logs_that_parted_are_made_one(cluster: ClusterProcesses) -> None:
+    """A leader goes on alone for a moment, others lead meanwhile: its records are cut where the epochs say."""
+    create(cluster, min_insync_replicas="1")
+    leader = cluster.leader("t")
+    others = followers_of(cluster, leader)
+    with Load(cluster.bootstrap, "t", pause_s=0.001) as load:
+        load.until(200)
+        leader.pause()
+        load.until(load.ledger.count + 500, 60)  # the others lead
+        leader.kill()
+        with (leader.data / "t-0" / "leader-epoch-checkpoint").open() as file:
+            epoch = int(file.read().split("\n")[2].split()[0])
+    # What a leader alone has written at the last moment, and nobody fetched.
+    segment = sorted((leader.data / "t-0").glob("*.log"))[-1]
+    tail = _batches(segment.read_bytes())[-1]
+    with segment.open("ab") as file:
+        file.write(_placed(tail, _next_offset(tail), epoch))
+    leader.start()
+    same_everywhere(cluster)
+    assert re.search(r"t-0: cut from offset \d+ to \d+", leader.said())
+    assert load.ledger.failed == []
+    check(cluster.bootstrap, "t", [load])
+    assert all("Traceback" not in one.said() for one in (leader, *others))
+
+
+def _batches(data: bytes) -> list[bytes]:
+    found, position = [], 0
+    while position < len(data):
+        size = int.from_bytes(data[position + 8 : position + 12], "big") + 12
+        found.append(data[position : position + size])
+        position += size
+    return found
+
+
+def _next_offset(batch: bytes) -> int:
+    return int.from_bytes(batch[:8], "big") + int.from_bytes(batch[23:27], "big") + 1
+
+
+def _placed(batch: bytes, offset: int, epoch: int) -> bytes:
+    return offset.to_bytes(8, "big") + batch[8:12] + epoch.to_bytes(4, "big") + batch[16:]
+
+
+def test_a_follower_that_lags_leaves_the_isr_and_comes_back(patient: ClusterProcesses) -> None:
+    cluster = patient
+    create(cluster)
+    leader = cluster.leader("t")
+    first, second = followers_of(cluster, leader)
+    with Wire(leader.bootstrap) as wire:
+        first.pause()
+        started = time.monotonic()
+        # acks=all waits for it until it is out
+        assert wire.produce("t", [record("1")], acks=-1).error_code == 0
+        assert 0.5 < time.monotonic() - started < 10
+        in_sync = {number_of(cluster, leader), number_of(cluster, second)}
+        until(lambda: _isr(cluster) == in_sync, "everybody knows")
+        assert metric(leader, "isr_shrinks_total") >= 1
+        assert metric(leader, "under_replicated_partitions") == 1
+        assert metric(leader, "under_min_isr_partitions") == 0
+        assert metric(leader, "replica_max_lag") == 1
+        seen = metric(leader, "isr_expands_total")
+        second.pause()
+        waiting = wire.produce("t", [record("2")], acks=-1)
+        assert ErrorCode.of(waiting.error_code) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        refused = wire.produce("t", [record("3")], acks=-1)
+        assert ErrorCode.of(refused.error_code) is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert wire.produce("t", [record("4")], acks=1).error_code == 0
+        assert metric(leader, "under_min_isr_partitions") == 1
+        assert wire.end_offset("t") == 1, "nothing is read that might be lost"
+        first.resume()
+        second.resume()
+        cluster.await_in_sync("t")
+        assert wire.end_offset("t") == 3
+    assert metric(leader, "isr_expands_total") == seen + 2
+    assert metric(leader, "under_replicated_partitions") == 0
+    same_everywhere(cluster)
+
+
+def test_a_producer_gives_up_at_its_timeout(patient: ClusterProcesses) -> None:
+    cluster = patient
+    create(cluster)
+    leader = cluster.leader("t")
+    followers_of(cluster, leader)[0].pause()
+    with Wire(leader.bootstrap) as wire:
+        answer = wire.produce("t", [record("1")], acks=-1, timeout_ms=200)
+        assert ErrorCode.of(answer.error_code) is ErrorCode.REQUEST_TIMED_OUT
+        assert wire.produce("t", [record("2")], acks=1, timeout_ms=200).error_code == 0
+    followers_of(cluster, leader)[0].resume()
+    same_everywhere(cluster)
+
+
+def test_a_follower_with_a_full_disk_is_left_behind_alone(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 64) as disk:
+        cluster = ClusterProcesses(
+            tmp_path,
+            config={"log.segment.bytes": "1000000", "replica.lag.time.max.ms": "1000"},
+        )
+        full = cluster.brokers[3]
+        full.config["log.dirs"] = str(disk.path / "data")
+        full.data = disk.path / "data"
+        with cluster:
+            asked = admin(cluster)
+            asked.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2, 3]])])["t"].result(30)
+            cluster.await_in_sync("t")
+            with Load(cluster.bootstrap, "t", size=2000, pause_s=0.02) as load:
+                load.until(50)
+                disk.fill(leave=100_000)
+                until(lambda: _isr(cluster) == {1, 2}, "the full one is out of the ISR", 60)
+                load.until(load.ledger.count + 100, 60)
+                disk.free()
+                cluster.await_in_sync("t")
+                load.until(load.ledger.count + 50, 60)
+            assert load.ledger.failed == []
+            check(cluster.bootstrap, "t", [load])
+            same_everywhere(cluster)
+
+
+def _isr(cluster: ClusterProcesses) -> set[int]:
+    return set(cluster.partitions("t")[0].isr_nodes)
+
+
+def test_a_follower_that_missed_more_than_there_is_starts_anew(cluster: ClusterProcesses) -> None:
+    create(cluster, segment_bytes="100000")
+    leader = cluster.leader("t")
+    late = followers_of(cluster, leader)[0]
+    with Load(cluster.bootstrap, "t", size=1000, pause_s=0.002) as load:
+        load.until(300)
+        late.kill()
+        load.until(load.ledger.count + 1000, 60)
+    cluster.await_in_sync("t", 2)
+    end = len(read(cluster.bootstrap, "t", 0))
+    delete_all_records(cluster, end)
+    late.start()
+    with Load(cluster.bootstrap, "t", name="more", pause_s=0.002) as more:
+        more.until(100)
+    cluster.await_in_sync("t")
+    assert f"t-0: starts anew at offset {end}" in late.said()
+    until(lambda: files(late, "t") and files(late, "t") in files(leader, "t"), "it has what is left")
+
+
+def test_deleted_records_are_deleted_everywhere(cluster: ClusterProcesses) -> None:
+    create(cluster, segment_bytes="50000")
+    with Load(cluster.bootstrap, "t", size=1000, pause_s=0.002) as load:
+        load.until(500)
+    end = len(read(cluster.bootstrap, "t", 0))
+    before = {number: len(files(one, "t")) for number, one in cluster.brokers.items()}
+    delete_all_records(cluster, end)
+    until(
+        lambda: all(len(files(one, "t")) < before[number] // 2 for number, one in cluster.brokers.items()),
+        "every replica has deleted its segments",
+    )
+
+
+def test_high_watermarks_outlive_the_broker(cluster: ClusterProcesses) -> None:
+    create(cluster)
+    with Load(cluster.bootstrap, "t", pause_s=0.002) as load:
+        load.until(100)
+    cluster.await_in_sync("t")
+    end = len(read(cluster.bootstrap, "t", 0))
+    for one in cluster.brokers.values():
+        path = one.data / "replication-offset-checkpoint"
+        until(
+            lambda path=path: path.exists() and f"t 0 {end}" in path.read_text(),  # type: ignore[misc]
+            "it is written down",
+        )
+
+
+def test_sole_replicas_are_neither_followed_nor_written_down(cluster: ClusterProcesses) -> None:
+    create(cluster, "sole", replicas=1)
+    leader = cluster.leader("sole")
+    with Wire(leader.bootstrap) as wire:
+        assert wire.produce("sole", [record("1")], acks=-1).error_code == 0
+        assert wire.end_offset("sole") == 1
+    for one in followers_of(cluster, leader):
+        assert not (one.data / "sole-0").exists()
+        with Wire(one.bootstrap) as wire:
+            answer = wire.produce("sole", [record("1")], acks=-1)
+        assert ErrorCode.of(answer.error_code) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_topic_made_anew_does_not_have_the_old_ones_records(cluster: ClusterProcesses) -> None:
+    """Though a replica was away while the old one was deleted."""
+    create(cluster)
+    away = followers_of(cluster, cluster.leader("t"))[0]
+    with Load(cluster.bootstrap, "t", name="old", pause_s=0.002) as load:
+        load.until(100)
+    away.kill()
+    cluster.await_in_sync("t", 2)
+    asked = admin(cluster)
+    asked.delete_topics(["t"])["t"].result(30)
+    away.start()
+
+    def made() -> bool:
+        with contextlib.suppress(KafkaException):
+            asked.create_topics([NewTopic("t", 1, 3)])["t"].result(30)
+            return True
+        return False
+
+    until(made, "there is a topic of that name again")
+    with Load(cluster.bootstrap, "t", name="new", pause_s=0.002) as new:
+        new.until(100)
+    check(cluster.bootstrap, "t", [new])
+    same_everywhere(cluster)
