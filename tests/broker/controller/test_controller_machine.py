@@ -177,6 +177,16 @@ def test_a_deletion_waits_for_a_broker_that_is_away() -> None:
     assert set(controller.machine.records) == {("kept", 0)}
 
 
+def test_a_topic_is_deleted_that_is_told_of_after_the_request() -> None:
+    controller = Controller()
+    assert of(RefuseDeletion, controller.handle(DeletionsRequested(frozenset({"t"}))))
+    new = topic("t", (1, 2), version=-1)
+    assert of(RemoveTopic, controller.handle(TopicsChanged({"t": new}, frozenset({"t"}))))
+    again = replace(new, topic_id=uuid.uuid4())
+    assert not of(RemoveTopic, controller.handle(TopicsChanged({"t": again}, frozenset({"t"}))))
+    assert controller.record("t").leader == 1
+
+
 def test_a_deletion_survives_the_controller() -> None:
     controller = Controller(topic("t", (1, 2)), deletions=["t"])
     assert "t" not in controller.machine.topics
@@ -220,6 +230,18 @@ def test_nobody_is_told_that_a_leader_without_memory_leads() -> None:
     stored = {key: replace(one, version=one.version + 1) for key, one in write.states.items()}
     controller.machine.handle(StatesWritten(write.states, stored))
     assert told(controller, ("t", 0)) == [(2, 1)]
+
+
+def test_what_could_not_be_told_for_a_while_is_told_in_the_end() -> None:
+    """The leaders' notes may be read before the answer to the write comes."""
+    controller = Controller(topic("t", (1, 2)))
+    (write,) = of(WriteStates, controller.machine.handle(BrokersChanged({1: BrokerRecord(1, (), None, 7)})))
+    stored = {key: replace(one, version=one.version + 1) for key, one in write.states.items()}
+    controller.machine.handle(StatesChanged(stored))
+    assert told(controller, ("t", 0)) == []
+    (push,) = of(Push, controller.machine.handle(StatesWritten(write.states, stored)))
+    assert push.partitions == {("t", 0)}
+    assert told(controller, ("t", 0)) == [(1, 1)]
 
 
 def test_a_conflict_is_decided_on_again() -> None:

@@ -84,6 +84,7 @@ class ControllerMachine:
         self.deletions: dict[str, Deletion] = {}
         self._writing: dict[TopicPartition, Notes] = {}
         self.assignments = Assignments()
+        self._to_delete: frozenset[str] = frozenset()
         self._announced: dict[str, int] = {}
         self._unaccepted: dict[int, set[TopicPartition]] = {}
         self._to_push: set[TopicPartition] = set()
@@ -231,6 +232,8 @@ class ControllerMachine:
         for name in [one for one in self.topics if one not in event.present]:
             self._forget(name)
         self._add_topics(event.topics)
+        if not self._to_delete.isdisjoint(event.topics):
+            self._delete(self._to_delete)
 
     def _add_topics(self, topics: Mapping[str, TopicRecord]) -> None:
         """Take what is new of these topics: assignments that are known are changed by this controller alone."""
@@ -261,11 +264,14 @@ class ControllerMachine:
             self.requests.happened(("assigned", key))
         self.topics.pop(name)
         self.deletions.pop(name, None)
+        self._to_delete -= {name}
         self._announced.pop(name, None)
         self.assignments.drop(name)
 
     def _delete(self, names: Collection[str]) -> None:
-        if unknown := frozenset(name for name in names if name not in self.topics):
+        """A topic that is not known may be about to be told of: the store refuses only what is not there."""
+        self._to_delete = frozenset(names)
+        if unknown := self._to_delete.difference(self.topics):
             self.out.append(RefuseDeletion(unknown))
         for name in names:
             if name in self.topics and name not in self.deletions:
@@ -317,6 +323,7 @@ class ControllerMachine:
             if key not in self.records or used is None:
                 continue
             self.partitions.dirty.add(key)
+            self._may_be_told(key, used)
             stored = event.stored.get(key)
             if stored is None:
                 self.partitions.note(key).add(used)
@@ -324,6 +331,11 @@ class ControllerMachine:
             self._take(key, stored)
             if not _same(stored, asked):
                 self.partitions.note(key).add(used)
+
+    def _may_be_told(self, key: TopicPartition, notes: Notes) -> None:
+        """What kept brokers from being told has passed (`may_tell`)."""
+        if notes.restarted or notes.forgetful:
+            self._to_push.add(key)
 
     def _decide(self, key: TopicPartition) -> PartitionRecord:
         record, notes, config = (
@@ -359,7 +371,7 @@ class ControllerMachine:
 
     def _settled(self, key: TopicPartition) -> None:
         """Nothing is left to be written: what was noted is taken into account, or cannot be."""
-        self.partitions.notes.pop(key, None)
+        self._may_be_told(key, self.partitions.notes.pop(key, NOTHING))
         self.requests.happened(key)
         if self._unaccepted:
             for waiting in self._unaccepted.values():

@@ -382,7 +382,13 @@ class ZooKeeperControllerStore:
         self._configs.forget(name)
 
     async def refuse_deletion(self, names: Collection[str]) -> None:
-        await self._persist(lambda: self._delete_each([tree.delete_topic_path(name) for name in names]))
+        async def refuse() -> None:
+            """The controller may not know yet of a topic that is made and deleted at once."""
+            topics = await self._session.get_all(map(tree.topic_path, names))
+            absent = [name for name, node in zip(names, topics, strict=True) if node is None]
+            await self._delete_each([tree.delete_topic_path(name) for name in absent])
+
+        await self._persist(refuse)
 
     async def _delete_each(self, paths: Iterable[str]) -> None:
         await self._each([Delete(path) for path in paths])
