@@ -269,6 +269,17 @@ def test_a_rolling_restart_under_load(cluster: ClusterProcesses) -> None:
     holds(cluster, writer)
 
 
+def test_all_brokers_stop_at_once(cluster: ClusterProcesses) -> None:
+    """The last ones have nobody to hand over to, and do not wait."""
+    create(cluster, "t", 6)
+    cluster.await_in_sync("t")
+    begun = time.monotonic()
+    for one in cluster.brokers.values():
+        one.launch_stop()
+    assert [one.wait(30) for one in cluster.brokers.values()] == [0, 0, 0]
+    assert time.monotonic() - begun < 12
+
+
 def test_a_zombie_leader_acknowledges_nothing(cluster: ClusterProcesses) -> None:
     """Stopped past its session, then resumed: it finds out, follows, and what it was given alone is gone."""
     create(cluster, "t", 1)

@@ -190,11 +190,14 @@ class Broker:
         if self.cluster is not None:
             await self.cluster.hand_over()
         self.server.close()
+        if self.cluster is not None:  # nobody has to wait for what remains to be done
+            await self._leave()
         await self.groups.close()
         await self.admissions.close()
         await self._end_tasks()
         await self.replicas.close()
-        await self._leave()
+        if self.cluster is None:
+            await self._leave()
         await asyncio.to_thread(self.logs.close)
         await self.http.close()
 

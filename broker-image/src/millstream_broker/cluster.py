@@ -5,7 +5,7 @@ last stopped in order, or a log directory is new or missing. The id of its first
 meta.properties, KIP-858) tells its own earlier incarnation from another broker that has the same id.
 
 Before it stops, it asks the controller to have others lead (`controlled.shutdown.enable`): again and again while there
-are partitions that nobody else can lead yet, `controlled.shutdown.max.retries` times at most.
+are partitions that a replica which stays cannot lead yet, `controlled.shutdown.max.retries` times at most.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Cluster:
                 await asyncio.sleep(pause_s)
 
     async def _ask_to_stop(self) -> int:
-        """How many partitions nobody else can lead; raises ApiError."""
+        """How many partitions others may lead, and cannot yet; raises ApiError."""
         broker_id, epoch = self._broker.broker_id, self.coordination.broker_epoch
         if not self.coordination.is_connected:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "ZooKeeper cannot be reached")

@@ -44,8 +44,13 @@ def shut_down(machine: ControllerMachine, event: ShutdownRequested) -> None:
 
 
 def _led_by(machine: ControllerMachine, broker: int) -> list[TopicPartition]:
-    """What only this broker can lead although it has other replicas."""
-    return sorted(key for key in machine.partitions.leads(broker) if len(machine.records[key].replicas) > 1)
+    """What this broker still leads although a replica that stays may lead it, once it is in sync."""
+    staying = machine.brokers.keys() - machine.leaving
+    return sorted(
+        key
+        for key in machine.partitions.leads(broker)
+        if any(one in staying for one in machine.records[key].replicas)
+    )
 
 
 def elect(machine: ControllerMachine, event: ElectionRequested) -> None:
