@@ -411,11 +411,16 @@ class Log:
         return self.log_start_offset
 
     def truncate_to(self, offset: int, *, now_ms: int = 0) -> None:
-        """Drop everything from ``offset`` on; a batch that has ``offset`` inside goes as a whole. Blocking."""
-        if offset >= self.log_end_offset:
-            return
+        """Drop everything from ``offset`` on; a batch that has ``offset`` inside goes as a whole. Blocking.
+
+        So goes an epoch that begins there and has no records yet: a follower that kept it would name it for ever.
+        """
         segments = self._segments
         with self._durability.lock:
+            if offset >= self.log_end_offset:
+                self.epochs.truncate_from_end(offset)
+                self._save_epochs()
+                return
             self._durability.truncations += 1
             end = offset
             segments.set_aside(segments.index_of(offset) + (offset >= segments.first_offset), len(segments))
