@@ -6,6 +6,7 @@ A name that stands twice in a request is refused both times, as it is not clear 
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -32,25 +33,23 @@ async def handle(
     broker: Broker, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
-    told: set[str] = set()
-    results: list[CreatableTopicResult] = []
     too_many = _check_total(request)
-    for topic in request.topics:
-        if named[topic.name] > 1:
-            if topic.name not in told:
-                told.add(topic.name)
-                results.append(
-                    _refused(topic.name, ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
-                )
-            continue
-        if too_many is not None:
-            results.append(_refused(topic.name, too_many))
-            continue
+
+    async def answer(topic: CreatableTopic) -> CreatableTopicResult:
         try:
-            results.append(await _create(broker, topic, request.validate_only))
+            if named[topic.name] > 1:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            if too_many is not None:
+                raise too_many
+            return await _create(broker, topic, request.validate_only)
         except ApiError as error:
-            results.append(_refused(topic.name, error))
-    return CreateTopicsResponse(topics=results)
+            return _refused(topic.name, error)
+
+    asked = {topic.name: topic for topic in request.topics}.values()
+    if broker.cluster is None:
+        return CreateTopicsResponse(topics=[await answer(topic) for topic in asked])
+    # Each waits for the controller, which elects the leaders of many at once.
+    return CreateTopicsResponse(topics=await asyncio.gather(*map(answer, asked)))
 
 
 def _check_total(request: CreateTopicsRequest) -> ApiError | None:
