@@ -22,6 +22,7 @@ from millstream_broker.protocol import (
     controlled_shutdown,
     elect_leaders,
     list_partition_reassignments,
+    offset_for_leader_epoch,
     stop_replica,
     update_metadata,
 )
@@ -34,6 +35,7 @@ from millstream_broker.protocol.update_metadata import UpdateMetadataRequest
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import SESSION_MS, ClusterProcesses, until
 from millstream_harness.disk import dying_disk
+from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
 
 QUICK = {
@@ -583,3 +585,24 @@ async def test_a_broker_that_coordinates_itself_is_told_nothing(shared_broker: B
     shutdown = await connection.call(controlled_shutdown.API, None, ControlledShutdownRequest(1, 1))
     assert shutdown.error_code == ErrorCode.NOT_CONTROLLER
     await connection.close()
+
+
+def test_where_an_epoch_ends_is_not_the_high_watermark(cluster: ClusterProcesses) -> None:
+    """A leader may know less of the high watermark than consumers have read: none may take that for truncation."""
+    create(cluster, "ends", 1)
+    cluster.await_in_sync("ends")
+    leader = cluster.leader("ends")
+    for broker in cluster.brokers.values():
+        if broker is not leader:
+            broker.kill()
+    with Wire(leader.bootstrap) as wire:
+        assert wire.produce("ends", [record("a")], acks=1).error_code == 0
+        asked = offset_for_leader_epoch.OffsetForLeaderPartition(
+            0, -1, cluster.partitions("ends")[0].leader_epoch
+        )
+        topics = [offset_for_leader_epoch.OffsetForLeaderTopic("ends", [asked])]
+        request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(-1, topics)
+        (answer,) = wire.call(offset_for_leader_epoch.API, 4, request).topics
+        assert (answer.partitions[0].error_code, answer.partitions[0].end_offset) == (0, 1)
+        fetched = wire.fetch("ends", 0)
+        assert fetched.high_watermark == 0

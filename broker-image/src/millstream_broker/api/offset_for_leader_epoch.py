@@ -28,14 +28,14 @@ def handle(
         topics=[
             OffsetForLeaderTopicResult(
                 topic.topic,
-                [_find(broker, topic.topic, asked, request.replica_id) for asked in topic.partitions],
+                [_find(broker, topic.topic, asked) for asked in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _find(broker: Broker, topic: str, asked: OffsetForLeaderPartition, replica_id: int) -> EpochEndOffset:
+def _find(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
         partition = broker.partition(topic, asked.partition)
         partition.check_online()
@@ -43,7 +43,7 @@ def _find(broker: Broker, topic: str, asked: OffsetForLeaderPartition, replica_i
     except ApiError as error:
         return EpochEndOffset(error.code, asked.partition)
     if asked.leader_epoch == partition.record.leader_epoch:
-        end = partition.log.log_end_offset if replica_id >= 0 else partition.high_watermark
-        return EpochEndOffset(0, asked.partition, asked.leader_epoch, end)
+        # Not the high watermark: a leader that has just begun may know an earlier one than consumers have read to.
+        return EpochEndOffset(0, asked.partition, asked.leader_epoch, partition.log.log_end_offset)
     epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
     return EpochEndOffset(0, asked.partition, epoch, end_offset)
