@@ -220,6 +220,20 @@ def test_followers_take_offsets_as_given(tmp_path: Path) -> None:
     assert log.log_end_offset == 111
 
 
+def test_truncation_at_the_end_takes_an_epoch_without_records(tmp_path: Path) -> None:
+    """Who led without a record and follows again has to forget that epoch, or the logs seem to part for ever."""
+    log = open_log(tmp_path, LogConfig())
+    send(log, epoch=3)
+    log.epochs.assign(5, log.log_end_offset)
+    log.truncate_to(log.log_end_offset + 1)
+    assert log.epochs.latest == 5
+    log.truncate_to(log.log_end_offset)
+    assert (log.log_end_offset, log.epochs.entries) == (1, [(3, 0)])
+    reread = LeaderEpochs(str(tmp_path / "t-0"))
+    reread.load()
+    assert reread.entries == [(3, 0)]
+
+
 def test_leader_epochs(tmp_path: Path) -> None:
     epochs = LeaderEpochs(tmp_path)
     for epoch, offset in [(2, 0), (2, 5), (3, 10), (3, 11), (1, 12), (5, 20), (7, 20)]:
