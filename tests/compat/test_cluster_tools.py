@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,41 @@ def test_partitions_are_reassigned(cluster: ClusterProcesses, tmp_path: Path) ->
     until(lambda: not (cluster.brokers[1].data / "moved-0").exists(), "broker 1 has no log of it any more")
     offsets = tool(cluster, "get-offsets", "--topic", "moved")
     assert offsets.strip() == "moved:0:2000"
+
+
+def test_a_throttled_reassignment_is_cancelled_and_done_again(
+    cluster: ClusterProcesses, tmp_path: Path
+) -> None:
+    tool(cluster, "topics", "--create", "--topic", "slow", "--replica-assignment", "1:2")
+    amount = ("--num-records", "300", "--record-size", "10000", "--throughput", "-1")
+    to = ("--producer-props", f"bootstrap.servers={cluster.bootstrap}", "batch.size=16384")
+    run_kafka_tool("producer-perf-test", "--topic", "slow", *amount, *to)
+    plan = tmp_path / "plan.json"
+    wanted = {"version": 1, "partitions": [{"topic": "slow", "partition": 0, "replicas": [3, 2]}]}
+    plan.write_text(json.dumps(wanted))
+
+    def reassign(*args: str) -> str:
+        return tool(cluster, "reassign-partitions", "--reassignment-json-file", str(plan), *args)
+
+    # Three megabytes at 10 kB a second are under way for as long as the test needs.
+    assert "The inter-broker throttle limit was set to 10000 B/s" in reassign(
+        "--execute", "--throttle", "10000"
+    )
+    assert re.search(
+        r"slow-0: replicas: 3,2,1. adding: 3. removing: 1", tool(cluster, "reassign-partitions", "--list")
+    )
+    assert "Successfully cancelled partition reassignment for: slow-0" in reassign("--cancel")
+    until(lambda: sorted(cluster.partitions("slow")[0].replica_nodes) == [1, 2], "the move is undone")
+    until(lambda: not (cluster.brokers[3].data / "slow-0").exists(), "broker 3 has no log of it any more")
+
+    begun = time.monotonic()
+    reassign("--execute", "--throttle", "1000000")
+    until(lambda: sorted(cluster.partitions("slow")[0].isr_nodes) == [2, 3], "the partition has moved")
+    assert time.monotonic() - begun > 1.5, "three megabytes at one a second, of which the first comes at once"
+    said = reassign("--verify")
+    assert "Reassignment of partition slow-0 is completed" in said
+    assert "Clearing broker-level throttles" in said
+    assert tool(cluster, "get-offsets", "--topic", "slow").strip() == "slow:0:300"
 
 
 def test_partitions_are_added_and_topics_deleted(cluster: ClusterProcesses) -> None:

@@ -387,6 +387,23 @@ BROKER_KEYS = _table(
         "How often high watermarks are written down.",
         at_least(1),
     ),
+    Key(
+        "follower.replication.throttled.rate",
+        LONG,
+        LONG_MAX,
+        "Bytes a second that replicas which are being moved here take in.",
+        at_least(0),
+        True,
+    ),
+    Key(
+        "leader.replication.throttled.rate",
+        LONG,
+        LONG_MAX,
+        "Accepted: the side that receives is the one that is throttled.",
+        at_least(0),
+        True,
+        inert=True,
+    ),
     Key("controlled.shutdown.enable", BOOLEAN, True, "Move leaders away before stopping."),
     Key(
         "controlled.shutdown.max.retries",

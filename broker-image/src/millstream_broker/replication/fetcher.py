@@ -25,6 +25,7 @@ from ..protocol.errors import ErrorCode
 from ..protocol.fetch import FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, PartitionData
 from ..protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from .follower import Follower, Outcome, TopicPartition
+from .throttle import Throttle
 
 CLIENT_ID = "millstream-follower"
 VERSION = 12
@@ -47,8 +48,10 @@ class Fetcher:
         leader_id: int,
         config: BrokerConfig,
         endpoint: Callable[[], Listener | None],
+        throttle: Throttle,
     ) -> None:
         """`endpoint`: where the leader is at the moment, None while it is not there."""
+        self._throttle = throttle
         self.leader_id = leader_id
         self._broker_id = broker_id
         self._config = config
@@ -57,7 +60,7 @@ class Fetcher:
         self._unsent: dict[TopicPartition, None] = {}
         self._forgotten: set[TopicPartition] = set()
         self._later: dict[TopicPartition, float] = {}
-        """Partitions that failed, and when they are tried again."""
+        """Partitions that failed or are throttled, and when they are tried again."""
         self._session = (0, 0)
         self._more = asyncio.Event()
         """There is somebody to fetch for."""
@@ -225,7 +228,8 @@ class Fetcher:
         topics: dict[str, FetchTopic] = {}
         for follower in asked:
             topic = topics.setdefault(follower.topic, FetchTopic(follower.topic, []))
-            topic.partitions.append(follower.request(most))
+            is_slow = self._is_throttled(follower)
+            topic.partitions.append(follower.request(self._throttle.most(most) if is_slow else most))
         wait_ms = config.integer("replica.fetch.wait.max.ms")
         if self._later:
             earliest = min(self._later.values()) - asyncio.get_running_loop().time()
@@ -257,7 +261,10 @@ class Fetcher:
                     outcome = await self._find_range(connection, follower)
                     if self._followers.get(key) is not follower or key in self._unsent:
                         continue
-                if outcome is Outcome.GOES_ON:
+                if outcome is Outcome.GOES_ON and (until := self._held_back(follower, data)) is not None:
+                    self._leave_out(key)
+                    self._later[key] = until
+                elif outcome is Outcome.GOES_ON:
                     self._unsent[key] = None
                 elif outcome is Outcome.FAILED:
                     self._leave_out(key)
@@ -265,6 +272,17 @@ class Fetcher:
                 if perf_counter() > over:
                     await asyncio.sleep(0)
                     over = perf_counter() + TURN_S
+
+    def _is_throttled(self, follower: Follower) -> bool:
+        return follower.is_throttled and self._broker_id not in follower.record.isr
+
+    def _held_back(self, follower: Follower, data: PartitionData) -> float | None:
+        """Until when a throttled replica has to wait with its next fetch; None where it has not."""
+        if not data.records or not self._is_throttled(follower):
+            return None
+        now = asyncio.get_running_loop().time()
+        until = self._throttle.took(len(data.records), now)
+        return until if until > now + TURN_S else None
 
     def _backoff_s(self, failures: int) -> float:
         """The first times it may be that the leader only does not know yet that it leads."""

@@ -43,7 +43,17 @@ class Outcome(Enum):
 class Follower:
     """All calls are made on the loop."""
 
-    __slots__ = ("_problem", "failures", "high_watermark", "index", "log", "record", "topic", "topic_id")
+    __slots__ = (
+        "_problem",
+        "failures",
+        "high_watermark",
+        "index",
+        "is_throttled",
+        "log",
+        "record",
+        "topic",
+        "topic_id",
+    )
 
     def __init__(self, topic: TopicRecord, index: int, log: Log, high_watermark: int) -> None:
         self.topic = topic.name
@@ -54,6 +64,8 @@ class Follower:
         self.high_watermark = min(high_watermark, log.log_end_offset)
         self.failures = 0
         """In a row."""
+        self.is_throttled = False
+        """Whether it is to catch up no faster than the broker's throttle allows."""
         self._problem = ""
 
     def __str__(self) -> str:

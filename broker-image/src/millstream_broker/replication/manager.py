@@ -17,7 +17,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..config import Listener, Source, TopicConfig
 from ..coordination import NO_LEADER, ClusterState, CoordinationError, PartitionRecord, TopicRecord
@@ -35,6 +35,7 @@ from .follower import Follower
 from .isr import Isr
 from .membership import Membership
 from .serving import Sessions
+from .throttle import Throttle, is_listed
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -50,6 +51,7 @@ class ReplicaManager:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._throttle = Throttle(lambda: broker.config.integer("follower.replication.throttled.rate"))
         self.partitions: dict[TopicPartition, Partition] = {}
         """What this broker leads."""
         self.followers: dict[TopicPartition, Follower] = {}
@@ -183,6 +185,9 @@ class ReplicaManager:
             self._lead(topic, index, opened, config)
         else:
             self._follow_leader(topic, index, opened)
+            replicas = cast(list[str], config["follower.replication.throttled.replicas"])
+            throttled = is_listed(replicas, index, self._broker.broker_id)
+            self.followers[topic.name, index].is_throttled = throttled
 
     def _lead(self, topic: TopicRecord, index: int, opened: Log, config: TopicConfig) -> None:
         key, record = (topic.name, index), topic.partitions[index]
@@ -243,7 +248,9 @@ class ReplicaManager:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
             broker = self._broker
-            fetcher = Fetcher(broker.broker_id, leader, broker.config, lambda: self._endpoint(leader))
+            fetcher = Fetcher(
+                broker.broker_id, leader, broker.config, lambda: self._endpoint(leader), self._throttle
+            )
             self._fetchers[leader] = fetcher
             fetcher.start()
         fetcher.add(follower)
