@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream_operator.conditions import Reason
-from millstream_operator.kafka_admin import PartitionReplicas
+from millstream_operator.kafka_admin import PartitionReplicas, Reassignment
 from millstream_operator.reconcile.replication import plan_replication
 
 
@@ -29,9 +29,15 @@ def test_topics_that_grow_together_do_not_all_take_the_same_broker() -> None:
 
 def test_what_is_on_its_way_is_left_alone_and_told() -> None:
     there = [partition("a", 0, 0, 1, 2), partition("a", 1, 1), partition("b", 0, 1)]
-    plan = plan_replication({"a": 3}, there, {("a", 0): 2, ("b", 0): 1}, (0, 1, 2))
+    moving = {("a", 0): Reassignment((1, 2), ()), ("b", 0): Reassignment((1,), ())}
+    plan = plan_replication({"a": 3}, there, moving, (0, 1, 2))
     assert list(plan.moves) == [("a", 1)]
     assert plan.progress == {"a": "2 of 2 partitions are being reassigned, 2 replicas to be copied"}
+
+
+def test_one_that_is_moved_to_another_broker_keeps_its_factor() -> None:
+    there = [partition("a", 0, 0, 1, 2)]  # from 0 and 1 to 0 and 2
+    assert plan_replication({"a": 2}, there, {("a", 0): Reassignment((2,), (1,))}, (0, 1, 2)).moves == {}
 
 
 def test_when_all_have_arrived_there_is_nothing_to_do_or_to_tell() -> None:

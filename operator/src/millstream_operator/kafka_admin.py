@@ -76,6 +76,17 @@ class PartitionReplicas:
 
 
 @dataclass(frozen=True, slots=True)
+class Reassignment:
+    """What is under way for a partition: as long as it is, its replicas are the old and the new ones."""
+
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+Reassignments = Mapping[tuple[str, int], Reassignment]
+
+
+@dataclass(frozen=True, slots=True)
 class BrokersState:
     """The brokers that live, with their racks, and which of them is the controller (-1: none)."""
 
@@ -173,11 +184,13 @@ class KafkaAdmin(KafkaConnection):
             if (no := _refusal(partition.error_code, partition.error_message)) is not None
         }
 
-    def reassigning(self) -> dict[tuple[str, int], int]:
-        """The partitions whose replicas are on the move, each with how many replicas are still to come."""
+    def reassigning(self) -> dict[tuple[str, int], Reassignment]:
+        """The partitions whose replicas are on the move."""
         answer = self.call(lambda client: client.list_partition_reassignments())
         return {
-            (partition.topic, partition.partition): len(state["adding_replicas"])
+            (partition.topic, partition.partition): Reassignment(
+                tuple(state["adding_replicas"]), tuple(state["removing_replicas"])
+            )
             for partition, state in answer.items()
         }
 

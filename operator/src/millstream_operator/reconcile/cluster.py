@@ -19,7 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..conditions import ConditionType, Reason
-from ..kafka_admin import AdminError, BrokersState, ConfigChange, KafkaAdmin, PartitionReplicas
+from ..kafka_admin import (
+    AdminError,
+    BrokersState,
+    ConfigChange,
+    KafkaAdmin,
+    PartitionReplicas,
+    Reassignments,
+)
 from ..kube import KubeError
 from ..models import BrokerCount, Cluster, ClusterStatus
 from ..resources import cluster as build
@@ -127,6 +134,7 @@ class View:
         self.failure = ""
         self._brokers: BrokersState | None = None
         self._partitions: list[PartitionReplicas] | None = None
+        self._reassigning: Reassignments | None = None
 
     def brokers(self) -> BrokersState | None:
         if self._brokers is None and self.admin is not None:
@@ -145,15 +153,14 @@ class View:
                 self._failed(error)
         return self._partitions
 
-    def reassigning(self) -> set[tuple[str, int]]:
-        """To be asked before ``partitions``: one that is on the move has more replicas than it shall have."""
-        if self.admin is None:
-            return set()
-        try:
-            return set(self.admin.reassigning())
-        except AdminError as error:
-            self._failed(error)
-            return set()
+    def reassigning(self) -> Reassignments:
+        """To be asked before ``partitions``: see ``placement.arrived``."""
+        if self._reassigning is None and self.admin is not None:
+            try:
+                self._reassigning = self.admin.reassigning()
+            except AdminError as error:
+                self._failed(error)
+        return self._reassigning or {}
 
     def _failed(self, error: AdminError) -> None:
         self.failure = str(error)
@@ -161,9 +168,9 @@ class View:
 
 
 def scale(cluster: Cluster, current: int | None, view: View, look: Look) -> int:
-    """Bring replicas away from brokers that shall go; returns how many brokers there are to be for now."""
+    """Bring replicas away from brokers that shall go, or are gone; returns how many brokers there are to be for now."""
     desired = cluster.spec.brokers.replicas
-    if current is None or desired >= current:
+    if current is None or max(current, desired) == 1:
         return desired
     moving, partitions, brokers = view.reassigning(), view.partitions(), view.brokers()
     alive = brokers.racks if brokers is not None else {}
@@ -188,9 +195,10 @@ def spread(cluster: Cluster, view: View, look: Look) -> None:
     if cluster.spec.rebalance != "Automatic" or cluster.spec.brokers.replicas == 1:
         return
     moving, brokers, partitions = view.reassigning(), view.brokers(), view.partitions()
-    if brokers is None or partitions is None or len(brokers.racks) < cluster.spec.brokers.replicas:
+    wanted = range(cluster.spec.brokers.replicas)  # not one that is about to leave
+    if brokers is None or partitions is None or not brokers.racks.keys() >= set(wanted):
         return
-    moves = plan_spreading(brokers.racks, partitions, moving, _racks_of(brokers))
+    moves = plan_spreading(wanted, partitions, moving, _racks_of(brokers))
     if moves and view.admin is not None:
         view.admin.reassign(moves)
     if count := len(moves) or len(moving):

@@ -9,12 +9,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from ..kafka_admin import PartitionReplicas
+from ..kafka_admin import PartitionReplicas, Reassignments
 
 TopicPartition = tuple[str, int]
 Moves = dict[TopicPartition, tuple[int, ...]]
 """The new replicas of the partitions that have to move."""
+
+
+def arrived(partitions: Iterable[PartitionReplicas], reassigning: Reassignments) -> list[PartitionReplicas]:
+    """The partitions as they will be when what is under way is done. ``reassigning`` is to be asked first: one that
+    ended before the partitions were asked makes no difference then."""
+    found = []
+    for one in partitions:
+        going = reassigning.get((one.topic, one.partition))
+        if going is not None:
+            kept = tuple(broker for broker in one.replicas if broker not in going.removing)
+            one = replace(one, replicas=kept)
+        found.append(one)
+    return found
 
 
 class CannotPlace(Exception):

@@ -1,20 +1,19 @@
 """Topic: another replication factor, by reassignments which the brokers carry out by themselves.
 
 Replicas that are to be added are spread over the brokers evenly; of those to take away the preferred leader stays, and
-replicas in sync go last (placement.py). A partition on the move is left alone until it has arrived. Nothing is asked of
-the brokers as long as every topic has the replicas it should have.
+replicas in sync go last (placement.py). A partition on the move counts as what it will be when it has arrived. Nothing
+is asked of the brokers as long as every topic has the replicas it should have.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..conditions import ConditionType, Reason
-from ..kafka_admin import KafkaAdmin, PartitionReplicas, TopicState
+from ..kafka_admin import KafkaAdmin, PartitionReplicas, Reassignments, TopicState
 from ..models import Cluster, Topic
-from .placement import CannotPlace, Moves, with_factor
+from .placement import CannotPlace, Moves, arrived, with_factor
 from .report import Problem
 
 
@@ -30,51 +29,37 @@ class Replication:
 def plan_replication(
     factors: Mapping[str, int],
     partitions: Sequence[PartitionReplicas],
-    reassigning: Mapping[tuple[str, int], int],
+    reassigning: Reassignments,
     brokers: Collection[int],
     racks: Mapping[int, str] | None = None,
 ) -> Replication:
-    """What brings topics to their replication ``factors``. ``partitions``: all there are; ``reassigning``: those on the
-    move, with how many replicas each still gets."""
+    """What brings topics to their replication ``factors``. ``partitions``: all there are; ``reassigning``: see
+    ``placement.arrived``."""
     plan = Replication()
-    by_factor: dict[int, list[PartitionReplicas]] = defaultdict(list)
-    for one in partitions:
-        factor = factors.get(one.topic)
-        if factor is not None and (one.topic, one.partition) not in reassigning:
-            by_factor[factor].append(one)
-    now = {(one.topic, one.partition): one for one in partitions}
-    for factor, wrong in sorted(by_factor.items()):
+    now = {(one.topic, one.partition): one for one in arrived(partitions, reassigning)}
+    for factor in sorted(set(factors.values())):
+        concerned = [one for one in now.values() if factors.get(one.topic) == factor]
         try:
-            moves = with_factor(wrong, factor, brokers, now.values(), racks)
+            moves = with_factor(concerned, factor, brokers, now.values(), racks)
         except CannotPlace as error:
             problem = Problem(
                 Reason.INVALID_REPLICATION_FACTOR,
                 f"spec.replicationFactor: {factor} is not allowed: {error}",
             )
-            changed = {one.topic for one in wrong if len(one.replicas) != factor}
+            changed = {one.topic for one in concerned if len(one.replicas) != factor}
             plan.problems.update(dict.fromkeys(sorted(changed), problem))
             continue
         plan.moves.update(moves)
         for key, replicas in moves.items():
-            before = now[key]
-            now[key] = PartitionReplicas(before.topic, before.partition, replicas, before.isr)
-    _tell_progress(plan, factors, partitions, reassigning)
-    return plan
-
-
-def _tell_progress(
-    plan: Replication,
-    factors: Mapping[str, int],
-    partitions: Sequence[PartitionReplicas],
-    reassigning: Mapping[tuple[str, int], int],
-) -> None:
+            now[key] = replace(now[key], replicas=replicas)
     for topic in factors:
         count = sum(one.topic == topic for one in partitions)
         moving = {key for key in (*reassigning, *plan.moves) if key[0] == topic}
+        copies = sum(len(going.adding) for key, going in reassigning.items() if key in moving)
         if moving:
-            copies = sum(reassigning.get(key, 0) for key in moving)
             begun = f", {copies} replicas to be copied" if copies else ""
             plan.progress[topic] = f"{len(moving)} of {count} partitions are being reassigned{begun}"
+    return plan
 
 
 def replicate(
@@ -92,7 +77,7 @@ def replicate(
     # not those that are about to leave
     brokers = [broker for broker in alive if broker < cluster.spec.brokers.replicas] or list(alive)
     racks = {broker: rack for broker, rack in alive.items() if rack}
-    reassigning = admin.reassigning()  # first: one that ends before the next request is left to the next look
+    reassigning = admin.reassigning()  # first: see placement.arrived
     plan = plan_replication(factors, admin.replicas(), reassigning, brokers, racks)
     if plan.moves:
         for (topic, partition), no in sorted(admin.reassign(plan.moves).items()):

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..conditions import Reason
-from ..kafka_admin import PartitionReplicas
-from .placement import CannotPlace, Moves, drain, rebalance
+from ..kafka_admin import PartitionReplicas, Reassignments
+from .placement import CannotPlace, Moves, arrived, drain, rebalance
 from .report import Problem
 
 
@@ -31,48 +31,44 @@ def plan_scaling(
     desired: int,
     current: int | None,
     partitions: Sequence[PartitionReplicas] | None,
-    reassigning: Collection[tuple[str, int]],
+    reassigning: Reassignments,
     brokers: Mapping[int, str | None],
 ) -> Scaling:
     """``current``: brokers of the StatefulSet, None where there is none; ``partitions`` None: nobody could be asked;
-    ``brokers``: those that live, with their racks."""
-    if current is None or desired >= current:
+    ``reassigning``: see ``placement.arrived``; ``brokers``: those that live, with their racks."""
+    leaving = set(range(desired, current or 0))
+    if partitions is not None:  # replicas on brokers that are gone need another place too
+        leaving |= {broker for one in partitions for broker in one.replicas if broker >= desired}
+    if not leaving:
         return Scaling(desired)
-    leaving = set(range(desired, current))
-    names = ", ".join(map(str, sorted(leaving)))
+    stay = desired if current is None else max(current, desired)
+    names = f"brokers {', '.join(map(str, sorted(leaving)))}"
     if partitions is None:
-        return Scaling(
-            current, reason=Reason.DRAINING, progress=f"brokers {names}: the brokers do not answer"
-        )
+        return Scaling(stay, reason=Reason.DRAINING, progress=f"{names}: the brokers do not answer")
     held = [one for one in partitions if leaving & {*one.replicas, *one.isr}]
     if not held:
         return Scaling(desired)
     if missing := set(range(desired)) - set(brokers):
-        return Scaling(
-            current,
-            reason=Reason.DRAINING,
-            progress=f"brokers {names}: waiting for brokers {', '.join(map(str, sorted(missing)))} to take replicas",
-        )
+        waits = f"waiting for brokers {', '.join(map(str, sorted(missing)))} to take replicas"
+        return Scaling(stay, reason=Reason.DRAINING, progress=f"{names}: {waits}")
     racks = {broker: rack for broker, rack in brokers.items() if rack}
     try:
-        # Not those on the move: while they are, their replicas are the old and the new ones.
-        still = [one for one in partitions if (one.topic, one.partition) not in reassigning]
-        moves = drain(still, leaving, range(desired), racks)
+        moves = drain(arrived(partitions, reassigning), leaving, range(desired), racks)
     except CannotPlace as error:
         return Scaling(
-            current,
+            stay,
             problem=Problem(
                 Reason.SCALE_DOWN_REFUSED,
-                f"spec.brokers.replicas: {desired} is not allowed: {error}; {current} brokers stay",
+                f"spec.brokers.replicas: {desired} is not allowed: {error}; {stay} brokers stay",
             ),
         )
-    return Scaling(current, moves, Reason.DRAINING, f"brokers {names}: {len(held)} partitions to go")
+    return Scaling(stay, moves, Reason.DRAINING, f"{names}: {len(held)} partitions to go")
 
 
 def plan_spreading(
     brokers: Collection[int],
     partitions: Sequence[PartitionReplicas],
-    reassigning: Collection[tuple[str, int]],
+    reassigning: Reassignments,
     racks: Mapping[int, str],
 ) -> Moves:
     """What goes to brokers that have nothing yet; nothing as long as replicas are on the move."""
