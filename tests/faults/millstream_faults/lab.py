@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 
 from millstream_broker.client import ClusterClient, Connection
@@ -53,6 +55,21 @@ class LabBroker(BrokerProcess):
     @property
     def command(self) -> list[str]:
         return [*self.entering, *super().command]
+
+    def launch(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        super().launch(command, {**os.environ, **(environment or {}), "PYTHONFAULTHANDLER": "1"})
+
+    def stop(self, timeout: float | None = None) -> int:
+        """SIGTERM; one that does not end in time leaves its threads' stacks in its log."""
+        process, self.process = self.process, None
+        assert process is not None
+        process.terminate()
+        try:
+            return process.wait(timeout or self.stop_timeout_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)
+            process.wait()
+            raise
 
 
 class Lab(ClusterProcesses):
