@@ -1,0 +1,67 @@
+"""The controller of a real cluster: with a thousand partitions, and as Prometheus sees it."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.cluster import ClusterProcesses, until
+
+TOPICS, PARTITIONS = 10, 100
+
+
+def metric(broker: BrokerProcess, name: str) -> float:
+    """-1 where the broker does not say."""
+    try:
+        with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as response:
+            found = re.search(rf"^millstream_{name} (\S+)$", response.read().decode(), re.MULTILINE)
+    except (urllib.error.URLError, ConnectionError):
+        return -1
+    return float(found[1]) if found else -1
+
+
+def test_the_controller_of_a_thousand_partitions_dies(tmp_path: Path) -> None:
+    """It leads a third of them, too. They have leaders well within two seconds of the session's end, where the
+    machine has nothing else to do; here it may be busy."""
+    with ClusterProcesses(tmp_path, config={"log.index.size.max.bytes": "4096"}) as cluster:
+        names = [f"t{number}" for number in range(TOPICS)]
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        created = admin.create_topics([NewTopic(name, PARTITIONS, 3) for name in names])
+        for future in created.values():
+            future.result(60)
+        for name in names:
+            cluster.await_in_sync(name, timeout=60)
+        controller = cluster.controller()
+        assert [number for number, one in cluster.brokers.items() if metric(one, "active_controller")] == [
+            controller
+        ]
+        assert metric(cluster.brokers[controller], "leaderless_partitions") == 0
+
+        cluster.brokers[controller].kill()
+        others = {number: one for number, one in cluster.brokers.items() if number != controller}
+        until(
+            lambda: 1 in [metric(one, "active_controller") for one in others.values()],
+            "another broker is the controller",
+        )
+        elected = time.monotonic()
+
+        def all_led() -> bool:
+            topics = [one for one in cluster.metadata(*names).topics if one.name in names]
+            leaders = [one.leader_id for topic in topics for one in topic.partitions]
+            return len(leaders) == TOPICS * PARTITIONS and all(leader in others for leader in leaders)
+
+        until(all_led, "every partition is led by a broker that lives")
+        print(f"{TOPICS * PARTITIONS} partitions had leaders {time.monotonic() - elected:.2f} s later")
+        (successor,) = [one for one in others.values() if metric(one, "active_controller")]
+        assert metric(successor, "leaderless_partitions") == 0
+        assert metric(successor, "not_preferred_leaders") > 300
+
+        cluster.brokers[controller].start()
+        for name in names:
+            cluster.await_in_sync(name, timeout=60)
