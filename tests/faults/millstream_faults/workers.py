@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import signal
 import sys
@@ -270,7 +271,8 @@ class Rereader(Worker):
                 session += 1
                 self.stretch(consumer, f"{self.name}#{session}", partition, start, min(high, start + REREAD))
             self.flush_now_and_then()
-        consumer.close()
+        self.history.close()
+        os._exit(0)  # librdkafka may close for ever what was assigned anew a hundred times
 
     def stretch(self, consumer: Consumer, who: str, partition: int, position: int, end: int) -> None:
         deadline = time.monotonic() + 5  # whoever leads may be away
