@@ -21,6 +21,7 @@ from millstream_broker.client import (
     UnsupportedApi,
     parse_bootstrap,
 )
+from millstream_broker.loop import loop_factory
 from millstream_broker.protocol import api_versions, find_coordinator, heartbeat, metadata
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.protocol.header import RequestHeader, decode_request_header, encode_response_header
@@ -457,3 +458,27 @@ def test_bootstrap_addresses() -> None:
     assert parse_bootstrap(["[::1]:9092"]) == [("::1", 9092)]
     with pytest.raises(ValueError, match=r"no HOST:PORT is given"):
         parse_bootstrap([])
+
+
+@pytest.mark.parametrize("factory", [None, loop_factory()], ids=["asyncio", "uvloop"])
+def test_opening_that_is_cancelled_at_its_last_step_ends(
+    factory: Callable[[], asyncio.AbstractEventLoop] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is made, but the loop has not handed it over: uvloop then never tells of its end."""
+
+    async def run() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        opening = asyncio.ensure_future(Connection.open("127.0.0.1", listener.getsockname()[1]))
+        made = Connection.connection_made
+
+        def cancel(connection: Connection, transport: asyncio.BaseTransport) -> None:
+            made(connection, transport)
+            opening.cancel()
+
+        monkeypatch.setattr(Connection, "connection_made", cancel)
+        await asyncio.wait({opening}, timeout=10)
+        assert opening.cancelled()
+        listener.close()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(run())

@@ -52,6 +52,8 @@ class Connection(asyncio.BufferedProtocol):
         self.versions: dict[int, tuple[int, int]] = {}
         """What the broker serves: API key to the lowest and highest version."""
         self._transport: asyncio.WriteTransport | None = None
+        self._is_made = False
+        """Whether the loop handed the connection over: uvloop does not tell of the end of one that it did not."""
         self._loop = asyncio.get_running_loop()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._error: BrokerError | None = None
@@ -80,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
             async with asyncio.timeout(timeout):
                 loop = asyncio.get_running_loop()
                 await loop.create_connection(lambda: connection, host, port, ssl=ssl)
+                connection._is_made = True
                 await connection._negotiate()
                 return connection
         except TimeoutError:
@@ -158,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
     async def close(self) -> None:
         """Close; calls that are open raise ConnectionLost."""
         self.abandon()
-        if self._transport is not None:
+        if self._is_made:
             await asyncio.shield(self._closed)
 
     async def _negotiate(self) -> None:
