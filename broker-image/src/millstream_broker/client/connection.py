@@ -190,7 +190,8 @@ class Connection(asyncio.BufferedProtocol):
         parts: Iterable[Any],
         response: asyncio.Future[memoryview] | None = None,
     ) -> None:
-        await self._writable.wait()
+        while not self._writable.is_set():  # of those who wake together, the first may fill it again
+            await self._writable.wait()
         if self._error is not None:
             raise self._error
         assert self._transport is not None
