@@ -24,8 +24,10 @@ def cluster(
         yield cluster
 
 
-def tool(cluster: ClusterProcesses, name: str, *args: str) -> str:
-    return run_kafka_tool(name, "--bootstrap-server", cluster.bootstrap, *args).stdout
+def tool(cluster: ClusterProcesses, name: str, *args: str, check: bool = True) -> str:
+    """What it prints; with errors too where it may fail."""
+    done = run_kafka_tool(name, "--bootstrap-server", cluster.bootstrap, *args, check=check)
+    return done.stdout if check else done.stdout + done.stderr
 
 
 def zk(cluster: ClusterProcesses, *commands: tuple[str, str]) -> tuple[list[set[str]], list[dict[str, Any]]]:
@@ -84,6 +86,34 @@ def test_under_replicated_partitions_and_preferred_leaders(cluster: ClusterProce
         lambda: {one.partition_index: one.leader_id for one in cluster.partitions("led")} == preferred,
         "the preferred leaders lead",
     )
+
+
+def test_nobody_without_the_data_leads_unless_kafka_leader_election_says_so(
+    cluster: ClusterProcesses,
+) -> None:
+    tool(
+        cluster, "topics", "--create", "--topic", "unclean", "--replica-assignment", "3:2",
+        "--config", "min.insync.replicas=1",
+    )  # fmt: skip
+    cluster.await_in_sync("unclean", 2)
+
+    def leader_and_isr() -> tuple[int, list[int]]:
+        (partition,) = cluster.partitions("unclean")
+        return partition.leader_id, partition.isr_nodes
+
+    cluster.brokers[2].stop(20)
+    until(lambda: leader_and_isr() == (3, [3]), "broker 3 is alone")
+    cluster.brokers[3].kill()
+    until(lambda: leader_and_isr()[0] == -1, "nobody leads")
+    cluster.brokers[2].start()
+    elect = ("leader-election", "--topic", "unclean", "--partition", "0", "--election-type")
+    refused = tool(cluster, *elect, "preferred", check=False)
+    assert "PreferredLeaderNotAvailableException" in refused
+    assert leader_and_isr() == (-1, []), "broker 2 does not have everything"
+    assert "Successfully completed leader election (UNCLEAN)" in tool(cluster, *elect, "unclean")
+    until(lambda: leader_and_isr() == (2, [2]), "broker 2 leads all the same")
+    cluster.brokers[3].start()
+    cluster.await_in_sync("unclean", 2)
 
 
 def test_partitions_are_reassigned(cluster: ClusterProcesses, tmp_path: Path) -> None:
