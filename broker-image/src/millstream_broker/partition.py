@@ -72,6 +72,9 @@ class Acknowledgements:
         self._waiting.append((last_offset, deadline, waiting))
         return waiting
 
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
     def passed(self, offset: int) -> None:
         """Everything below `offset` is safe."""
         waiting = self._waiting
@@ -114,6 +117,7 @@ class Partition:
         "_held_back",
         "_min_isr",
         "_secured",
+        "_undeleted",
         "_unflushed",
         "_unreplicated",
         "acknowledges_at_once",
@@ -153,6 +157,7 @@ class Partition:
         """Up to where this broker's own log counts, by the flush policy."""
         self._flushing: asyncio.Future[None] | None = None
         self._held_back = 0
+        self._undeleted = Acknowledgements()
         self._unflushed = Acknowledgements()
         self._unreplicated = Acknowledgements()
         self.configure(config)
@@ -204,6 +209,8 @@ class Partition:
         if isr.is_under_min:
             self._unreplicated.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         self._replicated()
+        if self._undeleted:
+            self._undeleted.passed(self.low_watermark)
 
     def check_epoch(self, epoch: int) -> None:
         """Compare the leader epoch a client knows (-1: none); raises ApiError (KIP-320)."""
@@ -261,20 +268,38 @@ class Partition:
         """Whole batches from the one that holds `offset`, below the high watermark; raises ApiError."""
         return self.log.read(offset, max_bytes, upper=self.high_watermark, min_one=min_one)
 
-    def delete_records_before(self, offset: int) -> int:
-        """Move the start of the log, which followers are told; returns it. Raises ApiError."""
+    def delete_records_before(self, offset: int, timeout_ms: int) -> asyncio.Future[None] | None:
+        """Move the start of the log. Raises ApiError.
+
+        What is returned completes when the followers have moved theirs, or fails with REQUEST_TIMED_OUT; None: they
+        have.
+        """
         if not 0 <= offset <= self.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        start = self.log.delete_records_before(offset)
-        for follower in self.followers:
-            follower.committed()
-        return start
+        self.log.delete_records_before(offset)
+        if self.low_watermark >= offset:
+            return None
+        self._wake(self.followers, 0)
+        return self._undeleted.add(offset - 1, timeout_ms)
 
-    def fetched(self, replica: int, offset: int) -> None:
-        """A follower has everything before `offset`."""
+    @property
+    def low_watermark(self) -> int:
+        """No replica that is there has records before it."""
+        start = self.log.log_start_offset
+        return start if self.isr is None else self.isr.low_watermark(start)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the high watermark is known not to be behind what an earlier leader said it was (KIP-207)."""
+        return self.isr is None or self.isr.is_settled
+
+    def fetched(self, replica: int, offset: int, log_start: int) -> None:
+        """A follower has everything from `log_start` to `offset`."""
         assert self.isr is not None
-        self.isr.fetched(replica, offset, self.log.log_end_offset, now_ms())
+        self.isr.fetched(replica, offset, self.log.log_end_offset, now_ms(), log_start)
         self._replicated()
+        if self._undeleted:
+            self._undeleted.passed(self.low_watermark)
 
     def _appended(self, size: int) -> None:
         """Move the high watermark as far as the flush policy and the followers allow, and see to the rest."""
@@ -338,8 +363,8 @@ class Partition:
 
     def release(self, code: ErrorCode) -> None:
         """Let all who wait go, with an error: the partition is offline, led by another broker or gone."""
-        self._unflushed.fail(code)
-        self._unreplicated.fail(code)
+        for waiting in (self._unflushed, self._unreplicated, self._undeleted):
+            waiting.fail(code)
         self._wake(self.waiters, 0)
         self._wake(self.followers, 0)
 

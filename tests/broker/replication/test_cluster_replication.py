@@ -283,11 +283,16 @@ def test_deleted_records_are_deleted_everywhere(cluster: ClusterProcesses) -> No
         load.until(500)
     end = len(read(cluster.bootstrap, "t", 0))
     before = {number: len(files(one, "t")) for number, one in cluster.brokers.items()}
+    silent = followers_of(cluster, cluster.leader("t"))[0]
+    silent.pause()
+    asked = admin(cluster)
+    deleted = asked.delete_records([TopicPartition("t", 0, end - 1)], operation_timeout=0.5)
+    with pytest.raises(KafkaException, match="REQUEST_TIMED_OUT"):
+        next(iter(deleted.values())).result(20)
+    silent.resume()
+    cluster.await_in_sync("t")
     delete_all_records(cluster, end)
-    until(
-        lambda: all(len(files(one, "t")) < before[number] // 2 for number, one in cluster.brokers.items()),
-        "every replica has deleted its segments",
-    )
+    assert all(len(files(one, "t")) < before[number] // 2 for number, one in cluster.brokers.items())
 
 
 def test_high_watermarks_outlive_the_broker(cluster: ClusterProcesses) -> None:

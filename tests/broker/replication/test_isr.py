@@ -198,6 +198,27 @@ def test_a_new_epoch_begins_with_nothing_known_and_who_joins_must_reach_its_star
     assert write(isr, 3).isr == ALL
 
 
+def test_a_leader_is_settled_when_all_that_was_there_before_it_is_acknowledged_again() -> None:
+    isr = leading((1, 2), log_end=10, high_watermark=4)
+    assert not isr.is_settled
+    isr.fetched(2, 8, 10, 0)
+    isr.advance(12, 0)
+    assert not isr.is_settled
+    isr.fetched(2, 10, 12, 1)
+    isr.advance(12, 1)
+    assert isr.is_settled
+
+
+def test_the_low_watermark_is_that_of_those_who_are_there() -> None:
+    isr = leading()
+    isr.fetched(2, 10, 10, 0, log_start=5)
+    assert isr.low_watermark(7) == -1, "3 has said nothing yet"
+    isr.fetched(3, 10, 10, 0, log_start=9)
+    assert isr.low_watermark(7) == 5
+    isr.set_alive((1, 3))
+    assert isr.low_watermark(7) == 7
+
+
 def test_older_records_of_the_state_are_ignored() -> None:
     isr = leading()
     assert not isr.update(PartitionRecord(ALL, 1, 5, (1,), version=6), 0, 0)

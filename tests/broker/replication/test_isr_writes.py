@@ -38,8 +38,8 @@ class Led:
     topic: str = "t"
     changes: list[tuple[int, ...]] = field(default_factory=list)
 
-    def fetched(self, replica: int, offset: int) -> None:
-        self.isr.fetched(replica, offset, 0, now_ms())
+    def fetched(self, replica: int, offset: int, log_start: int) -> None:
+        self.isr.fetched(replica, offset, 0, now_ms(), log_start)
 
     def isr_changed(self) -> None:
         self.changes.append(self.isr.record.isr)
@@ -74,7 +74,7 @@ async def test_coordination_that_is_away(
     begun = loop.time()
     while away.asked < 3 * len(partitions):
         for partition in partitions.values():
-            writer.fetched(partition, 2, 0)
+            writer.fetched(partition, 2, 0, 0)
         await asyncio.sleep(0.001)
     assert loop.time() - begun >= 0.2, (
         "a follower that fetches all the time does not have it written all the time"

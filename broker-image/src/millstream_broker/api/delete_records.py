@@ -1,7 +1,11 @@
-"""DeleteRecords: move the start of partitions up to an offset; -1 is the high watermark (KIP-107)."""
+"""DeleteRecords: move the start of partitions up to an offset; -1 is the high watermark (KIP-107).
+
+The answer waits until the followers that are there have moved theirs, within the request's time.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from ..protocol import delete_records
@@ -22,25 +26,31 @@ HIGH_WATERMARK = -1
 
 
 @handler(delete_records.API)
-def handle(broker: Broker, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+async def handle(
+    broker: Broker, context: RequestContext, request: DeleteRecordsRequest
+) -> DeleteRecordsResponse:
+    asked = [(topic.name, one) for topic in request.topics for one in topic.partitions]
+    deleted = await asyncio.gather(*(_delete(broker, name, one, request.timeout_ms) for name, one in asked))
+    results = iter(deleted)
     return DeleteRecordsResponse(
         topics=[
-            DeleteRecordsTopicResult(
-                topic.name, [_delete(broker, topic.name, asked) for asked in topic.partitions]
-            )
+            DeleteRecordsTopicResult(topic.name, [next(results) for _ in topic.partitions])
             for topic in request.topics
         ]
     )
 
 
-def _delete(broker: Broker, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+async def _delete(
+    broker: Broker, topic: str, asked: DeleteRecordsPartition, timeout_ms: int
+) -> DeleteRecordsPartitionResult:
     try:
         partition = broker.partition(topic, asked.partition_index)
         partition.check_online()
         if not partition.log.config.deletes:
             raise ApiError(ErrorCode.POLICY_VIOLATION)
         offset = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
-        start = partition.delete_records_before(offset)
+        if (followers := partition.delete_records_before(offset, timeout_ms)) is not None:
+            await followers
     except ApiError as error:
         return DeleteRecordsPartitionResult(asked.partition_index, -1, error.code)
-    return DeleteRecordsPartitionResult(asked.partition_index, start)
+    return DeleteRecordsPartitionResult(asked.partition_index, partition.low_watermark)

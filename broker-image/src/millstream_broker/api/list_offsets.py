@@ -4,6 +4,9 @@
 (v7, KIP-734), else the earliest record that is not older than the timestamp; where there is none, offset and timestamp
 are -1.
 
+A leader that has just begun may know a high watermark that is behind what the one before it told: until its followers
+have shown theirs, it answers OFFSET_NOT_AVAILABLE instead (v5, KIP-207; LEADER_NOT_AVAILABLE before).
+
 A look-up by time may have to read the end of every segment's time index, and decompress a batch: it runs in a thread,
 and what else the request asks for waits with it.
 """
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 MAX_TIMESTAMP_SINCE = 7
+OFFSET_NOT_AVAILABLE_SINCE = 5
 
 
 @handler(list_offsets.API)
@@ -59,15 +63,23 @@ def _answer(broker: Broker, context: RequestContext, request: ListOffsetsRequest
                 if asked.timestamp < (MAX_TIMESTAMP if context.version >= MAX_TIMESTAMP_SINCE else EARLIEST):
                     raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
                 partition.check_epoch(asked.current_leader_epoch)
-                partitions.append(_find(partition, asked, request.replica_id))
+                partitions.append(_find(partition, asked, context.version, request.replica_id))
             except ApiError as error:
                 partitions.append(ListOffsetsPartitionResponse(asked.partition_index, error.code))
         topics.append(ListOffsetsTopicResponse(topic.name, partitions))
     return ListOffsetsResponse(topics=topics)
 
 
-def _find(partition: Partition, asked: ListOffsetsPartition, replica_id: int) -> ListOffsetsPartitionResponse:
+def _find(
+    partition: Partition, asked: ListOffsetsPartition, version: int, replica_id: int
+) -> ListOffsetsPartitionResponse:
     log, epoch = partition.log, partition.record.leader_epoch
+    if replica_id < 0 and asked.timestamp != EARLIEST and not partition.is_settled:
+        raise ApiError(
+            ErrorCode.OFFSET_NOT_AVAILABLE
+            if version >= OFFSET_NOT_AVAILABLE_SINCE
+            else ErrorCode.LEADER_NOT_AVAILABLE
+        )
     if asked.timestamp == LATEST:
         found = (-1, log.log_end_offset if replica_id >= 0 else partition.high_watermark, epoch)
     elif asked.timestamp == EARLIEST:

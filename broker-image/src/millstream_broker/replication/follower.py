@@ -33,7 +33,7 @@ class Outcome(Enum):
 
     NOTHING_NEW = auto()
     GOES_ON = auto()
-    """The log changed: the next request asks from another offset."""
+    """The log changed: the next request says so."""
     OUT_OF_RANGE = auto()
     """The leader does not have the offset: it must be asked where its log is."""
     FAILED = auto()
@@ -111,7 +111,7 @@ class Follower:
         if parted is not None and parted.end_offset >= 0:
             self._truncate(parted.epoch, parted.end_offset)
             return Outcome.GOES_ON
-        before = self.log.log_end_offset
+        before = self.log.log_start_offset, self.log.log_end_offset
         records = data.records
         if isinstance(records, memoryview) and records:
             self.log.append_as_follower(records, now_ms=int(time() * 1000))
@@ -121,7 +121,8 @@ class Follower:
             self.log.delete_records_before(min(data.log_start_offset, end))
         if self.failures:
             self._recovered()
-        return Outcome.GOES_ON if end > before else Outcome.NOTHING_NEW
+        now = self.log.log_start_offset, end
+        return Outcome.NOTHING_NEW if now == before else Outcome.GOES_ON
 
     def _truncate(self, leader_epoch: int, leader_end: int) -> None:
         end = self.log.log_end_offset

@@ -42,10 +42,10 @@ def eligible_leaders(record: PartitionRecord, isr: Collection[int], min_isr: int
 class Follower:
     """What a leader knows of one follower."""
 
-    __slots__ = ("caught_up_ms", "fetched_ms", "leader_end", "log_end")
+    __slots__ = ("caught_up_ms", "fetched_ms", "leader_end", "log_end", "log_start")
 
     def __init__(self, caught_up_ms: int) -> None:
-        self.log_end = UNKNOWN
+        self.log_end = self.log_start = UNKNOWN
         self.caught_up_ms = caught_up_ms
         self.fetched_ms = UNKNOWN
         self.leader_end = UNKNOWN
@@ -128,12 +128,23 @@ class Isr:
 
     # Events
 
-    def fetched(self, replica: int, offset: int, log_end: int, now_ms: int) -> None:
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was acknowledged before this epoch is known to be: else the high watermark may be behind."""
+        return self.high_watermark >= self._epoch_start
+
+    def low_watermark(self, log_start: int) -> int:
+        """From where on there are records in the leader, whose log starts there, or in any follower that is there."""
+        starts = [one.log_start for replica, one in self.followers.items() if replica in self._alive]
+        return min(log_start, *starts) if starts else log_start
+
+    def fetched(self, replica: int, offset: int, log_end: int, now_ms: int, log_start: int = UNKNOWN) -> None:
         """A follower asks for records from `offset` on; `log_end` is the leader's. KeyError for a stranger."""
         self._log_end = log_end
         follower = self.followers[replica]
         lost = offset < self.high_watermark and not UNKNOWN < follower.log_end <= offset
         follower.fetched(offset, log_end, now_ms)
+        follower.log_start = log_start
         if lost:
             follower.caught_up_ms = UNKNOWN
 

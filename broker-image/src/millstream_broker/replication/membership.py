@@ -43,9 +43,9 @@ class Membership:
             write.cancel()
         await asyncio.gather(*self._writes, return_exceptions=True)
 
-    def fetched(self, partition: Partition, replica: int, offset: int) -> None:
-        """A follower has everything before `offset`."""
-        partition.fetched(replica, offset)
+    def fetched(self, partition: Partition, replica: int, offset: int, log_start: int) -> None:
+        """A follower has everything from `log_start` to `offset`."""
+        partition.fetched(replica, offset, log_start)
         isr = partition.isr
         assert isr is not None
         if replica not in isr.record.isr or offset < isr.high_watermark:

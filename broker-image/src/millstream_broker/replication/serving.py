@@ -206,7 +206,9 @@ class Session:
             if not offset <= log.log_end_offset:
                 raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
             one.is_new = False
-            self._broker.replicas.membership.fetched(partition, self.replica_id, offset)
+            self._broker.replicas.membership.fetched(
+                partition, self.replica_id, offset, asked.log_start_offset
+            )
         found = None
         if offset < log.log_end_offset:
             room = max(min(asked.partition_max_bytes, room), 0)
