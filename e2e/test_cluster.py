@@ -105,7 +105,10 @@ def test_three_brokers_form_a_cluster(namespace: Namespace, admin: KafkaAdmin) -
     assert found["status"]["brokers"] == {"desired": 3, "ready": 3}
     assert len(found["status"]["listeners"][0]["bootstrap"].split(",")) == 3
     assert sorted(admin.brokers().racks) == [0, 1, 2]
-    assert found["status"]["clusterId"] == admin.cluster_id()
+    until(
+        "the cluster's id",
+        lambda: namespace.get(KIND, "three")["status"].get("clusterId") == admin.cluster_id(),
+    )
     status = namespace.wait_condition(TOPIC_KIND, "orders")["status"]
     assert (status["partitions"], status["replicationFactor"]) == (len(PARTITIONS), 3)
     until("every replica in sync", lambda: in_sync(admin, 3))
