@@ -89,18 +89,19 @@ class ClusterProcesses:
 
     # What the brokers say
 
-    def metadata(self, *topics: str) -> MetadataResponse:
-        """From whichever broker answers."""
+    def metadata(self, *topics: str, of: BrokerProcess | None = None) -> MetadataResponse:
+        """From that broker, or from whichever answers."""
+        bootstrap = self.bootstrap if of is None else of.bootstrap
 
         async def ask() -> MetadataResponse:
-            async with ClusterClient(self.bootstrap, "test", timeout=20.0, connect_timeout=1.0) as client:
+            async with ClusterClient(bootstrap, "test", timeout=20.0, connect_timeout=1.0) as client:
                 return await client.metadata(topics or None)
 
         return asyncio.run(ask())
 
-    def partitions(self, topic: str) -> list[MetadataResponsePartition]:
+    def partitions(self, topic: str, of: BrokerProcess | None = None) -> list[MetadataResponsePartition]:
         """In their order; none when there is no such topic."""
-        found = [one.partitions for one in self.metadata(topic).topics if one.name == topic]
+        found = [one.partitions for one in self.metadata(topic, of=of).topics if one.name == topic]
         return sorted(found[0], key=lambda one: one.partition_index) if found else []
 
     def leader(self, topic: str, partition: int = 0) -> BrokerProcess:
@@ -119,12 +120,14 @@ class ClusterProcesses:
         return self.metadata().controller_id
 
     def await_in_sync(self, topic: str, replicas: int = 3, timeout: float = 30.0) -> None:
-        """Until every partition of the topic has a leader and so many in-sync replicas."""
+        """Until every broker says that each partition of the topic has so many in-sync replicas, and who leads it."""
 
         def in_sync() -> bool:
-            partitions = self.partitions(topic)
-            return bool(partitions) and all(
-                one.leader_id > 0 and len(one.isr_nodes) == replicas for one in partitions
+            seen = [self.partitions(topic, one) for one in self.brokers.values() if one.process is not None]
+            return bool(seen[0]) and all(
+                partitions == seen[0]
+                and all(one.leader_id > 0 and len(one.isr_nodes) == replicas for one in partitions)
+                for partitions in seen
             )
 
         until(in_sync, f"{replicas} replicas of {topic} are in sync", timeout)
