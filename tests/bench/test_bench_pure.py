@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from millstream_bench import document, perf, plots, process, run, wire
+from millstream_bench import clusters, document, perf, plots, process, run, wire
 from millstream_bench.figures import Figure, cpu, median, number, rate
 from millstream_bench.results import Results, load, save
-from millstream_bench.workloads import WORKLOADS, floor, latency, single
+from millstream_bench.workloads import WORKLOADS, cluster, floor, latency, single
 from millstream_broker.log.batch import iter_batches, read_records, validate
+from millstream_broker.protocol import metadata
 
 
 def results() -> Results:
@@ -26,6 +27,10 @@ def results() -> Results:
     made.add("memory-after-all", "kafka", {"memory": 950.0})
     made.add("floor-produce", "millstream", {"CPU a GB": 1.0})
     made.add("floor-produce", "floor", {"CPU a GB": 0.8})
+    made.add("cluster-shutdown", "millstream", {"time": 0.2})
+    made.add("cluster-shutdown", "kafka", {"time": 0.3})
+    made.add("cluster-failover", "millstream", {"time": 0.4, "from the kill": 5.0})
+    made.add("cluster-failover", "kafka", {"from the kill": 8.0})
     for peer, factor in (("millstream", 1), ("kafka", 2)):
         made.add("latency-1000", peer, {"p50": 0.2 * factor, "p99": 2.0 * factor, "p99.9": 9.0 * factor})
     return made
@@ -80,6 +85,8 @@ def test_the_document_is_written_between_its_markers() -> None:
     )
     assert "|  | broker CPU, s | 2 | 3 | 0.67 | ≤ 0.5× | no |" in after
     assert "| CPU a GB, s | 1 | floor: 0.8 | 1.25 | ≤ 1.5× | yes |" in after
+    assert "until all have a living leader | time, s | 0.4 |  |  | ≤ 2 s | yes |" in after
+    assert "|  | from the kill, s | 5 | 8 | 0.62 |  |  |" in after
     assert document.update(after, results()) == after
     assert "![performance/rates.png](performance/rates.png)" in document.update(
         before, results(), ["performance/rates.png"]
@@ -92,12 +99,18 @@ def test_the_document_and_its_plots_are_written_together(tmp_path: Path) -> None
     page = tmp_path / "performance.md"
     page.write_text(f"{document.BEGIN}{document.END}")
     run.write_document(results(), page, tmp_path / "performance")
-    assert page.read_text().count("](performance/") == 4
+    assert page.read_text().count("](performance/") == 5
 
 
 def test_plots_are_drawn_of_what_there_is(tmp_path: Path) -> None:
     drawn = plots.draw(results(), tmp_path)
-    assert [path.name for path in drawn] == ["rates.png", "cpu.png", "memory.png", "latency.png"]
+    assert [path.name for path in drawn] == [
+        "rates.png",
+        "cpu.png",
+        "memory.png",
+        "times.png",
+        "latency.png",
+    ]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
     assert plots.draw(Results(machine={}), tmp_path) == []
 
@@ -126,6 +139,53 @@ def test_the_minimal_client_writes_valid_batches() -> None:
     validate(batch)
     (_,) = iter_batches(batch)
     assert [(record.key, record.value) for record in read_records(batch)] == [(None, b"value")] * 3
+
+
+def test_the_minimal_client_reads_metadata() -> None:
+    brokers = [
+        metadata.MetadataResponseBroker(node_id=number, host="host", port=9092, rack=rack)
+        for number, rack in ((1, None), (3, "a rack"))
+    ]
+    partitions = [
+        metadata.MetadataResponsePartition(
+            partition_index=index, leader_id=leader, replica_nodes=[1, 2, 3], isr_nodes=isr
+        )
+        for index, leader, isr in ((1, -1, []), (0, 3, [3, 1]))
+    ]
+    topic = metadata.MetadataResponseTopic(name="t", partitions=partitions)
+    for topics, expected in (([], ()), ([topic], ((3, (3, 1)), (-1, ())))):
+        said = metadata.MetadataResponse(brokers=brokers, cluster_id="id", controller_id=3, topics=topics)
+        assert wire.parsed_metadata(metadata.API.encode_response(4, said)) == ({1, 3}, 3, expected)
+
+
+def test_partitions_are_led_when_all_have_a_leader_that_is_alive() -> None:
+    def led(*leaders: int, partitions: int = 2) -> bool:
+        found = wire.Metadata(frozenset((1, 2)), 1, tuple(wire.Partition(one, ()) for one in leaders))
+        return clusters.all_led(found, partitions, (1, 2))
+
+    assert led(1, 2)
+    assert not led(1, 3)
+    assert not led(-1, 2)
+    assert not led(1)
+
+
+def test_the_leader_of_a_quorum_is_read() -> None:
+    assert clusters.quorum_leader("ClusterId:              abc\nLeaderId:               2\n") == 2
+    with pytest.raises(ValueError, match="names no leader"):
+        clusters.quorum_leader("LeaderId:               -1\n")
+
+
+@pytest.mark.parametrize(
+    ("times", "longest"),
+    [
+        ([], 4.0),
+        ([9.0, 17.0], 8.0),  # both ends reach over
+        ([0.0, 9.5, 10.5, 12.0, 13.75, 14.5, 99.0], 1.75),  # what was before and after does not count
+        ([9.5, 11.0], 3.0),  # nothing came until the end
+    ],
+)
+def test_the_longest_silence(times: list[float], longest: float) -> None:
+    assert cluster.longest_silence(array("d", times), 10.0, 14.0) == longest
 
 
 def test_percentiles_of_latencies() -> None:

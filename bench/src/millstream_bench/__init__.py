@@ -2,6 +2,7 @@
 
 run.py         the command: rounds, peers in turn, results.json
 peers.py       the two brokers, started alike, their logs on the same kind of file system
+clusters.py    three of each, with what they need beside them
 process.py     CPU seconds and resident memory of a process, from /proc
 figures.py     what is measured, what is better, what is the goal; medians and ratios
 results.py     the file of results

@@ -1,4 +1,4 @@
-"""Plots of the results: rates, broker CPU and memory beside Apache Kafka, and latencies."""
+"""Plots of the results: rates, broker CPU, memory and times beside Apache Kafka, and latencies."""
 
 from __future__ import annotations
 
@@ -42,6 +42,12 @@ def draw(results: Results, folder: Path) -> list[Path]:
             "memory",
             "resident memory in MB: less is better (each pair on its own scale)",
             folder / "memory.png",
+        ),
+        bars(
+            results,
+            "time",
+            "seconds until it serves again: less is better (each pair on its own scale)",
+            folder / "times.png",
         ),
         latencies(results, folder / "latency.png"),
     ]

@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import crc32c
 
@@ -45,6 +46,61 @@ def text(value: str) -> bytes:
 def metadata_request(topic: str) -> bytes:
     """Metadata of one topic, which is created if it is not there."""
     return frame(METADATA, struct.pack(">i", 1) + text(topic) + b"\x01")
+
+
+class Partition(NamedTuple):
+    """Of one partition: -1 leads it where nobody does."""
+
+    leader: int
+    in_sync: tuple[int, ...]
+
+
+class Metadata(NamedTuple):
+    """What a broker says of its cluster, and of one topic's partitions where one was asked for."""
+
+    brokers: frozenset[int]
+    controller: int
+    partitions: tuple[Partition, ...]
+
+
+def metadata(sock: socket.socket, topic: str | None = None) -> Metadata:
+    request = frame(METADATA, struct.pack(">ib", 0, 0)) if topic is None else metadata_request(topic)
+    return parsed_metadata(call(sock, request))
+
+
+def parsed_metadata(response: bytes) -> Metadata:
+    """The body of a Metadata v4 response of at most one topic."""
+    (count,) = struct.unpack_from(">i", response, 4)
+    at, brokers = 8, set()
+    for _ in range(count):
+        (number,) = struct.unpack_from(">i", response, at)
+        brokers.add(number)
+        at = _after_text(response, _after_text(response, at + 4) + 4)  # host, port, rack
+    at = _after_text(response, at)  # the cluster's id
+    controller, topics = struct.unpack_from(">ii", response, at)
+    at += 8
+    partitions: dict[int, Partition] = {}
+    if topics:
+        at = _after_text(response, at + 2) + 1
+        (count,) = struct.unpack_from(">i", response, at)
+        at += 4
+        for _ in range(count):
+            _, index, leader = struct.unpack_from(">hii", response, at)
+            _, at = _numbers(response, at + 10)
+            in_sync, at = _numbers(response, at)
+            partitions[index] = Partition(leader, in_sync)
+    return Metadata(frozenset(brokers), controller, tuple(partitions[index] for index in sorted(partitions)))
+
+
+def _after_text(response: bytes, at: int) -> int:
+    length: int
+    (length,) = struct.unpack_from(">h", response, at)
+    return at + 2 + max(0, length)  # -1 where there is none
+
+
+def _numbers(response: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    (count,) = struct.unpack_from(">i", response, at)
+    return struct.unpack_from(f">{count}i", response, at + 4), at + 4 + 4 * count
 
 
 def produce_request(topic: str, batch: bytes, acks: int = 1) -> bytes:

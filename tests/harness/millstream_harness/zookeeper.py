@@ -65,8 +65,11 @@ class ZooKeeperProcess(Daemon):
         number: int = 1,
         peers: dict[int, tuple[int, int]] | None = None,
         host: str = "127.0.0.1",
+        tick_ms: int = TICK_MS,
     ) -> None:
+        """No session is longer than twenty ticks, whatever a client asks for."""
         super().__init__(folder, "zookeeper.log")
+        self.tick_ms = tick_ms
         self.host = host
         self.number = number
         self.peers = peers or {}
@@ -87,7 +90,7 @@ class ZooKeeperProcess(Daemon):
         self.data.mkdir(parents=True, exist_ok=True)
         (self.data / "myid").write_text(str(self.number))
         settings = {
-            "tickTime": TICK_MS,
+            "tickTime": self.tick_ms,
             "initLimit": 50,
             "syncLimit": 10,
             "dataDir": self.data,

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from millstream_bench.workload import Workload
-from millstream_bench.workloads import consume, floor, idle, latency, memory, produce, recovery, single, start
+from millstream_bench.workloads import (
+    cluster,
+    consume,
+    floor,
+    idle,
+    latency,
+    memory,
+    produce,
+    recovery,
+    single,
+    start,
+)
 
 WORKLOADS: tuple[Workload, ...] = (
     start.START,
@@ -17,4 +28,5 @@ WORKLOADS: tuple[Workload, ...] = (
     idle.IDLE,
     recovery.RECOVERY,
     *floor.FLOOR,
+    *cluster.CLUSTER,
 )
