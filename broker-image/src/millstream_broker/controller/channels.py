@@ -119,12 +119,17 @@ class Channels:
             return False
         return True
 
-    async def close(self) -> None:
-        channels = list(self._channels.values())
-        self._channels.clear()
-        for channel in channels:
+    def end(self) -> None:
+        """From now on nothing is told."""
+        for channel in self._channels.values():
             channel.close()
-        await asyncio.gather(*(channel.task for channel in channels), return_exceptions=True)
+
+    async def close(self) -> None:
+        """Return when all connections are closed."""
+        self.end()
+        tasks = [channel.task for channel in self._channels.values()]
+        self._channels.clear()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Channel:
@@ -167,7 +172,7 @@ class Channel:
         self._wake.set()
 
     async def _run(self) -> None:
-        pause = PAUSE_S
+        pause, is_reachable = PAUSE_S, True
         try:
             while True:
                 await self._wake.wait()
@@ -175,10 +180,12 @@ class Channel:
                 try:
                     while self._is_behind or self._to_stop or self._to_delete:
                         await self._tell()
-                        pause = PAUSE_S
+                        pause, is_reachable = PAUSE_S, True
                     self.idle.set()
                 except BrokerError as error:
-                    log.info("broker %d cannot be told yet: %s", self.broker_id, error)
+                    level = logging.INFO if is_reachable else logging.DEBUG
+                    log.log(level, "broker %d cannot be told yet: %s", self.broker_id, error)
+                    is_reachable = False
                     await self._drop()
                     self._wake.set()
                     await asyncio.sleep(pause)

@@ -97,6 +97,7 @@ class ControllerDriver:
             return
         self._is_over = True
         log.info("this broker is not the controller any more, epoch %d is over", self._store.epoch)
+        self._channels.end()
         error = ApiError(ErrorCode.NOT_CONTROLLER)
         for waiting in (self._loaded, *self._waiting.values()):
             if not waiting.done():
