@@ -1,0 +1,271 @@
+"""A broker of a simulated cluster: the rules of replication on logs of (epoch, value), without input or output."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from millstream_broker.controller.store import (
+    TopicPartition,
+)
+from millstream_broker.coordination import NO_LEADER, PartitionRecord
+from millstream_broker.log.epochs import LeaderEpochs
+from millstream_broker.protocol.errors import ApiError
+from millstream_broker.protocol.stop_replica import EPOCH_DURING_DELETE, StopReplicaRequest
+from millstream_broker.protocol.update_metadata import LEADER_DURING_DELETE, UpdateMetadataRequest
+from millstream_broker.replication.divergence import diverging_epoch, truncation_offset
+from millstream_broker.replication.isr import Isr
+
+if TYPE_CHECKING:
+    from millstream_harness.simulated_cluster import SimulatedCluster
+
+LAG_MS = 5_000
+LogKey = tuple[uuid.UUID, int]
+
+
+class Violation(AssertionError):
+    """Something that must never happen."""
+
+
+class SimulatedLog:
+    """Records as (epoch, value)."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, int]] = []
+        self.epochs = LeaderEpochs("")
+        self.high_watermark = 0
+
+    @property
+    def end(self) -> int:
+        return len(self.records)
+
+    @property
+    def last_epoch(self) -> int:
+        return self.epochs.latest
+
+    def append(self, epoch: int, value: int) -> None:
+        self.epochs.assign(epoch, self.end)
+        self.records.append((epoch, value))
+
+    def truncate(self, offset: int) -> None:
+        del self.records[offset:]
+        self.epochs.truncate_from_end(offset)
+        self.high_watermark = min(self.high_watermark, offset)
+
+
+@dataclass(slots=True)
+class IsrWrite:
+    key: TopicPartition
+    isr: Isr
+    record: PartitionRecord
+
+
+@dataclass(slots=True)
+class Fetch:
+    follower: int
+    incarnation: int
+    leader: int
+    key: TopicPartition
+    topic_id: uuid.UUID
+    epoch: int
+    offset: int
+    last_epoch: int
+    answer: tuple[tuple[int, int] | None, list[tuple[int, int]], int] | None = None
+
+
+class SimulatedBroker:
+    """A broker by the rules of replication; its logs outlive its processes."""
+
+    def __init__(self, cluster: SimulatedCluster, broker_id: int) -> None:
+        self.cluster = cluster
+        self.id = broker_id
+        self.is_up = False
+        self.epoch = 0
+        self.incarnation = 0
+        self.lost_memory = False
+        self.logs: dict[LogKey, SimulatedLog] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        self.controller_epoch = 0
+        self.view: dict[TopicPartition, tuple[uuid.UUID, PartitionRecord]] = {}
+        self.live: set[int] = set()
+        self.leads: dict[TopicPartition, Isr] = {}
+        self.stopped: dict[TopicPartition, int] = {}
+        self.unacknowledged: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
+
+    def log(self, key: TopicPartition) -> SimulatedLog:
+        return self.logs.setdefault((self.view[key][0], key[1]), SimulatedLog())
+
+    def update(self, request: UpdateMetadataRequest) -> bool:
+        """Whether the request is taken."""
+        if request.controller_epoch < self.controller_epoch or request.broker_epoch != self.epoch:
+            return False
+        self.controller_epoch = request.controller_epoch
+        self.live = {one.id for one in request.live_brokers}
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                key = (topic.topic_name, state.partition_index)
+                known = self.view.get(key)
+                if state.leader == LEADER_DURING_DELETE:
+                    self.view.pop(key, None)
+                    self.leads.pop(key, None)
+                elif known is None or known[0] != topic.topic_id or state.zk_version >= known[1].version:
+                    if known is not None and known[0] != topic.topic_id:
+                        self.leads.pop(key, None)
+                    record = PartitionRecord(
+                        tuple(state.replicas),
+                        state.leader,
+                        state.leader_epoch,
+                        tuple(state.isr),
+                        state.zk_version,
+                        state.controller_epoch,
+                        elr=tuple(state.elr),
+                    )
+                    self.view[key] = (topic.topic_id, record)
+                    self._follow(key, record)
+        for isr in self.leads.values():
+            isr.set_alive(self.live)
+        return True
+
+    def _follow(self, key: TopicPartition, record: PartitionRecord) -> None:
+        if self.id not in record.replicas or record.leader != self.id:
+            self.leads.pop(key, None)
+            self.unacknowledged.pop(key, None)
+            return
+        log = self.log(key)
+        isr = self.leads.get(key)
+        if isr is None:
+            self.cluster.leads(self.id, key, self.view[key][0], record)
+            self.leads[key] = Isr(
+                self.id,
+                record,
+                log_end=log.end,
+                high_watermark=log.high_watermark,
+                min_isr=self.cluster.min_isr,
+                max_lag_ms=LAG_MS,
+                alive=self.live,
+                now_ms=self.cluster.now_ms,
+            )
+            log.epochs.assign(record.leader_epoch, log.end)
+        else:
+            if record.leader_epoch > isr.record.leader_epoch:
+                self.cluster.leads(self.id, key, self.view[key][0], record)
+                log.epochs.assign(record.leader_epoch, log.end)
+            isr.update(record, log.end, self.cluster.now_ms)
+        self.advance(key)
+
+    def stop(self, request: StopReplicaRequest) -> bool:
+        if request.controller_epoch < self.controller_epoch or request.broker_epoch != self.epoch:
+            return False
+        self.controller_epoch = request.controller_epoch
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                key = (topic.topic_name, state.partition_index)
+                known = self.view.get(key)
+                if known is not None and -1 < state.leader_epoch < known[1].leader_epoch:
+                    continue
+                if not state.delete_partition:
+                    self.stopped[key] = state.leader_epoch
+                    continue
+                if state.leader_epoch == EPOCH_DURING_DELETE:
+                    for topic_id, index in list(self.logs):
+                        if self.cluster.names.get(topic_id) == key[0] and index == key[1]:
+                            del self.logs[topic_id, index]
+                elif known is not None:
+                    isr = self.leads.pop(key, None)
+                    if isr is not None and isr.record.leader_epoch >= state.leader_epoch:
+                        raise Violation(f"{self.id} is to delete {key}, which it leads")
+                    self.logs.pop((known[0], key[1]), None)
+        return True
+
+    # As a leader
+
+    def produce(self, key: TopicPartition) -> None:
+        isr = self.leads[key]
+        if len(isr.record.isr) < self.cluster.min_isr:
+            return
+        value = next(self.cluster.values)
+        log = self.log(key)
+        log.append(isr.record.leader_epoch, value)
+        self.unacknowledged[key].append((log.end - 1, value))
+        self.advance(key)
+
+    def advance(self, key: TopicPartition) -> None:
+        isr, log = self.leads[key], self.log(key)
+        before = log.high_watermark
+        log.high_watermark = max(before, isr.advance(log.end, self.cluster.now_ms))
+        self.cluster.committed(self.id, key, self.view[key][0], log, before)
+        waiting = self.unacknowledged[key]
+        while waiting and waiting[0][0] < log.high_watermark:
+            self.cluster.acknowledged(key, self.view[key][0], *waiting.pop(0))
+
+    def propose(self, key: TopicPartition) -> IsrWrite | None:
+        record = self.leads[key].propose(self.cluster.now_ms)
+        return None if record is None else IsrWrite(key, self.leads[key], record)
+
+    def answer(self, fetch: Fetch) -> bool:
+        """Fill in the answer; whether there is one."""
+        isr = self.leads.get(fetch.key)
+        if isr is None or self.view[fetch.key][0] != fetch.topic_id:
+            return False
+        if isr.record.leader_epoch != fetch.epoch or fetch.follower not in isr.followers:
+            return False
+        log = self.log(fetch.key)
+        try:
+            parts = diverging_epoch(log.epochs, log.end, fetch.offset, fetch.last_epoch)
+        except ApiError:
+            parts = (-1, 0)
+        if parts is None and fetch.offset > log.end:
+            parts = (log.last_epoch, log.end)
+        if parts is None:
+            isr.fetched(fetch.follower, fetch.offset, log.end, self.cluster.now_ms)
+            self.advance(fetch.key)
+        fetch.answer = (parts, log.records[fetch.offset : fetch.offset + 3], log.high_watermark)
+        return True
+
+    # As a follower
+
+    def follows(self) -> list[TopicPartition]:
+        return [
+            key
+            for key, (_, record) in sorted(self.view.items(), key=lambda item: item[0])
+            if self.id in record.replicas
+            and record.leader not in (self.id, NO_LEADER)
+            and self.stopped.get(key, -1) < record.leader_epoch
+        ]
+
+    def fetch(self, key: TopicPartition) -> Fetch:
+        topic_id, record = self.view[key]
+        log = self.log(key)
+        return Fetch(
+            self.id,
+            self.incarnation,
+            record.leader,
+            key,
+            topic_id,
+            record.leader_epoch,
+            log.end,
+            log.last_epoch,
+        )
+
+    def fetched(self, fetch: Fetch) -> None:
+        known = self.view.get(fetch.key)
+        if not self.is_up or self.incarnation != fetch.incarnation or known is None:
+            return
+        if (known[0], known[1].leader_epoch) != (fetch.topic_id, fetch.epoch) or self.id not in known[
+            1
+        ].replicas:
+            return
+        log = self.log(fetch.key)
+        if log.end != fetch.offset or fetch.answer is None:
+            return
+        parts, records, high_watermark = fetch.answer
+        if parts is not None:
+            log.truncate(truncation_offset(log.epochs, log.end, *parts))
+            return
+        for epoch, value in records:
+            log.append(epoch, value)
+        log.high_watermark = max(log.high_watermark, min(log.end, high_watermark))

@@ -1,0 +1,182 @@
+"""A controller of a simulated cluster: the real machine, with a store and channels that lose and delay."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from millstream_broker.controller.channels import stop_request, update_request
+from millstream_broker.controller.machine import ControllerMachine
+from millstream_broker.controller.messages import (
+    AcceptBroker,
+    AssignmentWritten,
+    BrokerAccepted,
+    Push,
+    RefuseDeletion,
+    RemoveTopic,
+    Reply,
+    Settings,
+    StatesWritten,
+    Stopped,
+    StopReplicas,
+    Tick,
+    TopicRemoved,
+    WriteAssignment,
+    WriteStates,
+)
+from millstream_broker.controller.store import (
+    BrokersChanged,
+    DeletionsRequested,
+    StatesChanged,
+    TopicPartition,
+    TopicsChanged,
+)
+from millstream_harness.simulated_broker import Violation
+
+if TYPE_CHECKING:
+    from millstream_harness.simulated_cluster import SimulatedCluster
+
+
+@dataclass(slots=True)
+class Channel:
+    epoch: int
+    partitions: set[TopicPartition] = field(default_factory=set)
+    is_behind: bool = False
+    to_stop: dict[TopicPartition, int] = field(default_factory=dict)
+    to_delete: set[TopicPartition] = field(default_factory=set)
+    sent: Any = None
+
+    @property
+    def has_work(self) -> bool:
+        return self.is_behind or bool(self.to_stop) or bool(self.to_delete)
+
+
+class SimulatedController:
+    """A controller on one of the brokers; `is_over` once it knows."""
+
+    def __init__(self, cluster: SimulatedCluster, broker_id: int, epoch: int) -> None:
+        self.cluster = cluster
+        self.id = broker_id
+        self.epoch = epoch
+        self.is_over = False
+        self.machine = ControllerMachine(epoch, Settings(min_isr=cluster.min_isr, unclean_election=False))
+        self.writes: deque[Any] = deque()
+        self.answer: Any = None
+        self.channels: dict[int, Channel] = {}
+        self.news: set[Any] = set()
+        self.replies: dict[Hashable, Any] = {}
+        self.asked: set[Hashable] = set()
+        self.carry_out(self.machine.start(cluster.image()))
+
+    def handle(self, event: Any) -> None:
+        self.carry_out(self.machine.handle(event))
+
+    def carry_out(self, instructions: Iterable[Any]) -> None:
+        for one in instructions:
+            if isinstance(one, Push):
+                for broker in one.brokers:
+                    channel = self.channel(broker)
+                    channel.partitions.update(
+                        self.machine.records if one.partitions is None else one.partitions
+                    )
+                    channel.is_behind = True
+            elif isinstance(one, StopReplicas):
+                channel = self.channel(one.broker)
+                if one.delete:
+                    channel.to_delete.update(one.partitions)
+                else:
+                    channel.to_stop.update(one.partitions)
+            elif isinstance(one, Reply):
+                if one.caller in self.replies:
+                    raise Violation(f"{one.caller} is answered twice")
+                self.replies[one.caller] = one.result
+            else:
+                self.writes.append(one)
+
+    def channel(self, broker: int) -> Channel:
+        epoch = self.machine.brokers[broker].epoch
+        channel = self.channels.get(broker)
+        if channel is None or channel.epoch != epoch:
+            channel = self.channels[broker] = Channel(epoch)
+        return channel
+
+    def ask(self, make: Callable[[int], Any]) -> int:
+        caller = next(self.cluster.values)
+        self.asked.add(caller)
+        self.handle(make(caller))
+        return caller
+
+    def report(self) -> None:
+        """One of the watches tells what is now."""
+        kind = self.cluster.rng.choice(sorted(self.news, key=str))
+        self.news.discard(kind)
+        cluster = self.cluster
+        if kind == "brokers":
+            self.handle(BrokersChanged(dict(cluster.registered)))
+        elif kind == "topics":
+            self.handle(TopicsChanged(cluster.topics(), frozenset(cluster.assignments)))
+        elif kind == "deletions":
+            self.handle(DeletionsRequested(frozenset(cluster.deletions)))
+        elif kind in cluster.states:
+            self.handle(StatesChanged({kind: cluster.record(kind)}))
+
+    def write(self) -> None:
+        """The store carries out what is next, and (perhaps) says so."""
+        write, cluster = self.writes[0], self.cluster
+        if cluster.controller_epoch != self.epoch:
+            self.is_over = True
+            return
+        if isinstance(write, WriteStates):
+            stored = {key: cluster.write_state(self.epoch, key, one) for key, one in write.states.items()}
+            event: Any = StatesWritten(
+                write.states, {key: one for key, one in stored.items() if one is not None}
+            )
+        elif isinstance(write, WriteAssignment):
+            cluster.write_assignment(write.topic)
+            event = AssignmentWritten(write.topic)
+        elif isinstance(write, RemoveTopic):
+            cluster.remove_topic(write.name)
+            event = TopicRemoved(write.name)
+        elif isinstance(write, AcceptBroker):
+            known = cluster.registered.get(write.broker.broker_id)
+            if known is not None and known.epoch == write.broker.epoch:
+                cluster.registered[known.broker_id] = replace(known, unclean=False)
+                cluster.tell("brokers")
+            event = BrokerAccepted(write.broker)
+        else:
+            assert isinstance(write, RefuseDeletion)
+            cluster.deletions.difference_update(
+                name for name in write.names if name not in cluster.assignments
+            )
+            event = Tick(0.0)
+        self.answer = event
+
+    def send(self, broker: int) -> None:
+        """A request of what the broker should know by now leaves for it."""
+        channel = self.channels[broker]
+        if channel.is_behind:
+            request: Any = update_request(self.id, channel.epoch, self.machine, channel.partitions)
+            channel.sent = (request, set(channel.partitions), ())
+            channel.partitions.clear()
+            channel.is_behind = False
+        else:
+            wanted = self.machine.to_delete(broker)
+            channel.to_delete.intersection_update(wanted)
+            deleting = {key: wanted[key] for key in channel.to_delete}
+            request = stop_request(self.id, self.epoch, channel.epoch, deleting, channel.to_stop)
+            channel.sent = (request, set(), tuple(deleting))
+            channel.to_stop = {}
+
+    def settle(self, broker: int, is_answered: bool) -> None:
+        channel = self.channels[broker]
+        _, partitions, deleted = channel.sent
+        channel.sent = None
+        if not is_answered:
+            channel.partitions |= partitions
+            channel.is_behind |= bool(partitions) or not deleted
+            return
+        channel.to_delete.difference_update(deleted)
+        if deleted:
+            self.handle(Stopped(broker, channel.epoch, deleted))
