@@ -84,6 +84,13 @@ class Acknowledgements:
                 one.set_result(None)
 
     def fail(self, code: ErrorCode) -> None:
+        """Nobody is to learn here what becomes of the records; they are appended, and may be kept by the next leader.
+
+        Kafka says NOT_LEADER_OR_FOLLOWER. librdkafka takes that for records that nobody has, puts them into other
+        batches when it sends them again, is then refused, takes a new epoch, and has them written twice.
+        """
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         while self._waiting:
             one = self._waiting.popleft()[2]
             if not one.done():
