@@ -1,0 +1,28 @@
+"""Producers that wait for replicas while the leader stops to be one."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream_broker.partition import Acknowledgements
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.KAFKA_STORAGE_ERROR),
+    ],
+)
+async def test_what_is_appended_may_be_kept_by_the_next_leader(code: ErrorCode, told: ErrorCode) -> None:
+    """librdkafka must send the same batch again, by which the next leader knows it; so it must not hear NOT_LEADER."""
+    acknowledgements = Acknowledgements()
+    kept, waiting = acknowledgements.add(1, None), acknowledgements.add(2, None)
+    acknowledgements.passed(2)
+    acknowledgements.fail(code)
+    assert await kept is None
+    with pytest.raises(ApiError) as error:
+        await waiting
+    assert error.value.code is told
+    assert not acknowledgements
