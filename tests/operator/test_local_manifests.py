@@ -213,13 +213,16 @@ def test_what_has_no_effect_here_is_known(tmp_path: Path) -> None:
     cluster = document(
         "Cluster",
         "west",
-        "{image: x, listeners: [{name: i, type: Internal, port: 9092}], brokers: {storage: {}}}",
+        "{image: x, listeners: [{name: i, type: Internal, port: 9092}], brokers: {storage: {}, replicas: 2},"
+        " zookeeper: {replicas: 3, storage: {}}}",
     )
     claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: lake}\nspec: {anything: goes}\n"
     assert take(tmp_path, cluster, claim).without_effect == [
         "Cluster/west: spec.brokers.storage",
         "Cluster/west: spec.image",
         "Cluster/west: spec.listeners[].type",
+        "Cluster/west: spec.zookeeper.replicas above 1",
+        "Cluster/west: spec.zookeeper.storage",
         "PersistentVolumeClaim/lake: belongs to Kubernetes",
     ]
 

@@ -1,30 +1,36 @@
-"""A Cluster here: one broker process over `DATA/clusters/NAME/0`, with the configuration it has on Kubernetes.
+"""A Cluster here: a process for each broker, with the configuration it has on Kubernetes, and one for its ZooKeeper.
 
-    DATA/clusters/NAME/server.properties   what the running broker was started with
-    DATA/clusters/NAME/broker.log          what it says
-    DATA/clusters/NAME/0/                  its data
+    DATA/clusters/NAME/N/                       broker N's data
+    DATA/clusters/NAME/broker-N.properties      what it was started with
+    DATA/clusters/NAME/broker-N.log             what it says
+    DATA/clusters/NAME/zookeeper/, .cfg, .log   the same of ZooKeeper, where the Cluster brings its own
 
-Listeners are bound to 127.0.0.1, at ports of `ports`.
+Listeners are bound to 127.0.0.1, at ports of `ports`. Invariant: of brokers that run, one at a time is restarted, and
+only while every partition keeps its minimum ISR without it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..conditions import Reason
+from ..kafka_admin import AdminError, AdminPool
 from ..models import Cluster, Listener
 from ..reconcile.report import Problem
+from ..reconcile.rolling import blocking
 from ..resources.broker_config import broker_config, properties
 from ..resources.listeners import all_listeners, kafka_name
-from . import ports, processes
+from . import ports, processes, zookeeper
 from .processes import Daemon, StartFailed
 from .state import State
 
 HTTP = "http"
 HTTP_PORT = 9404
 START_TRIES = 3
+IN_SYNC_S = 60.0  # for the replicas of a broker that was restarted a moment ago
+Say = Callable[[str], None]
 
 
 def command(name: str) -> str:
@@ -38,98 +44,204 @@ def folder_name(namespace: str, name: str) -> str:
     return name if namespace == "default" else f"{namespace}_{name}"
 
 
-def refusal(cluster: Cluster) -> Problem | None:
-    """Why a Cluster cannot be here."""
-    if cluster.spec.zookeeper is None:
-        return None
-    return Problem(
-        Reason.INVALID_SPEC,
-        f"spec.zookeeper: not here: the local runtime runs clusters of one broker, not of "
-        f"{cluster.spec.brokers.replicas} with ZooKeeper; leave it out, with brokers.replicas: 1",
-    )
-
-
 class LocalCluster:
-    """The broker of one Cluster. Blocking."""
+    """The processes of one Cluster. Blocking."""
 
     def __init__(self, state: State, data: Path, cluster: Cluster) -> None:
         self.state = state
         self.cluster = cluster
-        self.id = f"{cluster.namespace}/{cluster.name}"
-        self.key = f"broker/{self.id}/0"
+        self.brokers = range(cluster.spec.brokers.replicas)
         self.folder = data / "clusters" / folder_name(cluster.namespace, cluster.name)
-        self.file = self.folder / "server.properties"
-
-    @property
-    def daemon(self) -> Daemon | None:
-        found = self.state.daemons.get(self.key)
-        return found if found is not None and found.alive else None
+        given = cluster.spec.zookeeper
+        self.has_zookeeper = given is not None and given.connect is None
 
     @property
     def bootstrap(self) -> str:
-        return f"{ports.HOST}:{self._port(self.cluster.spec.internal)}"
+        """Every broker's address, separated by commas."""
+        inside = self.cluster.spec.internal
+        return ",".join(f"{ports.HOST}:{self._port(broker, inside)}" for broker in self.brokers)
+
+    def running(self) -> list[int]:
+        """The brokers that run."""
+        return [broker for broker in self.brokers if self._alive(self._key(broker)) is not None]
+
+    def missing(self) -> Problem | None:
+        """What of it does not run."""
+        dead = sorted(set(self.brokers).difference(self.running()))
+        starts = "`millstream local up` starts"
+        if self.has_zookeeper and self._alive(self._zookeeper_key) is None:
+            return Problem(Reason.ZOOKEEPER_NOT_READY, f"ZooKeeper does not run: {starts} it")
+        if len(dead) == 1:
+            which = "the broker" if len(self.brokers) == 1 else f"broker {dead[0]}"
+            return Problem(Reason.BROKERS_STARTING, f"{which} does not run: {starts} it")
+        if dead:
+            names = ", ".join(map(str, dead))
+            return Problem(Reason.BROKERS_STARTING, f"brokers {names} do not run: {starts} them")
+        return None
+
+    def refusal(self) -> Problem | None:
+        """Why the Cluster cannot be so here."""
+        there = sorted(int(entry.name) for entry in self.folder.glob("[0-9]*") if entry.name.isdigit())
+        if not there or there[-1] < len(self.brokers):
+            return None
+        return Problem(
+            Reason.SCALE_DOWN_REFUSED,
+            f"spec.brokers.replicas: {len(self.brokers)} is not allowed: {there[-1] + 1} brokers have data in "
+            f"{self.folder}, and the local runtime takes none away",
+        )
+
+    # ZooKeeper
+
+    def start_zookeeper(self) -> bool:
+        """Have it run, where the Cluster brings its own; False when there was nothing to do. Raises NotInstalled."""
+        if not self.has_zookeeper or self._alive(self._zookeeper_key) is not None:
+            return False
+        file, data = self.folder / "zookeeper.cfg", self.folder / "zookeeper"
+        line = zookeeper.command(file)  # first, so that without Java there is not even a folder
+
+        def launch() -> Daemon:
+            port = self._zookeeper_port
+            data.mkdir(parents=True, exist_ok=True)
+            file.write_text(properties(zookeeper.config(data, port)))
+            return processes.start(
+                line, self.folder / "zookeeper.log", ready=lambda said: _ready(data, port), name="ZooKeeper"
+            )
+
+        self._launch(self._zookeeper_key, [(zookeeper.CLIENT, zookeeper.CLIENT_PORT)], launch)
+        return True
+
+    @property
+    def _zookeeper_port(self) -> int:
+        return self.state.ports[self._zookeeper_key][f"{zookeeper.CLIENT}:{zookeeper.CLIENT_PORT}"]
+
+    # Brokers
+
+    def start_brokers(self, say: Say, admins: AdminPool) -> bool:
+        """Have all run with the configuration that the Cluster asks for; False when they do already."""
+        running = self.running()
+        stale = [broker for broker in running if not self._is_as_asked(broker)]
+        for broker in self.brokers:
+            if broker not in running:
+                self._start(broker, say)
+        if stale:
+            several = "brokers are restarted, one after the other"
+            what = several if len(self.brokers) > 1 else "the broker is restarted"
+            say(f"Cluster {self.cluster.name}: its configuration changed: {what}")
+        for broker in stale:
+            self._await_in_sync(broker, admins)
+            processes.stop(self.state.daemons[self._key(broker)])
+            self._start(broker, say)
+        return bool(stale) or len(running) < len(self.brokers)
+
+    def config(self, broker: int) -> dict[str, str]:
+        listeners = ",".join(
+            f"{kafka_name(listener)}://{ports.HOST}:{self._port(broker, listener)}"
+            for listener in all_listeners(self.cluster)
+        )
+        config = {
+            **broker_config(self.cluster),
+            "broker.id": str(broker),
+            "log.dirs": str(self.folder / str(broker)),
+            "listeners": listeners,
+            "advertised.listeners": listeners,
+            "http.listener": f"{ports.HOST}:{self.state.ports[self._key(broker)][f'{HTTP}:{HTTP_PORT}']}",
+        }
+        if self.has_zookeeper:
+            config["zookeeper.connect"] = f"{ports.HOST}:{self._zookeeper_port}"
+        return config
+
+    def _start(self, broker: int, say: Say) -> None:
+        key, file = self._key(broker), self._file(broker)
+        before = self.state.ports.get(key)
+
+        def launch() -> Daemon:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file.write_text(properties(self.config(broker)))
+            log = self.folder / f"broker-{broker}.log"
+            return processes.start([command("millstream-broker"), str(file)], log)
+
+        try:
+            self._launch(key, self._asked(), launch)
+        except StartFailed as error:
+            raise StartFailed(f"broker {broker}: {error}" if len(self.brokers) > 1 else str(error)) from error
+        if broker > 0 or self.state.ports[key] == before:
+            return  # of several, all but the first get the ports after it: nothing to tell
+        for listener in all_listeners(self.cluster):
+            if (port := self._port(broker, listener)) != listener.port:
+                say(
+                    f"Cluster {self.cluster.name}: port {listener.port} is in use: {listener.name} listens on {port}"
+                )
+
+    def _await_in_sync(self, broker: int, admins: AdminPool) -> None:
+        """Until a broker can be spared; StartFailed when it cannot be in time."""
+        if len(self.brokers) == 1:
+            return
+        why = ""
+
+        def spared() -> bool:
+            nonlocal why
+            try:
+                held = blocking(admins.at(self.bootstrap).replicas(min_isr=True), broker)
+            except AdminError as error:
+                why = str(error)
+                return False
+            why = f"{held[0]} would have fewer in-sync replicas than its minimum" if held else ""
+            return not held
+
+        if not processes.wait_for(spared, IN_SYNC_S):
+            raise StartFailed(f"broker {broker} runs with its old configuration: {why}")
+
+    def _is_as_asked(self, broker: int) -> bool:
+        asked = {f"{name}:{port}" for name, port in self._asked()}
+        if asked != self.state.ports.get(self._key(broker), {}).keys():
+            return False
+        try:
+            return self._file(broker).read_text() == properties(self.config(broker))
+        except OSError:
+            return False
+
+    # Processes and their ports
+
+    def _launch(self, key: str, asked: Sequence[tuple[str, int]], launch: Callable[[], Daemon]) -> None:
+        for tries_left in reversed(range(START_TRIES)):
+            others = [
+                port for owner, kept in self.state.ports.items() if owner != key for port in kept.values()
+            ]
+            self.state.ports[key] = ports.choose(asked, self.state.ports.get(key, {}), others)
+            try:
+                self.state.daemons[key] = launch()
+            except StartFailed:
+                # Between our look at a port and its use somebody else may have taken it.
+                if tries_left and not all(map(ports.is_free, self.state.ports[key].values())):
+                    continue
+                raise
+            return
+
+    def _alive(self, key: str) -> Daemon | None:
+        found = self.state.daemons.get(key)
+        return found if found is not None and found.alive else None
 
     def _asked(self) -> list[tuple[str, int]]:
         return [(listener.name, listener.port) for listener in all_listeners(self.cluster)] + [
             (HTTP, HTTP_PORT)
         ]
 
-    def _port(self, listener: Listener) -> int:
+    def _port(self, broker: int, listener: Listener) -> int:
         """Where the listener is, or would be."""
-        return self.state.ports.get(self.id, {}).get(f"{listener.name}:{listener.port}", listener.port)
-
-    def config(self) -> dict[str, str]:
-        listeners = ",".join(
-            f"{kafka_name(listener)}://{ports.HOST}:{self._port(listener)}"
-            for listener in all_listeners(self.cluster)
+        return self.state.ports.get(self._key(broker), {}).get(
+            f"{listener.name}:{listener.port}", listener.port
         )
-        return {
-            **broker_config(self.cluster),
-            "broker.id": "0",
-            "log.dirs": str(self.folder / "0"),
-            "listeners": listeners,
-            "advertised.listeners": listeners,
-            "http.listener": f"{ports.HOST}:{self.state.ports[self.id][f'{HTTP}:{HTTP_PORT}']}",
-        }
 
-    def start(self, say: Callable[[str], None]) -> bool:
-        """Have it run with the configuration that the Cluster asks for; False when it does already."""
-        running = self.daemon
-        asked = {f"{name}:{port}" for name, port in self._asked()}
-        if running is not None:
-            if asked == self.state.ports.get(self.id, {}).keys() and self._file_is(self.config()):
-                return False
-            say(f"Cluster {self.cluster.name}: its configuration changed: the broker is restarted")
-            processes.stop(running)
-        for tries_left in reversed(range(START_TRIES)):
-            self._choose_ports(say)
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.file.write_text(properties(self.config()))
-            try:
-                daemon = processes.start(
-                    [command("millstream-broker"), str(self.file)], self.folder / "broker.log"
-                )
-            except StartFailed:
-                # Between our look at a port and its use somebody else may have taken it.
-                if tries_left and not all(map(ports.is_free, self.state.ports[self.id].values())):
-                    continue
-                raise
-            self.state.daemons[self.key] = daemon
-            return True
-        raise AssertionError("unreachable")
+    def _key(self, broker: int) -> str:
+        return f"broker/{self.cluster.namespace}/{self.cluster.name}/{broker}"
 
-    def _choose_ports(self, say: Callable[[str], None]) -> None:
-        others = [port for key, kept in self.state.ports.items() if key != self.id for port in kept.values()]
-        chosen = ports.choose(self._asked(), self.state.ports.get(self.id, {}), others)
-        before, self.state.ports[self.id] = self.state.ports.get(self.id), chosen
-        for listener in all_listeners(self.cluster):
-            if (port := self._port(listener)) != listener.port and before != chosen:
-                say(
-                    f"Cluster {self.cluster.name}: port {listener.port} is in use: {listener.name} listens on {port}"
-                )
+    @property
+    def _zookeeper_key(self) -> str:
+        return f"zookeeper/{self.cluster.namespace}/{self.cluster.name}/0"
 
-    def _file_is(self, config: dict[str, str]) -> bool:
-        try:
-            return self.file.read_text() == properties(config)
-        except OSError:
-            return False
+    def _file(self, broker: int) -> Path:
+        return self.folder / f"broker-{broker}.properties"
+
+
+def _ready(data: Path, port: int) -> dict[str, str] | None:
+    return {"listeners": f"{ports.HOST}:{port}"} if zookeeper.serves(data, port) else None

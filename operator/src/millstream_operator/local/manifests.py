@@ -34,11 +34,14 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 NO_EFFECT = {
     "Cluster": (
         "spec.image",
+        "spec.brokers.rack",
         "spec.brokers.storage",
         "spec.brokers.resources",
         "spec.brokers.template",
         "spec.listeners[].type",
         "spec.listeners[].nodePort",
+        "spec.rebalance",
+        "spec.zookeeper.storage",
         "spec.allowedNamespaces",
     ),
     "BatchLoad": ("spec.runner", "spec.spark.image", "spec.spark.executor", "spec.spark.driver.cores"),
@@ -265,6 +268,9 @@ def _without_effect(where: str, document: Resource) -> Iterator[str]:
     for path in NO_EFFECT.get(document["kind"], ()):
         if _has(document, path.split(".")):
             yield f"{where}: {path}"
+    servers = ["spec", "zookeeper", "replicas"]
+    if _has(document, servers) and document["spec"]["zookeeper"]["replicas"] != 1:
+        yield f"{where}: {'.'.join(servers)} above 1"
 
 
 def _has(value: Any, path: list[str]) -> bool:

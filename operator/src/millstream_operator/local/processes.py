@@ -5,7 +5,8 @@ stopping that one would be a disaster. So a `Daemon` carries a token of the mome
 system tells it (`/proc/PID/stat` field 22 with the boot's id; `ps -o lstart` where there is no /proc), and
 whatever does not match is dead to us.
 
-A daemon writes to a log file and says that it serves by a line `ready: KEY=VALUE …`, which `start` waits for.
+A daemon writes to a log file and says that it serves by a line `ready: KEY=VALUE …`, which `start` waits for; one that
+is not ours is asked instead.
 Invariant: `start` either returns a daemon that is ready or leaves no process behind.
 """
 
@@ -78,8 +79,16 @@ def start(
     *,
     environment: Mapping[str, str] | None = None,
     timeout: float = START_TIMEOUT_S,
+    ready: Callable[[str], dict[str, str] | None] | None = None,
+    name: str = "",
 ) -> Daemon:
-    """Start a daemon in a session of its own and wait for its ready line (blocking)."""
+    """Start a daemon in a session of its own and wait until it is ready (blocking).
+
+    ``ready`` tells from what it has said (or in another way) the fields of a ready line, None as long as it is not.
+    ``name`` is what messages call it, if not by its command.
+    """
+    name = name or Path(command[0]).name
+    find = ready or _ready_line
     log.parent.mkdir(parents=True, exist_ok=True)
     begun = log.stat().st_size if log.exists() else 0
     try:
@@ -99,24 +108,28 @@ def start(
         raise StartFailed(f"{command[0]} cannot be started: {error.strerror}") from error
     started = started_at(pid)
 
-    def ready() -> dict[str, str] | None:
+    def found() -> dict[str, str] | None:
         said = _since(log, begun)
-        for line in said.splitlines(keepends=True):
-            if line.startswith(READY) and line.endswith("\n"):
-                return dict(pair.split("=", 1) for pair in line[len(READY) :].split() if "=" in pair)
-        if started is None or started_at(pid) != started:
-            raise StartFailed(f"{Path(command[0]).name} ended before it was ready: {_last_lines(said)}")
-        return None
+        if (fields := find(said)) is None and (started is None or started_at(pid) != started):
+            raise StartFailed(f"{name} ended before it was ready: {_last_lines(said)}")
+        return fields
 
     try:
-        fields = wait_for(ready, timeout)
+        fields = wait_for(found, timeout)
         if fields is None or started is None:
-            raise StartFailed(f"{Path(command[0]).name} was not ready in {timeout:.0f} s; its log is {log}")
+            raise StartFailed(f"{name} was not ready in {timeout:.0f} s; its log is {log}")
     except BaseException:
         if started is not None:
             stop(Daemon(pid, started, list(command), str(log)), timeout=1.0)
         raise
     return Daemon(pid, started, list(command), str(log), fields)
+
+
+def _ready_line(said: str) -> dict[str, str] | None:
+    for line in said.splitlines(keepends=True):
+        if line.startswith(READY) and line.endswith("\n"):
+            return dict(pair.split("=", 1) for pair in line[len(READY) :].split() if "=" in pair)
+    return None
 
 
 def stop(daemon: Daemon, timeout: float = STOP_TIMEOUT_S) -> bool:

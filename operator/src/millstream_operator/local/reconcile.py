@@ -43,7 +43,8 @@ from ..status import write_status
 from ..store import Key, Store
 from . import spark
 from .api import LocalApi
-from .clusters import LocalCluster, refusal
+from .clusters import LocalCluster
+from .java import NotInstalled
 from .mirrors import LocalMirror
 from .observing import ObservingPool
 from .processes import StartFailed
@@ -51,6 +52,11 @@ from .state import State
 
 SETTLE_S = 10.0  # for topics that were created a moment ago
 MIRROR_SETTLE_S = 5.0  # for workers that have just started to say how far they are
+# The reason that `up` gives when it could not start what is missing.
+START_FAILED = {
+    Reason.ZOOKEEPER_NOT_READY: Reason.ZOOKEEPER_NOT_READY,
+    Reason.BROKERS_STARTING: Reason.BROKER_FAILED,
+}
 Reconcile = Callable[[Services, Sequence[Any]], Mapping[Key, float]]
 
 
@@ -89,7 +95,7 @@ class Pass:
         look = cls(state, data, pool, lambda line: None, lambda run, done, total: None, lambda: None)
         try:
             for cluster in look._of(Cluster, keys):
-                look._cluster_status(cluster, "the broker does not run: `millstream local up` starts it")
+                look._cluster_status(cluster, look._refusal(cluster) or look._missing(cluster))
             look._reconcile(Topic, reconcile_topics, keys)
             look._reconcile(ConsumerGroup, reconcile_groups, keys)
             for mirror in look._of(MirrorMaker, keys):
@@ -102,42 +108,58 @@ class Pass:
 
     def clusters(self, keys: Sequence[str]) -> None:
         for cluster in self._of(Cluster, keys):
-            if problem := refusal(cluster) or cluster_plan.refusal(cluster):
-                self._cluster_status(cluster, problem.message, problem.reason)
-                self._failed(cluster, problem)
-                continue
             local = self._local(cluster)
-            try:
-                started = local.start(self.say)
-            except (StartFailed, OSError) as error:
-                self._cluster_status(cluster, str(error), Reason.BROKER_FAILED)
-                self._failed(cluster, Problem(Reason.BROKER_FAILED, str(error)))
-                continue
-            self._cluster_status(cluster)
-            self.say(f"{_title(cluster)}: {'started' if started else 'runs'} at {local.bootstrap}")
+            started = False
+            if (problem := self._refusal(cluster)) is None:
+                step = Reason.ZOOKEEPER_NOT_READY
+                try:
+                    started = local.start_zookeeper()
+                    step = Reason.BROKER_FAILED
+                    started |= local.start_brokers(self.say, self.services.admins)
+                except (NotInstalled, StartFailed, OSError) as error:
+                    problem = Problem(step, str(error))
+            self._cluster_status(cluster, problem)
+            if problem is not None:
+                self._failed(cluster, problem)
+            else:
+                self.say(f"{_title(cluster)}: {'started' if started else 'runs'} at {local.bootstrap}")
+
+    def _refusal(self, cluster: Cluster) -> Problem | None:
+        return cluster_plan.refusal(cluster) or self._local(cluster).refusal()
+
+    def _missing(self, cluster: Cluster) -> Problem | None:
+        """What does not run, in the words of the last `up` where that could not start it."""
+        missing = self._local(cluster).missing()
+        if missing is not None:
+            failed = START_FAILED[missing.reason]
+            for condition in cluster.status.conditions or ():
+                if (condition.type, condition.status) == (ConditionType.READY, "False"):
+                    return Problem(failed, condition.message) if condition.reason == failed else missing
+        return missing
 
     def _local(self, cluster: Cluster) -> LocalCluster:
         return LocalCluster(self.state, self.data, cluster)
 
-    def _cluster_status(
-        self, cluster: Cluster, why_not: str = "", reason: Reason = Reason.BROKERS_STARTING
-    ) -> None:
+    def _cluster_status(self, cluster: Cluster, problem: Problem | None) -> None:
         local = self._local(cluster)
-        ready = local.daemon is not None
+        desired, running = cluster.spec.brokers.replicas, len(local.running())
         cluster_id = cluster.status.cluster_id
-        if ready and cluster_id is None:
+        if running and cluster_id is None:
             try:
                 cluster_id = self.services.admins.at(local.bootstrap).cluster_id()
             except AdminError:
                 cluster_id = None
-        said = ("the broker is ready", Reason.ALL_BROKERS_READY) if ready else (why_not, reason)
+        all_ready = "the broker is ready" if desired == 1 else f"{desired} brokers are ready"
+        said = problem or Problem(Reason.ALL_BROKERS_READY, all_ready)
         status = ClusterStatus(
             observed_generation=cluster.metadata.generation,
             cluster_id=cluster_id,
-            brokers=BrokerCount(desired=cluster.spec.brokers.replicas, ready=int(ready)),
-            bootstrap=local.bootstrap if ready else None,
+            brokers=BrokerCount(desired=desired, ready=running),
+            bootstrap=local.bootstrap if running else None,
             conditions=conditions_with(
-                cluster, (ConditionType.READY, ready, said[1], said[0]), now=self.services.now()
+                cluster,
+                (ConditionType.READY, problem is None, said.reason, said.message),
+                now=self.services.now(),
             ),
         )
         self._write(cluster, status)
@@ -169,7 +191,7 @@ class Pass:
 
     def _runs(self, resource: Topic | ConsumerGroup) -> bool:
         cluster = find_cluster(self.services, resource.namespace, resource.spec.cluster_ref)
-        return isinstance(cluster, Cluster) and self._local(cluster).daemon is not None
+        return isinstance(cluster, Cluster) and bool(self._local(cluster).running())
 
     # Mirrors
 
@@ -229,7 +251,7 @@ class Pass:
                 return
         try:
             program = spark.job_file()
-        except spark.SparkMissing as error:
+        except NotInstalled as error:
             problem = Problem(Reason.RUNNER_NOT_AVAILABLE, f"not loaded ({error})")
             self._write(load, runs.refuse(load, problem, self.services.now()))
             self._waits(load, problem.message)

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..kafka_admin import AdminPool
 from . import manifests, processes
 from .reconcile import Pass
+from .settling import SettlingPool
 from .state import Resource, State, Store, key_of
 
 DEFAULT_DATA = Path(".millstream")
+STOPPED = ("mirror", "broker", "zookeeper")  # in this order: what another one needs later
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class LocalRuntime:
         if news := [entry for entry in found.without_effect if entry not in state.told]:
             say(f"without effect here: {'; '.join(news)}")
             state.told += news
-        admins = AdminPool()
+        admins = SettlingPool()
         reporter = self.reporter
 
         def save() -> None:
@@ -132,8 +133,7 @@ class LocalRuntime:
         stopped = []
         with self.store.locked():
             state = self.store.load()
-            # Mirrors first: they would miss their brokers.
-            for name in sorted(state.daemons, key=lambda name: (name.startswith("broker/"), name)):
+            for name in sorted(state.daemons, key=lambda name: (STOPPED.index(name.split("/")[0]), name)):
                 if processes.stop(state.daemons.pop(name)):
                     stopped.append(name)
                     self.reporter.say(f"{title(name)}: stopped")

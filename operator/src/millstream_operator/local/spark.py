@@ -15,7 +15,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,52 +28,23 @@ from ..reconcile.load import RunState, Seen
 from ..reconcile.load_runner import Report
 from ..resources.load import run_file, run_name
 from .clusters import command, folder_name
+from .java import NotInstalled, find_java, pyspark_folder
 
 JARS_VARIABLE = "MILLSTREAM_SPARK_JARS"
 KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
-JAVA = 17
 STOP_S = 10.0
 _PROGRESS = re.compile(r"load: ([\d,]+) of ([\d,]+) records")
 Progress = Callable[[int, int], None]
 
 
-class SparkMissing(Exception):
-    """What a load needs is not installed; the message is one line that names what to install."""
-
-
 def job_file() -> Path:
-    """The job's program; raises SparkMissing when it cannot run here."""
-    java = shutil.which("java", path=_java_path())
-    version = _java_version(java) if java else None
-    if version is None:
-        raise SparkMissing(f"no Java {JAVA}: install a JDK {JAVA} (or name one in JAVA_HOME)")
-    if version < JAVA:
-        raise SparkMissing(
-            f"no Java {JAVA} ({java} is Java {version}): install a JDK {JAVA} (or name one in JAVA_HOME)"
-        )
-    if importlib.util.find_spec("pyspark") is None:
-        raise SparkMissing("no pyspark: install the Python package pyspark==4.0.0")
+    """The job's program; raises NotInstalled when it cannot run here."""
+    find_java()
+    pyspark_folder()
     jobs = importlib.util.find_spec("millstream_jobs")
     if jobs is None or not jobs.submodule_search_locations:
-        raise SparkMissing("no millstream_jobs: install the Python package millstream-jobs[spark]")
+        raise NotInstalled("no millstream_jobs: install the Python package millstream-jobs[spark]")
     return Path(jobs.submodule_search_locations[0]) / "load.py"
-
-
-def _java_path() -> str:
-    home = os.environ.get("JAVA_HOME")
-    return f"{home}/bin" if home else os.environ.get("PATH", "")
-
-
-def _java_version(java: str) -> int | None:
-    """The major version that `java -version` tells ("17.0.15", "1.8.0_292"); None when it tells nothing."""
-    try:
-        said = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, check=True, timeout=30
-        ).stderr
-    except (OSError, subprocess.SubprocessError):
-        return None
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else None
 
 
 def output_path(load: BatchLoad, data: Path) -> str:

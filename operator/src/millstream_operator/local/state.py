@@ -3,7 +3,7 @@
     {"version": 1,
      "resources": {"Topic/default/orders": {the resource with defaults, uid, generation and status}},
      "daemons":   {"broker/default/west/0": {"pid": …, "started": …, "command": […], "ready": {…}}},
-     "ports":     {"default/west": {"internal:9092": 9092, "http:9404": 9405}},     asked for: got
+     "ports":     {"broker/default/west/0": {"internal:9092": 9092, "http:9404": 9405}},     asked for: got
      "told":      ["Cluster/west: spec.brokers.storage"]}                            said once, not again
 
 Invariants: the file is replaced whole (written aside, synced, renamed), so a reader needs no lock; whoever changes

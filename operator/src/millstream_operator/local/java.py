@@ -1,0 +1,54 @@
+"""Java on this machine: what loads (Spark) and ZooKeeper run on, and the jars that pyspark brings."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+JAVA = 17
+
+
+class NotInstalled(Exception):
+    """Something that is needed is not installed; the message is one line that names what to install."""
+
+
+def find_java() -> str:
+    """The `java` of JAVA_HOME, else of the PATH; raises NotInstalled when it is none of version 17 or newer."""
+    java = shutil.which("java", path=_java_path())
+    version = _java_version(java) if java else None
+    if java is None or version is None:
+        raise NotInstalled(f"no Java {JAVA}: install a JDK {JAVA} (or name one in JAVA_HOME)")
+    if version < JAVA:
+        raise NotInstalled(
+            f"no Java {JAVA} ({java} is Java {version}): install a JDK {JAVA} (or name one in JAVA_HOME)"
+        )
+    return java
+
+
+def pyspark_folder() -> Path:
+    """Where pyspark is installed; raises NotInstalled when it is not."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise NotInstalled("no pyspark: install the Python package pyspark==4.0.0")
+    return Path(found.origin).parent
+
+
+def _java_path() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return f"{home}/bin" if home else os.environ.get("PATH", "")
+
+
+def _java_version(java: str) -> int | None:
+    """The major version that `java -version` tells ("17.0.15", "1.8.0_292"); None when it tells nothing."""
+    try:
+        said = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, check=True, timeout=30
+        ).stderr
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else None

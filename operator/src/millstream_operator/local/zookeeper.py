@@ -1,0 +1,64 @@
+"""The ZooKeeper server of a Cluster here: Apache ZooKeeper of pyspark's jars, one server over one folder.
+
+One is enough on one machine: what would take away one of three takes away all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+from . import ports
+from .java import find_java, pyspark_folder
+
+CLIENT, CLIENT_PORT = "client", 2181
+_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+_JARS = (
+    "zookeeper-",
+    "slf4j-api",
+    "log4j-",
+    "netty-",
+    "metrics-core",
+    "snappy-java",
+    "commons-cli",
+    "commons-io",
+)
+_JVM = (
+    "-Xmx256M",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Djava.awt.headless=true",
+    "-Dzookeeper.jmx.log4j.disable=true",
+    "-Dorg.apache.logging.log4j.level=WARN",
+)
+_ASK_TIMEOUT_S = 1.0
+
+
+def command(file: Path) -> list[str]:
+    """The command of a server with this configuration file; raises NotInstalled."""
+    java = find_java()
+    jars = sorted(jar for jar in (pyspark_folder() / "jars").glob("*.jar") if jar.name.startswith(_JARS))
+    return [java, *_JVM, "-cp", os.pathsep.join(map(str, jars)), _MAIN, str(file)]
+
+
+def config(folder: Path, port: int) -> dict[str, str]:
+    return {
+        "dataDir": str(folder),
+        "clientPort": str(port),
+        "clientPortAddress": ports.HOST,
+        "maxClientCnxns": "0",
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "conf",
+        "autopurge.purgeInterval": "24",
+    }
+
+
+def serves(folder: Path, port: int) -> bool:
+    """Does the server of that folder (and not some other that has the port) serve clients?"""
+    with contextlib.suppress(OSError), socket.create_connection((ports.HOST, port), _ASK_TIMEOUT_S) as asked:
+        asked.sendall(b"conf")
+        said = b"".join(iter(lambda: asked.recv(65536), b"")).decode(errors="replace")
+        return f"dataDir={folder}/" in said
+    return False
