@@ -50,6 +50,7 @@ def one(violations: list[Violation]) -> tuple[str, str]:
     ("event", "kind", "text"),
     [
         (Acknowledged(9.0, "w", 0, 4, 4, 8.0), "lost", "w 4 was acknowledged at 4, is nowhere"),
+        (Acknowledged(9.0, "w", 0, 4, -1, 8.0), "lost", "w 4 was acknowledged at -1, is nowhere"),
         (Read(9.0, "late#1", 0, 4, "w", 4), "lost", "late#1 read w 4, which the log does not have any more"),
         (Read(9.0, "late#1", 0, 3, "w", 7), "value", "late#1 was told of w 7, others of w 3"),
         (Read(9.0, "reader#1", 0, 3, "w", 3), "backwards", "reader#1 read offset 3 after 3"),
@@ -75,6 +76,10 @@ def one(violations: list[Violation]) -> tuple[str, str]:
 )
 def test_one_event_too_many(event: Event, kind: str, text: str) -> None:
     assert one(check([*RIGHT, event], LOG)) == (kind, text)
+
+
+def test_acknowledged_without_an_offset() -> None:
+    assert check([*RIGHT, Acknowledged(9.0, "w", 0, 3, -1, 8.0)], LOG) == []
 
 
 def test_acknowledged_elsewhere() -> None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .history import (
+    UNKNOWN,
     Acknowledged,
     Committed,
     CommitUnknown,
@@ -99,11 +100,13 @@ def check(events: Iterable[Event], log: Mapping[int, Sequence[Entry]]) -> list[V
         match event:
             case Acknowledged(_, who, partition, number, offset):
                 place = places.get(partition, {}).get((who, number))
-                if place != offset:
+                if place is None or offset not in (place, UNKNOWN):
                     text = f"{who} {number} was acknowledged at {offset}, is "
                     text += "nowhere" if place is None else f"at {place}"
                     found.append(Violation("lost", text, partition, offset, who, number))
-                found += _same_value(event, (who, number), at_offset.get(partition, {}), told[partition])
+                if offset != UNKNOWN:
+                    values = at_offset.get(partition, {})
+                    found += _same_value(event, (who, number), values, told[partition])
             case Read(_, who, partition, offset, writer, number):
                 values = at_offset.get(partition, {})
                 if offset not in values:

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+UNKNOWN = -1
+
 
 class Acknowledged(NamedTuple):
-    """A producer was told that its record is kept."""
+    """A producer was told that its record is kept, and mostly at which offset (else it is UNKNOWN)."""
 
     at: float
     who: str

@@ -35,6 +35,7 @@ from millstream_harness.ledger import IDEMPOTENT, PATIENT
 
 from .checker import GROUP
 from .history import (
+    UNKNOWN,
     Acknowledged,
     Committed,
     CommitUnknown,
@@ -168,8 +169,8 @@ class Writer(Worker):
         if error is not None:
             self.history.add(Failed(now, self.name, partition, number, str(error)))
         else:
-            assert offset is not None
-            self.history.add(Acknowledged(now, self.name, partition, number, offset, sent))
+            at = UNKNOWN if offset is None else offset  # the broker said that it is a repetition
+            self.history.add(Acknowledged(now, self.name, partition, number, at, sent))
 
 
 class AioWriter(Worker):
