@@ -237,6 +237,7 @@ class KafkaAdmin(KafkaConnection):
         return {name: len(topic["partitions"]) for name, topic in self._describe(topics).items()}
 
     def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, Refusal | None]:
+        """That one exists is no refusal: the broker that told us otherwise had not heard of it yet."""
         wanted = {
             topic.name: {
                 "num_partitions": topic.partitions,
@@ -246,9 +247,13 @@ class KafkaAdmin(KafkaConnection):
             for topic in topics
         }
         answer = self.call(lambda client: client.create_topics(wanted, raise_errors=False))
-        return {
+        refusals = {
             topic["name"]: _refusal(topic["error_code"], topic.get("error_message"))
             for topic in answer["topics"]
+        }
+        return {
+            name: None if no is not None and no.error == "TOPIC_ALREADY_EXISTS" else no
+            for name, no in refusals.items()
         }
 
     def add_partitions(self, totals: Mapping[str, int]) -> dict[str, Refusal | None]:

@@ -6,7 +6,7 @@ state       DATA/state.json (what a Kubernetes API server would hold) and the lo
 processes   daemons known by pid and start time
 clusters, mirrors, spark   what StatefulSets, a Deployment and a Job are on Kubernetes
 zookeeper   the server of a Cluster that brings its own
-settling, observing       brokers as `up` and `status` see them
+observing       brokers as `up` and `status` see them
 java        what ZooKeeper and Spark run on
 runtime     LocalRuntime: up, status, down
 command     `millstream local …`

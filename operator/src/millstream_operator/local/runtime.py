@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..kafka_admin import AdminPool
 from . import manifests, processes
 from .reconcile import Pass
-from .settling import SettlingPool
 from .state import Resource, State, Store, key_of
 
 DEFAULT_DATA = Path(".millstream")
@@ -85,7 +85,7 @@ class LocalRuntime:
         if news := [entry for entry in found.without_effect if entry not in state.told]:
             say(f"without effect here: {'; '.join(news)}")
             state.told += news
-        admins = SettlingPool()
+        admins = AdminPool()
         reporter = self.reporter
 
         def save() -> None:
