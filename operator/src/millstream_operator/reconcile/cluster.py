@@ -123,6 +123,7 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     _roll(services, cluster, live, pods, view, look)
     if not look.busy and look.problem is None:
         spread(cluster, view, look)
+    look.busy = look.busy or bool(view.failure)
     return _report(services, cluster, look, pods, addresses)
 
 
@@ -222,7 +223,8 @@ def configure_live(cluster: Cluster, view: View, look: Look) -> bool:
         )
         refused = view.admin.change_brokers_config(change) if change.set or change.reset else None
     except AdminError:
-        return True  # the next look will
+        look.busy = True  # the next look will
+        return True
     if refused is None:
         look.config_keys = tuple(sorted(wanted)) or None
         return True
