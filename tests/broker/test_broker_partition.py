@@ -11,7 +11,7 @@ import pytest
 
 from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
-from millstream_broker.log.batch import build_batch
+from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 from millstream_broker.partition import Partition
@@ -105,12 +105,35 @@ async def test_a_disk_that_fails_takes_the_partition_offline(
     assert waiting is not None
     with pytest.raises(ApiError) as error:
         await asyncio.wait_for(waiting, 10)
-    assert error.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error.value.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "it may be there after a restart"
     assert partition.high_watermark == 0
     with pytest.raises(ApiError, match="KAFKA_STORAGE_ERROR"):
         partition.check_online()
     with pytest.raises(ApiError, match="Input/output error"):
         partition.append(batch(), NOW_MS)
+
+
+async def test_a_repetition_is_flushed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush may fail because the disk was full for a moment; the producer tries again, and that is a duplicate."""
+    partition = open_partition(tmp_path, flush_messages="1")
+    flush = Log.flush
+
+    def full(this: Log) -> int:
+        monkeypatch.setattr(Log, "flush", flush)
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "No space left on device")
+
+    monkeypatch.setattr(Log, "flush", full)
+    sent = build_batch([Record(b"k", b"v", NOW_MS)], producer_id=7, producer_epoch=0, base_sequence=0)
+    first = partition.acknowledged(partition.append(memoryview(bytearray(sent)), NOW_MS))
+    assert first is not None
+    with pytest.raises(ApiError, match="NOT_ENOUGH_REPLICAS_AFTER_APPEND"):
+        await asyncio.wait_for(first, 10)
+    info = partition.append(memoryview(bytearray(sent)), NOW_MS)
+    assert info.duplicate
+    again = partition.acknowledged(info)
+    assert again is not None
+    await asyncio.wait_for(again, 10)
+    assert partition.high_watermark == 1
 
 
 async def test_changing_the_policy_lets_go_of_what_was_held_back(

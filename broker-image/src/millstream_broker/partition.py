@@ -265,6 +265,8 @@ class Partition:
         """
         if info.last_offset < self.high_watermark:
             return None
+        if info.duplicate:  # of a batch whose fsync has failed, perhaps: nobody else tries again
+            self._appended(0)
         if by_all and self.isr is not None:
             return self._unreplicated.add(info.last_offset, timeout_ms)
         if info.last_offset < self._secured:
@@ -369,9 +371,17 @@ class Partition:
             self._flushing = None
 
     def release(self, code: ErrorCode) -> None:
-        """Let all who wait go, with an error: the partition is offline, led by another broker or gone."""
-        for waiting in (self._unflushed, self._unreplicated, self._undeleted):
-            waiting.fail(code)
+        """Let all who wait go, with an error: the partition is offline, led by another broker or gone.
+
+        Their records are in the log all the same, and may be there after a restart: on KAFKA_STORAGE_ERROR, which says
+        that they are not, librdkafka sends them again under a new epoch, as other records.
+        """
+        appended = (
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if code is ErrorCode.KAFKA_STORAGE_ERROR else code
+        )
+        self._unflushed.fail(appended)
+        self._unreplicated.fail(appended)
+        self._undeleted.fail(code)
         self._wake(self.waiters, 0)
         self._wake(self.followers, 0)
 

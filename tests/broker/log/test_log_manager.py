@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -14,9 +15,10 @@ from millstream_broker.log import upkeep
 from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.checkpoints import CheckpointError, read_offsets, write_offsets
 from millstream_broker.log.config import LogConfig
-from millstream_broker.log.directory import LogDirError
+from millstream_broker.log.directory import LogDir, LogDirError
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
+from millstream_broker.protocol.errors import ApiError
 
 NOW = 1_700_000_000_000
 TOPIC_ID = uuid.UUID("c5db41bf-48d3-41db-be1b-a6a230589398")
@@ -113,7 +115,95 @@ def test_a_clean_stop_outlives_a_reboot_only_if_it_was_synced(
     manager.close()
 
 
-@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
+def test_closed_segments_are_fsynced_in_the_background(tmp_path: Path) -> None:
+    """So that after a loss of power only the active segment is read: damage in an older one is not even met."""
+    manager = start(tmp_path, config=LogConfig(segment_bytes=500))
+    log = manager.get_or_create("t", 0)
+    send(log, 200)
+    (home,) = manager.dirs
+    assert home.rolled == {log}
+    assert log.flushed_offset == 0
+    upkeep.flush_rolled(home)
+    assert log.flushed_offset == log.segments.active.base_offset > 100
+    assert not home.rolled
+    manager.checkpoint()
+    kill(manager)
+    (tmp_path / ".boot-id").write_text("another boot")
+    older = tmp_path / "t-0" / f"{0:020d}.log"
+    data = bytearray(older.read_bytes())
+    data[-1] ^= 1
+    older.write_bytes(data)
+    manager = start(tmp_path, config=LogConfig(segment_bytes=500))
+    assert [log.log_end_offset for log in manager] == [200]
+    manager.close()
+
+
+def test_fsync_in_the_background_ends_with_the_directory(tmp_path: Path) -> None:
+    manager = start(tmp_path, config=LogConfig(segment_bytes=200))
+    log = manager.get_or_create("t", 0)
+    send(log, 200)
+    (home,) = manager.dirs
+    assert log.flush_closed(), "a few at a time"
+    assert 0 < log.flushed_offset < 100
+    home.closing = True
+    upkeep.flush_rolled(home)
+    assert 0 < log.flushed_offset < 100
+    manager.delete("t", 0)
+    manager.remove_deleted()
+    assert not log.flush_closed(), "a log that was deleted meanwhile is no error"
+    assert home.failure is None
+    manager.close()
+
+
+def test_a_stop_does_not_fsync_for_long(tmp_path: Path) -> None:
+    manager = start(tmp_path, config=LogConfig(segment_bytes=200))
+    send(manager.get_or_create("t", 0), 300)
+    manager.close(sync_for_s=0.0)
+    assert (tmp_path / ".kafka_cleanshutdown").read_text() == "version=0\nsynced=false\n"
+    manager = start(tmp_path)
+    assert manager.dirs[0].clean
+    assert manager.dirs[0].rolled == set(manager), "what the last stop left is made up for"
+    manager.close(sync_for_s=60)
+    assert (tmp_path / ".kafka_cleanshutdown").read_text() == "version=0\nsynced=true\n"
+
+
+def test_a_directory_that_fails(tmp_path: Path) -> None:
+    manager = start(tmp_path / "a", tmp_path / "b")
+    logs = [manager.get_or_create("t", partition) for partition in range(4)]
+    told: list[LogDir] = []
+    manager.watch(told.append)
+    failed = manager.partitions()["t", 0]
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert "No space left" in logs[0].failed(full).message
+    assert (told, failed.failure) == ([], None), "a full disk is not a broken one"
+    for _ in range(2):
+        logs[0].failed(OSError(errno.EIO, "Input/output error"))
+    assert told == [failed]
+    there = [log for log in logs if log.directory.parent == failed.path]
+    assert len(there) == 2
+    for log in logs:
+        assert (log.offline is not None) == (log in there)
+    for refused in (
+        lambda: send(there[1]),
+        lambda: there[1].read(0, 1, upper=0, min_one=True),
+        there[1].flush,
+    ):
+        with pytest.raises(ApiError, match="KAFKA_STORAGE_ERROR"):
+            refused()
+    assert len(manager.let_go(failed)) == 2
+    assert list(manager.offline) == [failed.path]
+    assert manager.let_go(failed) == []
+    assert list(manager) == [log for log in logs if log not in there]
+    for partition in range(4, 8):
+        assert manager.get_or_create("t", partition).directory.parent != failed.path
+    manager.close()
+    assert not (failed.path / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "cleaner-offset-checkpoint"],
+)
 @pytest.mark.parametrize(
     "content", [None, b"", b"1\n0\n", b"0\n2\nt 0 1\n", b"0\n1\nt 0\n", b"0\n1\nt x y\n", b"\xff\xfe"]
 )

@@ -94,6 +94,44 @@ def test_a_bit_flip_anywhere_behind_the_recovery_point_is_cut(tmp_path: Path) ->
         log.close(clean=False)
 
 
+@pytest.mark.parametrize("from_offset", ["nothing", "all"])
+def test_a_bit_flip_anywhere_in_a_segment(
+    tmp_path: Path, from_offset: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Batches before it survive. Behind the recovery point the log ends there, and says so; before it, nobody looks."""
+    log = open_log(tmp_path / "t-0", clean=True)
+    fill(log, 30)
+    bases = [segment.base_offset for segment in log.segments]
+    assert len(bases) > 2
+    end = log.log_end_offset
+    log.close(clean=False)
+    path = tmp_path / "t-0" / f"{bases[1]:020d}.log"
+    data = path.read_bytes()
+    pristine = {one.name: one.read_bytes() for one in path.parent.iterdir()}
+    batches = list(iter_batches(data))
+    chance = random.Random(3)
+    for at in range(0, len(data), 19):
+        start, header = next((start, each) for start, each in batches if at < start + each.size)
+        if at - start < 8 or 12 <= at - start < 16:  # base offset and leader epoch are not under the CRC
+            continue
+        for name, content in pristine.items():
+            (path.parent / name).write_bytes(content)
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        caplog.clear()
+        log = open_log(tmp_path / "t-0", recovery_point=end if from_offset == "nothing" else 0)
+        if from_offset == "nothing":
+            assert log.log_end_offset == end
+            assert not caplog.records
+        else:
+            assert log.log_end_offset == header.base_offset
+            assert offsets(log) == list(range(header.base_offset))
+            assert f"{path}: cut at offset {header.base_offset}, byte {start}" in caplog.text
+            assert f"{bases[2]:020d}.log: dropped, it is behind the cut" in caplog.text
+        log.close(clean=False)
+
+
 def test_offsets_that_go_back_are_cut(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", clean=True)
     fill(log, 4)
@@ -314,6 +352,19 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     assert log.append(following, leader_epoch=1, now_ms=NOW).duplicate
     log.close()
     assert offsets(open_log(tmp_path / "t-0", clean=True)) == [0, 1]
+
+
+def test_no_space_for_an_index_in_a_flush(tmp_path: Path) -> None:
+    """Index entries are written at the latest when a log is fsynced. That they do not fit is no failure of the disk."""
+    log = open_log(tmp_path / "t-0", clean=True, config=LogConfig(index_interval_bytes=1))
+    fill(log, 5)
+    with file_size_limit(0), pytest.raises(ApiError) as caught:
+        log.flush()
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.offline is None
+    assert log.flushed_offset == 0
+    fill(log, 1)
+    assert log.flush() == log.log_end_offset == 12
 
 
 def test_no_space_for_a_new_segment(tmp_path: Path) -> None:

@@ -34,10 +34,6 @@ from millstream_harness.wire import Wire, fetch_request, record
 
 B = TypeVar("B", bound=BrokerProcess)
 
-ONE_A_BATCH = {"batch.num.messages": "1"}
-"""librdkafka puts what got KAFKA_STORAGE_ERROR into other batches when it tries again. Where a batch was written all
-the same, because only its fsync failed, it is then not known as a repetition, neither here nor by Apache Kafka."""
-
 
 def two_dirs(broker: B, first: Path, second: Path) -> B:
     broker.config["log.dirs"] = f"{first},{second}"
@@ -261,7 +257,7 @@ def test_a_disk_that_dies_under_load(tmp_path: Path, failing: str) -> None:
             for number in range(50):
                 assert wire.produce(quiet, [record(f"{number}" * 1000)]).error_code == 0
         with (
-            Load(broker.bootstrap, dying, size=1000, pause_s=0.002, config=ONE_A_BATCH) as on_dying,
+            Load(broker.bootstrap, dying, size=1000, pause_s=0.002) as on_dying,
             Load(broker.bootstrap, whole, pause_s=0.002) as on_whole,
         ):
             on_dying.until(300)
@@ -424,7 +420,7 @@ def test_the_disk_that_a_broker_cannot_be_without(tmp_path: Path, dirs: int) -> 
         with broker.keep_port():
             with Wire(broker.bootstrap) as wire:
                 topic = topic_in(wire, "first")
-            with Load(broker.bootstrap, topic, pause_s=0.002, config=ONE_A_BATCH) as load:
+            with Load(broker.bootstrap, topic, pause_s=0.002) as load:
                 load.until(200)
                 kill_disk(broker, disk)
                 assert broker.wait(20) == 1

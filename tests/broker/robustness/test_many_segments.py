@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import time
 from pathlib import Path
 
@@ -57,10 +58,29 @@ def offset_of_time(wire: Wire, timestamp: int) -> int:
     return wire.call(list_offsets.API, 7, request).topics[0].partitions[0].offset
 
 
+def serves_during_a_look_up(broker: BrokerProcess) -> None:
+    """The first look-up by time reads the end of every time index; meanwhile another client is answered."""
+    asked = list_offsets.ListOffsetsPartition(0, -1, FIRST_MS + (SEGMENTS - 1) * 1000)
+    request = list_offsets.ListOffsetsRequest(-1, 0, [list_offsets.ListOffsetsTopic("many", [asked])])
+    with Wire(broker.bootstrap) as patient, Wire(broker.bootstrap) as other:
+        other.end_offset("many")
+        begun = time.monotonic()
+        patient.send(list_offsets.API, 7, request)
+        other.end_offset("many")
+        waited = time.monotonic() - begun
+        answered, _, _ = select.select([patient.socket], [], [], 0)
+        assert not answered, "the loop looked up before it answered"
+        assert patient.receive().topics[0].partitions[0].offset == SEGMENTS - 1
+        print(
+            f"first look-up by time: {time.monotonic() - begun:.2f} s; another request meanwhile: {waited:.3f} s"
+        )
+
+
 def look(broker: BrokerProcess, how: str, begun: float) -> None:
     """Read here and there, and see what that takes."""
     ready = time.monotonic() - begun
     chance = random.Random(1)
+    serves_during_a_look_up(broker)
     with Wire(broker.bootstrap) as wire:
         assert wire.end_offset("many") >= SEGMENTS
         before = open_files(broker.pid)

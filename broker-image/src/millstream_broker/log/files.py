@@ -31,9 +31,13 @@ _NOT_THE_DISK = frozenset(
 )
 
 
+class SyncError(OSError):
+    """An fsync failed. Whatever the reason, the kernel may have dropped what it could not write."""
+
+
 def is_failure(error: OSError) -> bool:
     """Whether the disk is at fault (EIO, read-only, gone), and not only short of room, or the process of something."""
-    return error.errno not in _NOT_THE_DISK
+    return error.errno not in _NOT_THE_DISK or isinstance(error, SyncError)
 
 
 class OpenFile:
@@ -76,7 +80,11 @@ class OpenFile:
         os.ftruncate(self._fd, size)
 
     def fsync(self) -> None:
-        os.fsync(self._fd)
+        """SyncError."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise SyncError(*error.args) from error
 
     def __del__(self) -> None:
         if self._fd >= 0:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ..protocol.errors import ApiError, ErrorCode
-from . import admission, epochs, recovery, retention, timestamps
+from . import admission, epochs, lifetime, recovery, timestamps
 from .admission import Admitted
 from .batch import PLACEMENT, BatchHeader
 from .config import LogConfig as LogConfig  # named here for callers, as FileSlice
@@ -33,7 +33,7 @@ from .epochs import LeaderEpochs
 from .files import FileCache, is_failure
 from .files import FileSlice as FileSlice
 from .producers import Producers
-from .segment import Segment, TornWriteError
+from .segment import TornWriteError
 from .segments import Segments
 
 logger = logging.getLogger(__name__)
@@ -191,6 +191,8 @@ class Log:
     def append_admitted(self, admitted: Admitted, *, leader_epoch: int, now_ms: int) -> AppendInfo:
         """The second half of :meth:`append`, for batches that were admitted in a thread."""
         view, headers, append_time = admitted
+        if self.offline is not None:  # before sequences: what was refused before this one is missing there
+            raise self._storage_error(self.offline)
         repeated = self.producers.check(headers)
         if repeated is not None:
             return AppendInfo(
@@ -220,17 +222,16 @@ class Log:
     def append_as_follower(self, batches: bytes | bytearray | memoryview, *, now_ms: int = 0) -> AppendInfo:
         """Write batches as another log has them: offsets and epochs stay. Their offsets must not lie before the end."""
         view = memoryview(batches)
+        self.check_online()
         headers = admission.check_copied(view, self.log_end_offset)
         self._write(view, headers, now_ms)
         return AppendInfo(headers[0].base_offset, headers[-1].last_offset, -1, self.log_start_offset)
 
     def _write(self, data: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> None:
-        if self.offline is not None:
-            raise self._storage_error(self.offline)
         last = headers[-1]
         try:
             segment = self._segments.active
-            if self._must_roll(segment, len(data), headers, now_ms):
+            if lifetime.must_roll(segment, self.config, len(data), headers, now_ms):
                 self.roll(headers[0].base_offset, now_ms=now_ms)
                 segment = self._segments.active
             segment.append(data, headers)
@@ -259,18 +260,6 @@ class Log:
             except OSError as error:  # stays dirty; flush and close try again, recovery can do without
                 logger.warning("%s: cannot write its leader epochs: %s", self._segments.path, error)
                 self.failed(error)
-
-    def _must_roll(self, segment: Segment, size: int, headers: Sequence[BatchHeader], now_ms: int) -> bool:
-        if not segment.size:
-            return not segment.has_room_for(headers[-1].last_offset)
-        config = self.config
-        if segment.size + size > config.segment_bytes or not segment.has_room_for(headers[-1].last_offset):
-            return True
-        start = segment.rolling_timestamp()
-        age = now_ms - segment.created_ms
-        if start >= 0:  # as Kafka: counted in the time of the records
-            age = max([header.max_timestamp for header in headers]) - start
-        return age > config.segment_ms or segment.is_index_full(config.index_size_max_bytes)
 
     def roll(self, base_offset: int | None = None, *, now_ms: int = 0) -> None:
         """End the active segment and start the next one. OSError leaves the log as it was."""
@@ -309,6 +298,8 @@ class Log:
         At most ``max_bytes``, but with ``min_one`` the first batch whatever its size. Never crosses a segment.
         ApiError: OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
         """
+        if self.offline is not None:
+            raise self._storage_error(self.offline)
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -368,7 +359,7 @@ class Log:
         if self.offline is not None:
             return 0
         limit = self.log_end_offset if high_watermark is None else min(high_watermark, self.log_end_offset)
-        count = retention.count_expired(
+        count = lifetime.count_expired(
             self._segments,
             self.config,
             now_ms,
@@ -471,7 +462,7 @@ class Log:
             try:
                 self._durability.flush(self.log_end_offset)  # whatever comes later is not promised
             except OSError as error:
-                raise self._sync_failed(error) from error
+                raise self.failed(error) from error
             return self.flushed_offset
 
     def flush_closed(self) -> bool:
@@ -485,7 +476,7 @@ class Log:
         except OSError as error:
             if self.is_deleted:
                 return False
-            raise self._sync_failed(error) from error
+            raise self.failed(error) from error
 
     def close(self, clean: bool = True) -> None:
         """Write out what a restart reads and let go of all files. OSError."""
@@ -516,18 +507,10 @@ class Log:
     def failed(self, error: OSError) -> ApiError:
         """Take note of an error that the disk gave; what to raise. Any thread."""
         if is_failure(error):
-            self._fail(error)
+            self.offline = error
+            if self._home is not None:
+                self._home.fail(error)
         return self._storage_error(error)
-
-    def _sync_failed(self, error: OSError) -> ApiError:
-        """Whatever the reason: the kernel may have dropped what it could not write, of other files too."""
-        self._fail(error)
-        return self._storage_error(error)
-
-    def _fail(self, error: OSError) -> None:
-        self.offline = error
-        if self._home is not None:
-            self._home.fail(error)
 
     def check_online(self) -> None:
         """ApiError KAFKA_STORAGE_ERROR after the disk has failed."""

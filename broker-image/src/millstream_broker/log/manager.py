@@ -188,11 +188,12 @@ class LogManager:
         deadline = time.monotonic() + sync_for_s
 
         def flush(log: Log) -> bool:
-            if time.monotonic() < deadline and log.offline is None:
-                try:
-                    log.flush()
-                except ApiError as error:
-                    logger.error("%s", error.message)
+            try:
+                while time.monotonic() < deadline and log.unflushed_messages:
+                    if not log.flush_closed():
+                        log.flush()
+            except ApiError as error:
+                logger.error("%s", error.message)
             return not log.unflushed_messages
 
         def close(log: Log) -> bool:

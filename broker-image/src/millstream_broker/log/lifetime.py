@@ -1,9 +1,28 @@
-"""Which segments of a log are too old, too much, or before its start."""
+"""When a segment ends and the next one begins, and which segments are too old, too much, or before the log's start."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from .batch import BatchHeader
 from .config import LogConfig
+from .segment import Segment
 from .segments import Segments
+
+
+def must_roll(
+    segment: Segment, config: LogConfig, size: int, headers: Sequence[BatchHeader], now_ms: int
+) -> bool:
+    """Whether the active segment has to end before these batches: segment.bytes, segment.ms, a full index."""
+    if not segment.size:
+        return not segment.has_room_for(headers[-1].last_offset)
+    if segment.size + size > config.segment_bytes or not segment.has_room_for(headers[-1].last_offset):
+        return True
+    start = segment.rolling_timestamp()
+    age = now_ms - segment.created_ms
+    if start >= 0:  # as Kafka: counted in the time of the records
+        age = max([header.max_timestamp for header in headers]) - start
+    return age > config.segment_ms or segment.is_index_full(config.index_size_max_bytes)
 
 
 def count_expired(
