@@ -1,4 +1,4 @@
-"""A partition of 20,000 segments: open files stay bounded, a restart is quick, memory is small.
+"""A partition of 20,000 segments, and 2000 partitions: open files stay bounded, a restart is quick, memory is small.
 
 Prints what it measured (`pytest -s`); docs/limits.md has the figures. `MILLSTREAM_SEGMENTS` asks for more.
 """
@@ -19,7 +19,7 @@ from millstream_broker.log.files import FileCache
 from millstream_broker.log.manager import LogManager
 from millstream_broker.protocol import list_offsets
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.process import open_files, resident_mb
+from millstream_harness.process import cpu_s, open_files, resident_mb
 from millstream_harness.wire import Wire, record
 
 SEGMENTS = int(os.environ.get("MILLSTREAM_SEGMENTS", "20000"))
@@ -27,6 +27,7 @@ SEGMENT_BYTES = 200
 FIRST_MS = 1_700_000_000_000
 OPEN_FILES = 1024
 READS = 1500
+PARTITIONS = 2000
 
 
 def write_segments(folder: Path) -> None:
@@ -115,3 +116,26 @@ def test_many_segments(tmp_path: Path) -> None:
         look(broker.start(), "after kill -9", begun)
         assert broker.stop() == 0
         assert "Traceback" not in broker.said()
+
+
+def test_many_partitions_that_nobody_uses(tmp_path: Path) -> None:
+    """Each costs some numbers: no open file, no thread, no turn of the loop."""
+    with BrokerProcess(tmp_path, {"num.partitions": str(PARTITIONS)}) as broker:
+        alone = resident_mb(broker.pid)
+        with Wire(broker.bootstrap) as wire:
+            wire.create("idle")
+            assert wire.produce("idle", [record("a")], partition=PARTITIONS - 1).base_offset == 0
+        assert broker.stop() == 0
+        broker.start()
+        begun, used = time.monotonic(), cpu_s(broker.pid)
+        with Wire(broker.bootstrap) as wire:
+            assert wire.end_offset("idle", PARTITIONS - 1) == 1
+        time.sleep(2)  # what it costs to be idle shows only in time
+        took = (cpu_s(broker.pid) - used) / (time.monotonic() - begun)
+        growth = resident_mb(broker.pid) - alone
+        print(
+            f"{PARTITIONS} idle partitions: {growth:.1f} MB, {took:.1%} of a core, {open_files(broker.pid)} open files"
+        )
+        assert growth < PARTITIONS * 0.02
+        assert open_files(broker.pid) < 50
+        assert took < 0.2
