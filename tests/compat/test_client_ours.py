@@ -19,6 +19,7 @@ from millstream_broker.protocol import (
     alter_configs,
     alter_partition_reassignments,
     api_versions,
+    controlled_shutdown,
     create_acls,
     create_partitions,
     create_topics,
@@ -51,8 +52,10 @@ from millstream_broker.protocol import (
     produce,
     sasl_authenticate,
     sasl_handshake,
+    stop_replica,
     sync_group,
     txn_offset_commit,
+    update_metadata,
     write_txn_markers,
 )
 from millstream_broker.protocol.api import Api
@@ -287,6 +290,10 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
             [offset_delete.OffsetDeleteRequestTopic(topic, [offset_delete.OffsetDeleteRequestPartition(0)])],
         ),
         describe_cluster.API: describe_cluster.DescribeClusterRequest(),
+        # between brokers: one alone is told nothing
+        update_metadata.API: update_metadata.UpdateMetadataRequest(),
+        stop_replica.API: stop_replica.StopReplicaRequest(),
+        controlled_shutdown.API: controlled_shutdown.ControlledShutdownRequest(),
     }
 
 
