@@ -64,6 +64,7 @@ def serves_during_a_look_up(broker: BrokerProcess) -> None:
     asked = list_offsets.ListOffsetsPartition(0, -1, FIRST_MS + (SEGMENTS - 1) * 1000)
     request = list_offsets.ListOffsetsRequest(-1, 0, [list_offsets.ListOffsetsTopic("many", [asked])])
     with Wire(broker.bootstrap) as patient, Wire(broker.bootstrap) as other:
+        patient.socket.settimeout(60)
         other.end_offset("many")
         begun = time.monotonic()
         patient.send(list_offsets.API, 7, request)
