@@ -11,12 +11,8 @@ are partitions that a replica which stays cannot lead yet, `controlled.shutdown.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
-import os
-import uuid
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .coordination import ClusterState
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
     from .coordination.zookeeper.coordination import ZooKeeperCoordination
     from .protocol.update_metadata import UpdateMetadataRequest
 
-META_PROPERTIES = "meta.properties"
 SHUTDOWN_S = 10.0
 """How long one attempt at a controlled shutdown may take."""
 NO_CONTROLLER_PAUSE_S = 0.2
@@ -71,7 +66,7 @@ class Cluster:
         """The first log directory's id, and whether the broker is unclean; when the logs are open. Blocking."""
         homes = self._broker.logs.dirs
         is_unclean = bool(self._broker.logs.offline) or not all(one.clean or one.same_boot for one in homes)
-        return directory_id(homes[0].path), is_unclean
+        return homes[0].own_id(), is_unclean
 
     def directory_failed(self) -> None:
         """What was in there cannot be led any more."""
@@ -162,21 +157,3 @@ class Cluster:
         if hasattr(self, "coordination"):
             await self.coordination.leave()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def directory_id(folder: Path) -> str:
-    """What meta.properties says, or is made to say. Blocking; OSError."""
-    path = folder / META_PROPERTIES
-    text = path.read_text("utf-8")
-    for line in text.splitlines():
-        name, _, value = line.partition("=")
-        if name.strip() == "directory.id":
-            return value.strip()
-    made = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-    beside = path.with_suffix(".tmp")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(f"{text.rstrip()}\ndirectory.id={made}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    beside.rename(path)
-    return made

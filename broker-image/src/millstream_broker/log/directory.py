@@ -23,6 +23,8 @@ import fcntl
 import logging
 import os
 import threading
+import uuid
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,6 +169,15 @@ class LogDir:
         if self.broker_id is None or self.cluster_id is None:
             self._write(META_PROPERTIES, f"version=0\nbroker.id={broker_id}\ncluster.id={cluster_id}\n")
             self.broker_id, self.cluster_id = broker_id, cluster_id
+
+    def own_id(self) -> str:
+        """What tells it from others (`directory.id`, KIP-858), made if it has none. Blocking. OSError, LogDirError."""
+        text = (self.path / META_PROPERTIES).read_text("utf-8")
+        if known := dict(_properties(text)).get("directory.id"):
+            return known
+        made = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        self._write(META_PROPERTIES, f"{text.rstrip()}\ndirectory.id={made}\n")
+        return made
 
     # -- how it was left --------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ..kafka_admin import AdminPool, ConfigChange, KafkaAdmin, NewTopic, Partition, Refusal
 
@@ -19,6 +19,12 @@ class ObservingAdmin(KafkaAdmin):
 
     def change_configs(self, changes: Mapping[str, ConfigChange]) -> dict[str, Refusal | None]:
         return dict.fromkeys(changes, NOT_NOW)
+
+    def reassign(self, moves: Mapping[tuple[str, int], Sequence[int]]) -> dict[tuple[str, int], Refusal]:
+        return dict.fromkeys(moves, NOT_NOW)
+
+    def change_brokers_config(self, change: ConfigChange) -> Refusal | None:
+        return NOT_NOW
 
     def delete_topics(self, names: Collection[str]) -> dict[str, Refusal | None]:
         return dict.fromkeys(names, NOT_NOW)

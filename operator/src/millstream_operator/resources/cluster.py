@@ -37,7 +37,6 @@ from .broker_config import (
 from .listeners import Addresses, all_listeners
 from .merge import merge
 from .owned import (
-    POD_SECURITY,
     USER,
     Manifest,
     claim_template,
@@ -49,7 +48,7 @@ from .owned import (
     service,
     spread_over_nodes,
 )
-from .volumes import with_owner
+from .volumes import pod_security, with_owner
 
 CONFIG_HASH = "millstream.dev/config-hash"
 LISTENERS_HASH = "millstream.dev/listeners-hash"
@@ -164,7 +163,7 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str, racks: bool) -> Ma
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 60,
-        "securityContext": POD_SECURITY,
+        "securityContext": pod_security(USER),
         "affinity": spread_over_nodes(cluster, "broker"),
         "containers": [
             {

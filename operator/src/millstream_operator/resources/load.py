@@ -18,7 +18,7 @@ import yaml
 
 from ..models import API_VERSION, BatchLoad
 from ..services import Images
-from .volumes import with_owner
+from .volumes import pod_security, with_owner
 
 Manifest = dict[str, Any]
 
@@ -149,17 +149,6 @@ def image(load: BatchLoad, images: Images) -> str:
     return load.spec.spark.image or images.spark
 
 
-def pod_security() -> Manifest:
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": USER,
-        "fsGroup": USER,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
 def container_security() -> Manifest:
     return {
         "allowPrivilegeEscalation": False,
@@ -236,7 +225,7 @@ def _template(load: BatchLoad, container: str, *, driver: bool) -> Manifest:
     return {
         "metadata": {"labels": labels(load, "driver" if driver else "executor")},
         "spec": {
-            "securityContext": pod_security(),
+            "securityContext": pod_security(USER),
             "containers": [
                 {
                     "name": container,

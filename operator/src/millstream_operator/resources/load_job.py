@@ -11,6 +11,7 @@ from ..models import BatchLoad
 from ..services import Images
 from . import load as common
 from .load import Manifest
+from .volumes import pod_security
 
 BACKOFF_LIMIT = 2
 ACTIVE_DEADLINE_S = 24 * 3600
@@ -50,7 +51,7 @@ def _pod(load: BatchLoad, images: Images, name: str) -> Manifest:
     return {
         "restartPolicy": "Never",
         "serviceAccountName": common.SERVICE_ACCOUNT,
-        "securityContext": common.pod_security(),
+        "securityContext": pod_security(common.USER),
         "containers": [
             {
                 "name": DRIVER,

@@ -12,14 +12,6 @@ Manifest = dict[str, Any]
 CLUSTER_LABEL = "millstream.dev/cluster"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "millstream-operator"}
 USER = 1000
-POD_SECURITY: Manifest = {
-    "runAsNonRoot": True,
-    "runAsUser": USER,
-    "runAsGroup": USER,
-    "fsGroup": USER,
-    "fsGroupChangePolicy": "OnRootMismatch",
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 
 
 def selector(cluster: Cluster, component: str = "broker") -> dict[str, str]:

@@ -19,6 +19,18 @@ DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 OWNED_BY_ROOT = frozenset(("kubernetes.io/host-path",))
 
 
+def pod_security(user: int) -> Manifest:
+    """A pod's security context by the "restricted" standard: one user, who owns what is mounted."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": user,
+        "runAsGroup": user,
+        "fsGroup": user,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
 class VolumeOwnership(StrEnum):
     """How volumes become writable for pods that are not root. AUTO looks at the storage class's provisioner."""
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from ..models import Cluster, Quantity
 from .owned import (
-    POD_SECURITY,
     USER,
     Manifest,
     claim_template,
@@ -25,7 +24,7 @@ from .owned import (
     service,
     spread_over_nodes,
 )
-from .volumes import with_owner
+from .volumes import pod_security, with_owner
 
 COMPONENT = "zookeeper"
 CLIENT_PORT, PEER_PORT, ELECTION_PORT = 2181, 2888, 3888
@@ -131,7 +130,7 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str) -> Manifest:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 30,
-        "securityContext": POD_SECURITY,
+        "securityContext": pod_security(USER),
         "affinity": spread_over_nodes(cluster, COMPONENT),
         # The folders that are mounted: Kubernetes would make them itself, and root's.
         "initContainers": [
