@@ -95,7 +95,7 @@ async def test_what_is_not_in_the_page_cache_is_fetched_by_a_thread(
         load(part)
 
     monkeypatch.setattr(outbox, "load", noted)
-    monkeypatch.setattr(outbox, "is_cached", lambda fd, position, size: False)
+    monkeypatch.setattr(OpenFile, "is_cached", lambda file, position, size: False)
     client.outbox.put(FileSlice(file, 0, len(content)))
     assert client.outbox.blocked
     assert client.stats.bytes_out == 0, "the loop has not waited for the disk"
@@ -108,11 +108,11 @@ async def test_what_is_not_in_the_page_cache_is_fetched_by_a_thread(
 
 def test_the_page_cache_is_asked_rightly(tmp_path: Path) -> None:
     file, content = file_of(tmp_path, 3_000_000)
-    assert outbox.is_cached(file.fileno(), 0, len(content))
+    assert file.is_cached(0, len(content))
     uncached(file)
     outbox.load(FileSlice(file, 0, len(content)))
-    assert outbox.is_cached(file.fileno(), 0, len(content))
-    assert outbox.is_cached(file.fileno(), len(content) - 1, 1)
+    assert file.is_cached(0, len(content))
+    assert file.is_cached(len(content) - 1, 1)
 
 
 async def test_a_client_that_goes_is_told_once(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from .log.files import FileSlice
+from .log.files import STRIDE_BYTES, FileSlice
 from .metrics import Stats
 
 SEND_AT_BYTES = 256 * 1024
@@ -29,11 +29,8 @@ SEND_AT_ONCE_BYTES = 8 * PIECE_BYTES
 """What one client is sent before the others have their turn."""
 READ_AHEAD_BYTES = 4 * PIECE_BYTES
 """What the thread fetches into the page cache at a time."""
-STRIDE_BYTES = 64 * 1024
 
 _OF_THE_DISK = {errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EUCLEAN, errno.ENODATA}
-_UNSUPPORTED = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
-_one_byte = [bytearray(1)]
 
 
 class Outbox:
@@ -93,7 +90,7 @@ class Outbox:
                 if isinstance(part, FileSlice):
                     size = min(part.length, PIECE_BYTES)
                     try:
-                        if self._fetched <= 0 and not is_cached(part.file.fileno(), part.position, size):
+                        if self._fetched <= 0 and not part.file.is_cached(part.position, size):
                             missing = part
                             parts.appendleft(part)
                             break
@@ -163,22 +160,6 @@ class Outbox:
         """Before the socket is closed: nothing more goes out."""
         self._watch(False)
         self._parts.clear()
-
-
-def is_cached(fd: int, position: int, size: int) -> bool:
-    """Whether a range of a file probably is in the page cache: its first and its last byte are."""
-    return _has(fd, position + size - 1) and (size <= STRIDE_BYTES or _has(fd, position))
-
-
-def _has(fd: int, position: int) -> bool:
-    try:
-        os.preadv(fd, _one_byte, position, os.RWF_NOWAIT)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
-    return True
 
 
 def load(part: FileSlice) -> None:

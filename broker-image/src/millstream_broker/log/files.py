@@ -31,6 +31,12 @@ _NOT_THE_DISK = frozenset(
 )
 
 
+_CANNOT_ASK = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+STRIDE_BYTES = 64 * 1024
+"""The kernel reads ahead: two bytes of a file that are so near are in the page cache together, or probably."""
+_one_byte = [bytearray(1)]
+
+
 class SyncError(OSError):
     """An fsync failed. Whatever the reason, the kernel may have dropped what it could not write."""
 
@@ -43,11 +49,13 @@ def is_failure(error: OSError) -> bool:
 class OpenFile:
     """A file, open for reading and writing, that closes itself with its last reference."""
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("_asks", "_fd", "path")
 
     def __init__(self, path: str, *, create: bool = False) -> None:
         self.path = path
         """As it was when it was opened."""
+        self._asks = True
+        """Whether the file system says what the page cache has (tmpfs, which has all of it there, does not)."""
         self._fd = -1
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
@@ -64,6 +72,23 @@ class OpenFile:
                 break
             data += more
         return data
+
+    def is_cached(self, position: int, size: int) -> bool:
+        """Whether a range probably is in the page cache: its first and its last byte are."""
+        return not self._asks or (
+            self._has(position + size - 1) and (size <= STRIDE_BYTES or self._has(position))
+        )
+
+    def _has(self, position: int) -> bool:
+        try:
+            os.preadv(self._fd, _one_byte, position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in _CANNOT_ASK:
+                raise
+            self._asks = False
+        return True
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Write all of ``data``; a disk that fills up in the middle raises and leaves a part behind to be cut."""
