@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from .api import HANDLERS, Answer, CloseConnection, Registration, RequestContext
 from .outbox import Outbox
-from .produce_shortcut import ProduceShortcut
+from .produce_shortcut import Prepared, ProduceShortcut
 from .protocol import MalformedRequest
 from .protocol.errors import ApiError
 from .protocol.header import decode_request_header
@@ -70,13 +70,35 @@ class Route:
 class Pending:
     """A request that is being handled, in the order of its connection."""
 
-    __slots__ = ("correlation_id", "response", "route", "started")
+    __slots__ = ("correlation_id", "prepared", "response", "route", "started")
 
-    def __init__(self, route: Route, correlation_id: int, started: float) -> None:
+    def __init__(
+        self,
+        route: Route,
+        correlation_id: int,
+        started: float,
+        response: asyncio.Future[Any],
+        prepared: Prepared | None = None,
+    ) -> None:
         self.route = route
         self.correlation_id = correlation_id
         self.started = started
-        self.response: asyncio.Future[Struct | None] | None = None
+        self.response = response
+        """What has its answer: a Struct, None where there is to be none, or the bytes of the whole response."""
+        self.prepared = prepared
+        """Where `response` is only what this waits for."""
+
+    def outcome(self) -> Struct | bytes | None:
+        """When `response` is done. CloseConnection, or what the handler failed with."""
+        try:
+            if self.prepared is not None:
+                return self.prepared.outcome()
+            answer: Struct | bytes | None = self.response.result()
+            return answer
+        except ApiError as error:
+            return _error_response(self.route, error)
+        except asyncio.CancelledError:
+            raise CloseConnection from None
 
 
 def routes_of(stats: Stats) -> dict[tuple[int, int], Route]:
@@ -270,14 +292,18 @@ class Connection:
             self._refuse(frame)
             return
         version, registration = route.version, route.registration
-        shortcut = self._shortcut if registration.pipelined else None
         if (
-            shortcut is not None
-            and not self.pending
+            registration.pipelined
+            and (shortcut := self._shortcut) is not None
             and (response := shortcut.answer(frame, version)) is not None
         ):
-            self._out.put(response)
-            route.stats.observe(perf_counter() - started)
+            if isinstance(response, Prepared):
+                self._await(Pending(route, response.correlation_id, started, response.safe, response))
+            elif self.pending:
+                self._await(Pending(route, 0, started, self._done(response)))
+            else:
+                self._out.put(response)
+                route.stats.observe(perf_counter() - started)
             return
         if route.copied:
             frame = memoryview(bytes(frame))
@@ -285,25 +311,32 @@ class Connection:
         request = registration.api.decode_request(version, frame, offset)
         context = RequestContext(version, client_id, self.host, self.listener_name, correlation_id)
         answer: Answer
+        waiting: asyncio.Future[Any]
         try:
             answer = registration.handle(self._broker, context, request)
         except ApiError as error:
             answer = _error_response(route, error)
         except Exception as error:
             raise self._failed(route, error) from None
+        if registration.api.key == PRODUCE:
+            if self._shortcut is None:
+                self._shortcut = ProduceShortcut(self._broker)
+            self._shortcut.learn(frame, version, request)
         if answer is None or isinstance(answer, Struct):
             if not self.pending:
                 self._respond(route, correlation_id, answer, started)
-                if registration.api.key == PRODUCE:
-                    if shortcut is None:
-                        shortcut = self._shortcut = ProduceShortcut(self._broker)
-                    shortcut.learn(frame, version, request)
                 return
-            done: asyncio.Future[Struct | None] = self._server.loop.create_future()
-            done.set_result(answer)
-            answer = done
-        pending = Pending(route, correlation_id, started)
-        pending.response = asyncio.ensure_future(answer)
+            waiting = self._done(answer)
+        else:
+            waiting = asyncio.ensure_future(answer)
+        self._await(Pending(route, correlation_id, started, waiting))
+
+    def _done(self, answer: Struct | bytes | None) -> asyncio.Future[Any]:
+        done: asyncio.Future[Any] = self._server.loop.create_future()
+        done.set_result(answer)
+        return done
+
+    def _await(self, pending: Pending) -> None:
         self.pending.append(pending)
         pending.response.add_done_callback(self._answered)
 
@@ -334,15 +367,20 @@ class Connection:
     def _answered(self, _: Any) -> None:
         """Send the responses that are ready and whose turn it is, then go on reading."""
         pending = self.pending
-        while pending and (response := pending[0].response) is not None and response.done():
+        while pending and pending[0].response.done():
             one = pending.popleft()
             try:
-                answer = self._outcome(one.route, response)
+                answer = one.outcome()
             except Exception as error:
                 self._fail(self._failed(one.route, error))
                 continue
             try:
-                if self._sock.fileno() >= 0:
+                if self._sock.fileno() < 0:
+                    continue
+                if isinstance(answer, bytes):
+                    self._out.put(answer)
+                    one.route.stats.observe(perf_counter() - one.started)
+                else:
                     self._respond(one.route, one.correlation_id, answer, one.started)
             except Exception as error:
                 self._fail(error)
@@ -352,15 +390,6 @@ class Connection:
         except OSError as error:
             self._fail(error)
         self.feed()
-
-    @staticmethod
-    def _outcome(route: Route, response: asyncio.Future[Struct | None]) -> Struct | None:
-        try:
-            return response.result()
-        except ApiError as error:
-            return _error_response(route, error)
-        except asyncio.CancelledError:
-            raise CloseConnection from None
 
     def _respond(self, route: Route, correlation_id: int, response: Struct | None, started: float) -> None:
         if response is not None:

@@ -6,13 +6,14 @@ Most requests of a producer are for one partition, and differ from the last one 
                        differs          the same: looked up                          differs
 
 So those bytes in the middle are looked up instead of decoded, and the response is the bytes of an earlier one with
-three numbers filled in. Whatever is not exactly so (another shape, a partition whose acknowledgements wait for the disk
-or for followers, or whose records are read first, acks=0) goes the long way, through `protocol.produce` and
-`api.produce`, and gets the same answer there.
+three numbers filled in; where followers have to have the records first, it is ready but waits for them. Whatever is not
+exactly so (another shape, a partition whose acknowledgements wait for the disk, or whose records are read first, too
+few replicas, acks=0) goes the long way, through `protocol.produce` and `api.produce`, and gets the same answer there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from dataclasses import dataclass
 from time import time
@@ -45,10 +46,33 @@ class Known:
     flexible: bool
     partition: tuple[str, int]
     all_replicas: bool
+    timeout_ms: int
     before: bytes
     numbers: struct.Struct
     after: bytes
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A response that may go out when every replica in sync has the records."""
+
+    response: bytes
+    numbers: tuple[int, int, int]
+    safe: asyncio.Future[None]
+    known: Known
+    correlation_id: int
+    broker: Broker
+
+    def outcome(self) -> bytes:
+        """When `safe` is done. CancelledError where it was cancelled."""
+        try:
+            self.safe.result()
+        except ApiError as error:
+            self.broker.stats.records_refused += 1
+            failed = PartitionProduceResponse(self.known.partition[1], error.code, *self.numbers)
+            return _encoded(self.known, self.correlation_id, failed)
+        return self.response
 
 
 class ProduceShortcut:
@@ -89,9 +113,9 @@ class ProduceShortcut:
         key = bytes(frame[AFTER_CORRELATION_ID:at])
         if len(key) > MOST_KEY_BYTES:
             return
-        self._known[key] = _response_of(version, flexible, topic.name, data.index, request.acks)
+        self._known[key] = _known(version, flexible, (topic.name, data.index), request)
 
-    def answer(self, frame: memoryview, version: int) -> bytes | None:
+    def answer(self, frame: memoryview, version: int) -> bytes | Prepared | None:
         """Do what the request says and return its whole response; None where it has to go the long way."""
         for at in self._layouts:
             known = self._known.get(bytes(frame[AFTER_CORRELATION_ID:at]))
@@ -99,13 +123,11 @@ class ProduceShortcut:
                 return self._answer(frame, at, known)
         return None
 
-    def _answer(self, frame: memoryview, at: int, known: Known) -> bytes | None:
+    def _answer(self, frame: memoryview, at: int, known: Known) -> bytes | Prepared | None:
         partition = self._broker.partitions.get(known.partition)
         if partition is None or not partition.answers_at_once:
             return None
-        if known.all_replicas and (
-            partition.isr is not None or len(partition.record.isr) < partition.min_insync_replicas
-        ):
+        if known.all_replicas and len(partition.record.isr) < partition.min_insync_replicas:
             return None
         records = _records(frame, at, known.flexible)
         if records is None:
@@ -121,7 +143,7 @@ class ProduceShortcut:
         if not info.duplicate:
             self._broker.stats.records_in += info.last_offset - info.first_offset + 1
         numbers = (info.first_offset, info.log_append_time, info.log_start_offset)
-        return b"".join(
+        response = b"".join(
             (
                 _HEAD.pack(known.size, correlation_id),
                 known.before,
@@ -129,6 +151,12 @@ class ProduceShortcut:
                 known.after,
             )
         )
+        if partition.isr is None or not known.all_replicas:
+            return response
+        safe = partition.acknowledged(info, timeout_ms=known.timeout_ms)
+        if safe is None:
+            return response
+        return Prepared(response, numbers, safe, known, correlation_id, self._broker)
 
 
 def _records(frame: memoryview, at: int, flexible: bool) -> memoryview | None:
@@ -155,7 +183,8 @@ def _varint_size(value: int) -> int:
     return max(1, (value.bit_length() + 6) // 7)
 
 
-def _response_of(version: int, flexible: bool, topic: str, index: int, acks: int) -> Known:
+def _known(version: int, flexible: bool, partition: tuple[str, int], request: ProduceRequest) -> Known:
+    topic, index = partition
     numbers = struct.Struct(">qqq" if version >= 5 else ">qq")
     marked = ProduceResponse([TopicProduceResponse(topic, [PartitionProduceResponse(index, 0, *_MARKS)])])
     body = produce.API.encode_response(version, marked)
@@ -163,15 +192,19 @@ def _response_of(version: int, flexible: bool, topic: str, index: int, acks: int
     if flexible:
         before = b"\0" + before
     size = 4 + len(before) + numbers.size + len(after)
-    return Known(version, flexible, (topic, index), acks == -1, before, numbers, after, size)
+    return Known(
+        version, flexible, partition, request.acks == -1, request.timeout_ms, before, numbers, after, size
+    )
 
 
 def _refused(known: Known, correlation_id: int, error: ApiError) -> bytes:
-    topic, index = known.partition
-    failed = PartitionProduceResponse(index, error.code, -1, error_message=error.message)
-    body = produce.API.encode_response(
-        known.version, ProduceResponse([TopicProduceResponse(topic, [failed])])
-    )
+    failed = PartitionProduceResponse(known.partition[1], error.code, -1, error_message=error.message)
+    return _encoded(known, correlation_id, failed)
+
+
+def _encoded(known: Known, correlation_id: int, answer: PartitionProduceResponse) -> bytes:
+    response = ProduceResponse([TopicProduceResponse(known.partition[0], [answer])])
+    body = produce.API.encode_response(known.version, response)
     if known.flexible:
         body = b"\0" + body
     return _HEAD.pack(4 + len(body), correlation_id) + body

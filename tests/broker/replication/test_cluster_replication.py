@@ -17,12 +17,14 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from millstream_broker.log.batch import build_batch
+from millstream_broker.protocol import produce
 from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.disk import small_disk
 from millstream_harness.ledger import Load, check, read
-from millstream_harness.wire import Wire, record
+from millstream_harness.wire import Wire, produce_request, record
 
 QUICK = {"socket.timeout.ms": 5000, "log_level": 0}
 
@@ -224,6 +226,38 @@ def test_a_producer_gives_up_at_its_timeout(patient: ClusterProcesses) -> None:
         answer = wire.produce("t", [record("1")], acks=-1, timeout_ms=200)
         assert ErrorCode.of(answer.error_code) is ErrorCode.REQUEST_TIMED_OUT
         assert wire.produce("t", [record("2")], acks=1, timeout_ms=200).error_code == 0
+    followers_of(cluster, leader)[0].resume()
+    same_everywhere(cluster)
+
+
+def test_requests_like_one_before_them_are_answered_like_it(patient: ClusterProcesses) -> None:
+    """They take a shorter way in the broker, and wait for the followers all the same."""
+    cluster = patient
+    create(cluster)
+    leader = cluster.leader("t")
+    with Wire(leader.bootstrap) as wire:
+        for version in range(3, 12):
+            for number in range(3 * (version - 3), 3 * (version - 3) + 3):
+                answer = wire.produce("t", [record("x")], version=version, acks=-1)
+                start = 0 if version >= 5 else -1
+                assert answer == produce.PartitionProduceResponse(0, 0, number, -1, start)
+        asked = [produce_request("t", build_batch([record("x")]), acks=acks) for acks in (-1, 1)]
+        for number in range(400):
+            wire.send(produce.API, 9, asked[number % 7 == 0])
+        offsets = [wire.receive().responses[0].partition_responses[0].base_offset for _ in range(400)]
+        assert offsets == list(range(27, 427))
+        assert wire.end_offset("t") == 427
+        followers_of(cluster, leader)[0].pause()
+        late = produce_request("t", build_batch([record("late")]), acks=-1, timeout_ms=200)
+        for request in (late, late, asked[1], late):
+            wire.send(produce.API, 9, request)
+        found = [wire.receive().responses[0].partition_responses[0] for _ in range(4)]
+        out = ErrorCode.REQUEST_TIMED_OUT
+        assert found == [
+            produce.PartitionProduceResponse(0, code, 427 + number, -1, 0)
+            for number, code in enumerate([out, out, ErrorCode.NONE, out])
+        ]
+        assert wire.end_offset("t") == 427
     followers_of(cluster, leader)[0].resume()
     same_everywhere(cluster)
 

@@ -109,7 +109,7 @@ def _append(
             info = partition.append(data.records, now_ms)
         except HeaderRefusedError:  # the response names the records
             info = broker.admissions.append(partition, data.records, read=True)
-    response = PartitionProduceResponse(data.index)
+    response = PartitionProduceResponse(data.index, base_offset=-1)
     if isinstance(info, AppendInfo):
         _fill(response, info, broker)
         if (waiting := _acknowledged(partition, info, request)) is not None:
@@ -149,7 +149,12 @@ async def _when_done(
             broker.stats.records_refused += 1
             if not request.acks:
                 refused = CloseConnection(f"Produce with acks=0 to {partition}: {error}")
-            _fail(answer, error)
+            if (
+                answer.base_offset >= 0
+            ):  # it is appended, and not safe: as in Kafka, the offset is told all the same
+                answer.error_code = error.code
+            else:
+                _fail(answer, error)
     if refused is not None:
         raise refused
     return response if request.acks else None
