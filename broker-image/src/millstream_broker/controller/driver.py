@@ -5,12 +5,15 @@ what comes out is carried out: writes one after the other, in the order they wer
 replies to whoever waits. A write whose outcome is not known is repeated: it is conditional, so that does no harm.
 
 The end of it all is `Fenced`: another controller was elected, or this broker's session is over. From then on nothing
-is written or pushed, and who still waits is told NOT_CONTROLLER.
+is written or pushed, and who still waits is told NOT_CONTROLLER. An exception in the machine is a bug, and what the
+machine knows is not to be relied on after it: that ends it too, and the broker resigns, so that whoever is elected next
+reads anew what is stored.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections import deque
@@ -51,6 +54,8 @@ from .store import BrokersChanged, ConfigsChanged, ControllerStore, Fenced, Stor
 
 TICK_S = 1.0
 PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
+RESIGN_PAUSE_S = 1.0
+"""If what is stored is what the machine cannot take, brokers are not to take turns at once."""
 SHUTDOWN_TOLD_S = 2.0
 """How long the answer to a controlled shutdown waits for brokers to have been told who leads now."""
 
@@ -105,6 +110,17 @@ class ControllerDriver:
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
+
+    def _fail(self) -> None:
+        log.exception("the controller has failed: this broker resigns")
+        self._writes.clear()
+        self._lose()
+        self._tasks.append(asyncio.ensure_future(self._resign()))
+
+    async def _resign(self) -> None:
+        await asyncio.sleep(RESIGN_PAUSE_S)
+        with contextlib.suppress(Fenced):
+            await self._store.resign()
 
     # What is asked of the controller. All raise ApiError: NOT_CONTROLLER, REQUEST_TIMED_OUT after `timeout` seconds.
 
@@ -183,8 +199,12 @@ class ControllerDriver:
             self._handle(SettingsChanged(settings_of(self._config, event.brokers.get(None, {}))))
 
     def _handle(self, event: Event) -> None:
-        if not self._is_over:
+        if self._is_over:
+            return
+        try:
             self._carry_out(self.machine.handle(event))
+        except Exception:
+            self._fail()
 
     def _carry_out(self, instructions: Collection[Instruction]) -> None:
         for one in instructions:
@@ -225,6 +245,8 @@ class ControllerDriver:
                         self._handle(event)
         except Fenced:
             self._lose()
+        except Exception:
+            self._fail()
 
     async def _write(self, write: Write) -> Event | None:
         store = self._store

@@ -107,6 +107,10 @@ class ControllerStore(Protocol):
         """Remove the topic, its states, its configuration and the request for its deletion. Raises Fenced."""
         ...
 
+    async def resign(self) -> None:
+        """Leave office, so that a controller is elected anew. Raises Fenced where there is another already."""
+        ...
+
     async def refuse_deletion(self, names: Collection[str]) -> None:
         """Remove requests for the deletion of topics that there are not. Raises Fenced."""
         ...

@@ -381,6 +381,13 @@ class ZooKeeperControllerStore:
         await self._persist(remove)
         self._configs.forget(name)
 
+    async def resign(self) -> None:
+        async def leave() -> None:
+            if (node := await self._session.get(tree.CONTROLLER)) is not None:
+                await self._fenced_multi([Delete(tree.CONTROLLER, node.version)])
+
+        await self._persist(leave)
+
     async def refuse_deletion(self, names: Collection[str]) -> None:
         async def refuse() -> None:
             """The controller may not know yet of a topic that is made and deleted at once."""
