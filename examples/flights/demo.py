@@ -4,6 +4,7 @@
     traffic   all flights are published, and consumed as they come by a group of two
     up        again: there are enough records now, so Spark loads them into Parquet
     check     published = consumed = loaded, for each carrier
+    cluster   the same through three brokers, one of which is killed on the way (replicated.py; needs Java)
     report    demo-out/report.html and report.png
 
 Everything is stopped at the end, however that comes. Exit status: 0 if all held, 1 if not, 130 interrupted.
@@ -24,6 +25,7 @@ from typing import Any, NoReturn
 from confluent_kafka import KafkaException
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+import replicated
 import report
 import traffic
 from flights import ROWS, airlines, events
@@ -35,6 +37,7 @@ from millstream_operator.local.state import StateError
 HERE = Path(__file__).parent
 OUT = Path("demo-out")
 DATA = OUT / "data"
+CLUSTER = OUT / "cluster"
 TABLE = DATA / "volumes" / "lake" / "flights"
 NO_JAVA = "RunnerNotAvailable"
 
@@ -57,6 +60,8 @@ def main() -> int:
             loaded = rows_loaded(resources["BatchLoad"]["status"])
         counts = report.Counts(moved.published, moved.consumed, loaded, airlines())
         check(counts)
+        with timed(timings, "three brokers"):
+            through_three(counts.published)
         written = report.write(OUT, counts, moved, timings)
     except KeyboardInterrupt:
         say("interrupted")
@@ -128,6 +133,23 @@ def check(counts: report.Counts) -> None:
                 )
 
 
+def through_three(expected: Counter[str]) -> None:
+    """The flights once more, through a cluster that loses a broker meanwhile."""
+    if (problem := replicated.lacking()) is not None:
+        say(f"three brokers: left out: their ZooKeeper needs Java: {problem}")
+        return
+    say("three brokers: millstream local up -f examples/cluster --data demo-out/cluster")
+    with bars(["acknowledged"]) as show:
+        survived = replicated.run(LocalRuntime(CLUSTER), events(), lambda count: show([count]))
+    for what, found in (("acknowledged", survived.published), ("read", survived.read)):
+        if found != expected:
+            raise DemoFailed(f"three brokers: {what} {found.total():,} of {ROWS:,} flights")
+    say(
+        f"three brokers: broker {survived.broker} was killed and started again; the longest wait for an "
+        f"acknowledgement was {survived.silence_s:.1f} s; all {ROWS:,} are there, none twice"
+    )
+
+
 def fresh() -> None:
     """An empty output folder; what a demo that was killed left running is stopped first."""
     stop()
@@ -138,7 +160,8 @@ def fresh() -> None:
 def stop() -> None:
     """Stop all processes, not to be interrupted."""
     before = [signal.signal(one, signal.SIG_IGN) for one in (signal.SIGINT, signal.SIGTERM)]
-    LocalRuntime(DATA).down()
+    for folder in (DATA, CLUSTER):
+        LocalRuntime(folder).down()
     for one, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
         signal.signal(one, handler)
 

@@ -119,7 +119,7 @@ class LocalRuntime:
                 "pid": daemon.pid,
                 "running": daemon.alive,
                 "log": daemon.log,
-                "address": daemon.ready.get("listeners", "").split("://")[-1] or daemon.ready.get("http", ""),
+                "address": address(daemon.ready),
             }
             for name, daemon in sorted(state.daemons.items())
         ]
@@ -141,6 +141,11 @@ class LocalRuntime:
             if delete_data:
                 shutil.rmtree(self.data)
         return stopped
+
+
+def address(ready: dict[str, str]) -> str:
+    """Where a process that said this serves: a broker's first listener, else what it serves by HTTP."""
+    return ready.get("listeners", "").split(",")[0].split("://")[-1] or ready.get("http", "")
 
 
 def title(daemon: str) -> str:
