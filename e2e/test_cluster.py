@@ -124,19 +124,22 @@ def test_a_changed_configuration_restarts_one_broker_after_the_other(
     namespace: Namespace, admin: KafkaAdmin, load: Load
 ) -> None:
     before = ids(namespace)
+    controller = admin.brokers().controller
     namespace.patch(KIND, "three", {"spec": {"config": {"log.retention.hours": "24"}}})
     fewest = 3
+    order: list[str] = []
 
     def all_new() -> bool:
         nonlocal fewest
         now = pods(namespace)
         fewest = min(fewest, sum(map(ready, now.values())))
-        return len(now) == 3 and all(
-            one["metadata"]["uid"] != before[name] and ready(one) for name, one in now.items()
-        )
+        new = [name for name, one in now.items() if one["metadata"]["uid"] != before[name]]
+        order.extend(name for name in new if name not in order)
+        return len(new) == len(now) == 3 and all(map(ready, now.values()))
 
     until("three new pods", all_new, timeout=240, every=0.3)
     assert fewest == 2, "one at a time"
+    assert order[-1] == f"three-brokers-{controller}", "the controller is the last"
     until("the roll over", settled(namespace, "RollingUpdate"), timeout=60)
     events = namespace.list("event", "--field-selector=reason=ConfigurationChanged")
     assert sorted(one["message"] for one in events) == [f"restarting three-brokers-{n}" for n in range(3)]
