@@ -7,49 +7,24 @@ a test asks for the timeout that it needs. Ports and data stay across restarts.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import uuid
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
 from millstream_harness.broker import fixed_port
 from millstream_harness.daemon import Daemon
-from millstream_harness.java import SHORT_LIVED, java_command
+from millstream_harness.java import java_command
+from millstream_operator.local import zookeeper as local
 
 TICK_MS = 200
-NEEDED = (
-    "zookeeper-",
-    "slf4j-api",
-    "log4j-",
-    "netty-",
-    "metrics-core",
-    "snappy-java",
-    "commons-cli",
-    "commons-io",
-)
-JVM = (
-    *SHORT_LIVED,
-    "-Djava.awt.headless=true",
-    "-Dzookeeper.forceSync=no",
-    "-Dzookeeper.jmx.log4j.disable=true",
-)
-
-
-def zookeeper_classpath() -> str:
-    """ZooKeeper with what it needs, of the jars that pyspark brings."""
-    found = find_spec("pyspark")
-    assert found is not None
-    assert found.origin is not None
-    jars = sorted((Path(found.origin).parent / "jars").glob("*.jar"))
-    return os.pathsep.join(str(jar) for jar in jars if jar.name.startswith(NEEDED))
+JVM = (*local.JVM, "-Dzookeeper.forceSync=no")
 
 
 def zookeeper_command(main: str, *args: str, options: Sequence[str] = JVM, log: str = "broker") -> list[str]:
     """The command that runs a class of ZooKeeper's."""
-    return java_command(main, *args, options=options, log=log, classpath=zookeeper_classpath())
+    return java_command(main, *args, options=options, log=log, classpath=local.classpath())
 
 
 class ZooKeeperProcess(Daemon):

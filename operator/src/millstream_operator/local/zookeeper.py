@@ -25,8 +25,12 @@ _JARS = (
     "commons-cli",
     "commons-io",
 )
-_JVM = (
+# The heap begins small and grows to what a large tree needs: else the JVM touches most of it before it collects.
+JVM = (
+    "-Xms16M",
     "-Xmx256M",
+    "-Xss256K",
+    "-XX:ReservedCodeCacheSize=16M",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Djava.awt.headless=true",
@@ -38,9 +42,13 @@ _ASK_TIMEOUT_S = 1.0
 
 def command(file: Path) -> list[str]:
     """The command of a server with this configuration file; raises NotInstalled."""
-    java = find_java()
-    jars = sorted(jar for jar in (pyspark_folder() / "jars").glob("*.jar") if jar.name.startswith(_JARS))
-    return [java, *_JVM, "-cp", os.pathsep.join(map(str, jars)), _MAIN, str(file)]
+    return [find_java(), *JVM, "-cp", classpath(), _MAIN, str(file)]
+
+
+def classpath() -> str:
+    """ZooKeeper with what it needs, of the jars that pyspark brings; raises NotInstalled."""
+    jars = sorted((pyspark_folder() / "jars").glob("*.jar"))
+    return os.pathsep.join(str(jar) for jar in jars if jar.name.startswith(_JARS))
 
 
 def config(folder: Path, port: int) -> dict[str, str]:
