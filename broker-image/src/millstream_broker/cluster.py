@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 SHUTDOWN_S = 10.0
 """How long one attempt at a controlled shutdown may take."""
 NO_CONTROLLER_PAUSE_S = 0.2
+LINGER_S = 0.3
+"""So long clients are still answered that somebody else leads now, when that is so. A client that is told asks at once
+who; one that only sees its connection go may let a second pass first (librdkafka). It is longer than the pause before
+a request is sent again, by default 0.1 s in most clients."""
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +124,7 @@ class Cluster:
         broker = self._broker
         if not broker.config.flag("controlled.shutdown.enable"):
             return
+        led = bool(broker.partitions)
         pause_s = broker.config.integer("controlled.shutdown.retry.backoff.ms") / 1000
         deadline = asyncio.get_running_loop().time() + SHUTDOWN_S
         attempts = broker.config.integer("controlled.shutdown.max.retries") + 1
@@ -133,6 +138,8 @@ class Cluster:
                 await asyncio.sleep(NO_CONTROLLER_PAUSE_S)
                 continue
             if not remaining:
+                if led:
+                    await asyncio.sleep(LINGER_S)
                 return
             attempts -= 1
             log.info("%d partitions have nobody else to lead them yet", remaining)
