@@ -83,9 +83,9 @@ class Cluster:
         """Of all brokers, and of ZooKeeper."""
         return sum(process.cpu_seconds(pid) for pid in self.pids())
 
-    def resident_mb(self) -> float:
-        """Of all brokers, and of ZooKeeper."""
-        return sum(process.resident_mb(pid) for pid in self.pids())
+    def memory_mb(self) -> float:
+        """Of all brokers, and of ZooKeeper; what they share counted once."""
+        return process.proportional_mb(self.pids())
 
     def await_each_other(self) -> None:
         for number in NUMBERS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -34,11 +35,16 @@ def _ticks(stat: str) -> int:
 
 def resident_mb(pid: int) -> float:
     """Resident memory of the process and its living descendants, in MB (10⁶ bytes)."""
-    return sum(_resident_kib((PROC / f"{one}/status").read_text()) for one in family(pid)) * 1024 / 1e6
+    return sum(_kib((PROC / f"{one}/status").read_text(), "VmRSS:") for one in family(pid)) * 1024 / 1e6
 
 
-def _resident_kib(status: str) -> int:
-    for line in status.splitlines():
-        if line.startswith("VmRSS:"):
+def proportional_mb(pids: Iterable[int]) -> float:
+    """Memory of several processes in MB, what they share (libraries) counted once: their proportional set sizes."""
+    return sum(_kib((PROC / f"{pid}/smaps_rollup").read_text(), "Pss:") for pid in pids) * 1024 / 1e6
+
+
+def _kib(text: str, field: str) -> int:
+    for line in text.splitlines():
+        if line.startswith(field):
             return int(line.split()[1])
     return 0

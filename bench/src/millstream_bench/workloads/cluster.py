@@ -47,11 +47,11 @@ def producing(records: int, size: int, props: dict[str, str]) -> Callable[[Peer,
             numbers = {
                 "rate": speed,
                 "broker CPU": cluster.cpu_seconds() - used,
-                "memory": cluster.resident_mb(),
+                "memory": cluster.memory_mb(),
             }
             if zookeeper := cluster.beside_brokers():
                 numbers["ZooKeeper's CPU in it"] = beside_cpu(cluster) - beside
-                numbers["ZooKeeper's memory in it"] = process.resident_mb(zookeeper.pid)
+                numbers["ZooKeeper's memory in it"] = process.proportional_mb([zookeeper.pid])
             return numbers
 
     return run
