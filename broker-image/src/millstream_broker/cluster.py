@@ -5,7 +5,8 @@ last stopped in order, or a log directory is new or missing. The id of its first
 meta.properties, KIP-858) tells its own earlier incarnation from another broker that has the same id.
 
 Before it stops, it asks the controller to have others lead (`controlled.shutdown.enable`): again and again while there
-are partitions that a replica which stays cannot lead yet, `controlled.shutdown.max.retries` times at most.
+are partitions that a replica which stays cannot lead yet, `controlled.shutdown.max.retries` times at most. Then it goes
+on answering for a moment, so that clients are told.
 """
 
 from __future__ import annotations
