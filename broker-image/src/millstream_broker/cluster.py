@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 SHUTDOWN_S = 10.0
 """How long one attempt at a controlled shutdown may take."""
 NO_CONTROLLER_PAUSE_S = 0.2
+GIVE_UP_PAUSE_S = 5.0
+"""Until the controller has moved them, partitions go on failing: that is no reason to ask again."""
 LINGER_S = 0.3
 """So long clients are still answered that somebody else leads now, when that is so. A client that is told asks at once
 who; one that only sees its connection go may let a second pass first (librdkafka). It is longer than the pause before
@@ -51,6 +53,7 @@ class Cluster:
         self._ensemble = ensemble
         self._tasks: set[asyncio.Task[Any]] = set()
         self._following: asyncio.Task[None] | None = None
+        self._gave_up_at = float("-inf")
         self.controller: ControllerDriver | None = None
         """While this broker is the controller."""
 
@@ -77,6 +80,14 @@ class Cluster:
         """What was in there cannot be led any more."""
         if self.coordination.broker_epoch >= 0:
             self.coordination.lost_data()
+
+    def cannot_write(self) -> None:
+        """A disk takes no records, being full perhaps: others had better lead, and this broker catch up when it can."""
+        now = asyncio.get_running_loop().time()
+        if now > self._gave_up_at + GIVE_UP_PAUSE_S:
+            self._gave_up_at = now
+            log.warning("records cannot be written: others are to lead what this broker leads")
+            self.directory_failed()
 
     def changed(self, state: ClusterState) -> None:
         """`Coordination.changes`: whoever made the change, it is followed."""

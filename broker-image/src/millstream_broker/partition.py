@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from time import monotonic_ns
 from typing import Protocol
 
@@ -127,6 +127,7 @@ class Partition:
         "_undeleted",
         "_unflushed",
         "_unreplicated",
+        "_unwritable",
         "acknowledges_at_once",
         "answers_at_once",
         "followers",
@@ -148,7 +149,9 @@ class Partition:
         log: Log,
         config: TopicConfig,
         isr: Isr | None = None,
+        unwritable: Callable[[], None] = lambda: None,
     ) -> None:
+        """`unwritable` is called when the disk takes no records and another replica might lead instead."""
         self.topic = topic.name
         self.topic_id = topic.topic_id
         self.index = index
@@ -165,6 +168,7 @@ class Partition:
         self._flushing: asyncio.Future[None] | None = None
         self._held_back = 0
         self._undeleted = Acknowledgements()
+        self._unwritable = unwritable
         self._unflushed = Acknowledgements()
         self._unreplicated = Acknowledgements()
         self.configure(config)
@@ -244,17 +248,34 @@ class Partition:
 
     def append(self, batches: memoryview, now_ms: int) -> AppendInfo:
         """Append record batches; raises ApiError. `acknowledged` tells when they are safe."""
-        info = self.log.append(batches, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
+        try:
+            info = self.log.append(batches, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
+        except ApiError as error:
+            self._refused(error)
+            raise
         if not info.duplicate:
             self._appended(len(batches))
         return info
 
     def append_admitted(self, admitted: Admitted, now_ms: int) -> AppendInfo:
         """Append batches that `log.admit` let in; raises ApiError."""
-        info = self.log.append_admitted(admitted, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
+        try:
+            info = self.log.append_admitted(admitted, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
+        except ApiError as error:
+            self._refused(error)
+            raise
         if not info.duplicate:
             self._appended(len(admitted[0]))
         return info
+
+    def _refused(self, error: ApiError) -> None:
+        """Where the disk is at fault, and the ISR can do without this replica, it had better not lead."""
+        if (
+            error.code is ErrorCode.KAFKA_STORAGE_ERROR
+            and self.isr is not None
+            and len(self.record.isr) > max(self.min_insync_replicas, 1)
+        ):
+            self._unwritable()
 
     def acknowledged(
         self, info: AppendInfo, *, by_all: bool = True, timeout_ms: int | None = None

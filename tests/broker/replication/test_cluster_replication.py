@@ -288,6 +288,31 @@ def test_a_follower_with_a_full_disk_is_left_behind_alone(tmp_path: Path) -> Non
             same_everywhere(cluster)
 
 
+def test_a_leader_with_a_full_disk_lets_others_lead(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 64) as disk:
+        cluster = ClusterProcesses(tmp_path, config={"log.segment.bytes": "1000000"})
+        full = cluster.brokers[3]
+        full.config["log.dirs"] = str(disk.path / "data")
+        full.data = disk.path / "data"
+        with cluster:
+            asked = admin(cluster)
+            asked.create_topics([NewTopic("t", 1, replica_assignment=[[3, 1, 2]])])["t"].result(30)
+            cluster.await_in_sync("t")
+            with Load(cluster.bootstrap, "t", size=2000, pause_s=0.02) as load:
+                load.until(50)
+                disk.fill(leave=100_000)
+                until(lambda: cluster.leader("t") is not full, "another leads", 60)
+                load.until(load.ledger.count + 100, 60)
+                until(lambda: _isr(cluster) == {1, 2}, "the full one is out of the ISR", 60)
+                disk.free()
+                cluster.await_in_sync("t")
+                load.until(load.ledger.count + 50, 60)
+            assert "others are to lead what this broker leads" in full.said()
+            assert load.ledger.failed == []
+            check(cluster.bootstrap, "t", [load])
+            same_everywhere(cluster)
+
+
 def _isr(cluster: ClusterProcesses) -> set[int]:
     return set(cluster.partitions("t")[0].isr_nodes)
 

@@ -207,7 +207,8 @@ class ReplicaManager:
         if len(record.replicas) > 1:
             opened.assign_leader_epoch(record.leader_epoch)
             isr = self._isr(record, opened, max(high_watermark, opened.log_start_offset), config)
-        self.partitions[key] = Partition(topic, index, opened, config, isr)
+        unwritable = (lambda: None) if self._broker.cluster is None else self._broker.cluster.cannot_write
+        self.partitions[key] = Partition(topic, index, opened, config, isr, unwritable)
         if topic.name == OFFSETS_TOPIC:
             self._broker.groups.lead(index)
 
