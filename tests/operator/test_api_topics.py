@@ -161,6 +161,32 @@ def test_configuration_that_the_broker_refuses(
     namespace.wait_condition(KIND, "wide", status="False", reason="InvalidReplicationFactor")
 
 
+def test_a_paused_topic_is_looked_at_and_left_alone(
+    operator: OperatorProcess, namespace: Namespace, admin: KafkaAdmin
+) -> None:
+    namespace.apply(topic("flights", partitions=1))
+    namespace.wait_condition(KIND, "flights", reason="TopicReady")
+    namespace.kubectl("annotate", KIND, "flights", "millstream.dev/paused=true")
+    namespace.wait_condition(KIND, "flights", "Paused", reason="ReconcilePaused")
+    paused = topic("flights", partitions=2, config={"retention.ms": "100000"})
+    paused["metadata"]["annotations"] = {"millstream.dev/paused": "true"}
+    namespace.apply(paused)
+    found = namespace.wait_condition(KIND, "flights", "Paused")["status"]
+    assert found["partitions"] == 1
+    there = admin.topics(["flights"])["flights"]
+    assert (there.partitions, there.config) == (1, {})
+
+    namespace.kubectl("annotate", KIND, "flights", "millstream.dev/paused-")
+    until(
+        "what was held back",
+        lambda: namespace.get(KIND, "flights")["status"]["partitions"] == 2,
+        30,
+    )
+    assert admin.topics(["flights"])["flights"].config == {"retention.ms": "100000"}
+    conditions = {one["type"] for one in namespace.get(KIND, "flights")["status"]["conditions"]}
+    assert conditions == {"Ready"}
+
+
 def test_brokers_that_do_not_answer(
     broker: BrokerProcess, operator: OperatorProcess, namespace: Namespace, new_namespace: NewNamespace
 ) -> None:

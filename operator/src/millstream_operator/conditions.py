@@ -17,7 +17,7 @@ class ConditionType(StrEnum):
     READY = "Ready"
     ROLLING_UPDATE = "RollingUpdate"  # Cluster
     REBALANCING = "Rebalancing"  # Cluster, Topic
-    PAUSED = "Paused"  # Cluster
+    PAUSED = "Paused"  # Cluster, Topic
     WARNING = "Warning"  # Cluster, Topic
     LAGGING = "Lagging"  # ConsumerGroup
     CAUGHT_UP = "CaughtUp"  # MirrorMaker

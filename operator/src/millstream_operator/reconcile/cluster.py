@@ -44,7 +44,7 @@ from .cluster_objects import (
     ready_replicas,
     why_no_zookeeper,
 )
-from .report import Problem, conditions_with
+from .report import PAUSED, Problem, conditions_with, is_paused
 from .rolling import BrokerPod, Roll, plan_roll, restart_reasons, unreachable_minimums
 from .scaling import plan_scaling, plan_spreading
 
@@ -52,7 +52,6 @@ logger = logging.getLogger(__name__)
 
 READY_INTERVAL_S = 60.0
 WAITING_INTERVAL_S = 5.0
-PAUSED_ANNOTATION = "millstream.dev/paused"
 
 Said = tuple[ConditionType, bool | None, Reason, str]
 
@@ -91,9 +90,8 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     desired = cluster.spec.brokers.replicas
     live = live_brokers(services, cluster)
     look = Look(ready=ready_replicas(live), config_keys=cluster.status.config_keys)
-    if cluster.metadata.annotations.get(PAUSED_ANNOTATION) == "true":
-        words = f"annotation {PAUSED_ANNOTATION}: nothing is changed until it is gone"
-        look.conditions.append((ConditionType.PAUSED, True, Reason.RECONCILE_PAUSED, words))
+    if is_paused(cluster):
+        look.conditions.append(PAUSED)
         return _report(services, cluster, look, _pods(services, cluster), {})
     if (problem := refusal(cluster)) is not None:
         look.problem = problem

@@ -14,6 +14,19 @@ from ..models import Resource
 from ..services import Services
 from ..status import write_status
 
+PAUSED_ANNOTATION = "millstream.dev/paused"
+PAUSED = (
+    ConditionType.PAUSED,
+    True,
+    Reason.RECONCILE_PAUSED,
+    f"annotation {PAUSED_ANNOTATION}: nothing is changed until it is gone",
+)
+
+
+def is_paused(resource: Resource) -> bool:
+    """Whether its user wants nothing changed for now."""
+    return resource.metadata.annotations.get(PAUSED_ANNOTATION) == "true"
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

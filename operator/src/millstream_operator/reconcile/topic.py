@@ -5,6 +5,7 @@ is adopted with the configuration it has, and a key is reset only when this reso
 
 The Topics of one Cluster are looked at together, so that a hundred of them cost a handful of requests to its brokers.
 Of two Topics that name one topic the older one has it; the other says so, and takes over when the older one is gone.
+A Topic that is paused by its annotation is looked at and not changed; deleting it means what it always does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..status import FINALIZER, hold_finalizer, write_status
 from ..store import Key, key_for
 from .reference import cluster_key, find_cluster, rival
 from .replication import Replication, replicate
-from .report import Problem, conditions_with, report_problem
+from .report import PAUSED, Problem, conditions_with, is_paused, report_problem
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ REASONS = {
 
 
 Said = tuple[ConditionType, bool, Reason, str]
+BESIDE_READY = (ConditionType.REBALANCING, ConditionType.WARNING, ConditionType.PAUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +147,16 @@ def _bring_about(
     names = [topic.topic_name for topic in topics]
     try:
         observed = admin.topics(names)
-        plans = {
-            topic.topic_name: plan_topic(
+        active = [topic for topic in topics if not is_paused(topic)]
+        plans = dict.fromkeys(names, TopicPlan())
+        for topic in active:
+            plans[topic.topic_name] = plan_topic(
                 topic.topic_name, topic.spec, observed.get(topic.topic_name), topic.status.config_keys or ()
             )
-            for topic in topics
-        }
         refused = carry_out(admin, plans)
         if changed := [name for name, plan in plans.items() if not plan.empty]:
             observed = {**observed, **admin.topics(changed)}
-        replication = replicate(admin, cluster, topics, observed)
+        replication = replicate(admin, cluster, active, observed)
     except AdminError as error:
         problem = Problem(Reason.CLUSTER_NOT_READY, str(error))
         return {
@@ -169,7 +171,7 @@ def _bring_about(
             or plans[topic.topic_name].problem
             or replication.problems.get(topic.topic_name),
             said=_said(topic, cluster, replication),
-            config_changed=topic.topic_name not in refused,
+            config_changed=topic.topic_name not in refused and topic in active,
         )
         for topic in topics
     }
@@ -234,6 +236,8 @@ def _said(topic: Topic, cluster: Cluster, replication: Replication) -> list[Said
         said.append((ConditionType.REBALANCING, True, Reason.REASSIGNING, progress))
     if words := warning(topic.spec, cluster):
         said.append((ConditionType.WARNING, True, Reason.MINIMUM_ISR, words))
+    if is_paused(topic):
+        said.append(PAUSED)
     return said
 
 
@@ -247,11 +251,13 @@ def _report(
     config_changed: bool,
 ) -> float:
     if observed is None:
+        if is_paused(topic):
+            problem = Problem(Reason.RECONCILE_PAUSED, f"the topic is not there, and {PAUSED[-1]}")
         # created a moment ago, and not in the brokers' metadata yet; or refused
         unseen = problem or Problem(Reason.CLUSTER_NOT_READY, "the topic is being created")
         return report_problem(services, topic, unseen, PROBLEM_INTERVAL_S if problem else 1.0)
     kinds = {one[0] for one in said}
-    gone = tuple(kind for kind in (ConditionType.REBALANCING, ConditionType.WARNING) if kind not in kinds)
+    gone = tuple(kind for kind in BESIDE_READY if kind not in kinds)
     status = TopicStatus(
         observed_generation=topic.metadata.generation,
         topic_id=observed.topic_id,
