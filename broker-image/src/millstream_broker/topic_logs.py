@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from .config import BrokerConfig, TopicConfig
+from .config_keys import TOPIC_KEYS
 from .coordination import PartitionRecord, TopicRecord
 from .log.config import LogConfig
 from .log.manager import Found
@@ -31,6 +32,8 @@ def adopt(found: Iterable[Found], broker_id: int) -> list[TopicRecord]:
 def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
     """What a topic's configuration says to its logs."""
     cleanup_policy = ",".join(cast(list[str], topic["cleanup.policy"]))
+    compression_type = cast(str, topic["compression.type"])
+    level = f"compression.{compression_type}.level"
     segment_ms = topic.integer("segment.ms")
     if "compact" in cleanup_policy:  # an active segment is not compacted
         segment_ms = min(segment_ms, topic.integer("max.compaction.lag.ms"))
@@ -45,7 +48,8 @@ def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
         flush_messages=topic.integer("flush.messages"),
         flush_ms=topic.integer("flush.ms"),
         cleanup_policy=cleanup_policy,
-        compression_type=cast(str, topic["compression.type"]),
+        compression_type=compression_type,
+        compression_level=topic.integer(level) if level in TOPIC_KEYS else None,
         message_timestamp_type=cast(str, topic["message.timestamp.type"]),
         message_timestamp_before_max_ms=topic.integer("message.timestamp.before.max.ms"),
         message_timestamp_after_max_ms=topic.integer("message.timestamp.after.max.ms"),

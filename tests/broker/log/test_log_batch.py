@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
+from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.log import admission, compression
 from millstream_broker.log.admission import RecordsRefusedError
 from millstream_broker.log.batch import (
@@ -35,6 +36,7 @@ from millstream_broker.log.batch import (
 from millstream_broker.log.compression import Compression, compress, decompress
 from millstream_broker.log.config import LogConfig
 from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.topic_logs import log_config
 
 NOW = 1_700_000_000_000
 
@@ -289,6 +291,24 @@ def test_compression_type_of_the_topic() -> None:
         stored = admitted(LogConfig(compression_type=name), gzip, plain)
         assert {read_header(batch).compression for batch in stored} == {Compression.from_name(name)}
         assert [list(read_records(batch)) for batch in stored] == [list(read_records(plain))] * 2
+
+
+@pytest.mark.parametrize(
+    ("codec", "least", "most"), [("gzip", "1", "9"), ("lz4", "1", "17"), ("zstd", "-20", "19")]
+)
+def test_compression_level_of_the_topic(codec: str, least: str, most: str) -> None:
+    plain = build_batch([Record(b"k%d" % n, b"value %d of %d" % (n, n * n % 977), NOW) for n in range(3000)])
+    broker = BrokerConfig()
+    stored = []
+    for level in (most, "", least):
+        given = {"compression.type": codec}
+        if level:
+            given[f"compression.{codec}.level"] = level
+        (batch,) = admitted(log_config(TopicConfig(broker, given), broker), plain)
+        assert list(read_records(batch)) == list(read_records(plain))
+        stored.append(batch)
+    assert len(set(stored)) == 3
+    assert len(stored[2]) > max(len(stored[0]), len(stored[1]))
 
 
 @pytest.mark.parametrize(

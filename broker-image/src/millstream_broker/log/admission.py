@@ -152,6 +152,7 @@ def _recompress(
                 producer_epoch=header.producer_epoch,
                 base_sequence=header.base_sequence,
                 compression=codec,
+                level=config.compression_level,
             )
             if len(batch) > config.max_message_bytes:
                 raise ApiError(

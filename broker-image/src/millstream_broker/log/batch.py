@@ -240,6 +240,7 @@ def build_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     compression: Compression = Compression.NONE,
+    level: int | None = None,
     transactional: bool = False,
     control: bool = False,
     append_time: int | None = None,
@@ -272,7 +273,7 @@ def build_batch(
     if append_time is not None:
         attributes |= LOG_APPEND_TIME
         max_timestamp = append_time
-    packed = compress(compression, body)
+    packed = compress(compression, body, level)
     batch = bytearray(HEADER_SIZE)
     batch += packed
     HEADER.pack_into(

@@ -44,9 +44,10 @@ _XERIAL_BLOCK = 32 * 1024
 _LENGTH = struct.Struct(">i")
 
 
-def compress(codec: Compression, data: bytes | bytearray) -> bytes:
+def compress(codec: Compression, data: bytes | bytearray, level: int | None = None) -> bytes:
+    """``level`` is of the codec's own scale, None its default; snappy has none (KIP-390)."""
     if codec is Compression.GZIP:
-        return gzip.compress(data, compresslevel=6, mtime=0)
+        return gzip.compress(data, compresslevel=6 if level in (None, -1) else level, mtime=0)
     if codec is Compression.SNAPPY:
         framed = bytearray(_XERIAL.pack(_XERIAL_MAGIC, 1, 1))
         for start in range(0, len(data), _XERIAL_BLOCK):
@@ -55,11 +56,11 @@ def compress(codec: Compression, data: bytes | bytearray) -> bytes:
             framed += block
         return bytes(framed)
     if codec is Compression.LZ4:
-        compressor = cramjam.lz4.Compressor(block_linked=False)
+        compressor = cramjam.lz4.Compressor(level=level, block_linked=False)
         compressor.compress(bytes(data))
         return bytes(compressor.finish())
     if codec is Compression.ZSTD:
-        return bytes(cramjam.zstd.compress(bytes(data)))
+        return bytes(cramjam.zstd.compress(bytes(data), level=level))
     return bytes(data)
 
 

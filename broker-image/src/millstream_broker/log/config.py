@@ -20,6 +20,7 @@ class LogConfig:
     flush_ms: int = FOREVER
     cleanup_policy: str = "delete"  # delete, compact, or both with a comma
     compression_type: str = "producer"
+    compression_level: int | None = None  # of that codec; None: its default
     message_timestamp_type: str = "CreateTime"  # or LogAppendTime
     message_timestamp_before_max_ms: int = FOREVER
     message_timestamp_after_max_ms: int = 3_600_000
