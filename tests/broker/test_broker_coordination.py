@@ -92,11 +92,11 @@ async def test_a_change_that_cannot_be_written_has_not_happened(
 ) -> None:
     coordination, _ = await joined(tmp_path)
     before = coordination.state()
-    (tmp_path / "coordination.tmp").mkdir()
+    (tmp_path / "coordination.json.tmp").mkdir()
     with pytest.raises(CoordinationError, match=r"coordination\.json: cannot be written: Is a directory"):
         await coordination.create_topic(topic("t"))
     assert coordination.state() == before
-    (tmp_path / "coordination.tmp").rmdir()
+    (tmp_path / "coordination.json.tmp").rmdir()
     await coordination.create_topic(topic("t"))
 
 

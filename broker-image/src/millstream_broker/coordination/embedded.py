@@ -22,16 +22,16 @@ broker was away: consumers that read records which a crash of the machine then t
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
-import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..kafka_uuid import uuid_text
+from ..log.files import write_atomically
 from . import BrokerRecord, ClusterState, Conflict, CoordinationError, PartitionRecord, TopicRecord
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ PRODUCER_ID_BLOCK = 1000
 
 
 def new_cluster_id() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    return uuid_text(uuid.uuid4())
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,9 @@ class EmbeddedCoordination:
             changed = change(self._stored)
             try:
                 await asyncio.to_thread(
-                    _write, self._path, json.dumps(_as_json(changed), separators=(",", ":"))
+                    write_atomically,
+                    str(self._path),
+                    json.dumps(_as_json(changed), separators=(",", ":")).encode(),
                 )
             except OSError as error:
                 log.error("%s: cannot be written: %s", self._path, error.strerror)
@@ -225,20 +227,6 @@ def _as_json(stored: Stored) -> dict[str, Any]:
             "" if key is None else str(key): dict(of) for key, of in stored.broker_configs.items()
         },
     }
-
-
-def _write(path: Path, text: str) -> None:
-    beside = path.with_suffix(".tmp")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _elect(partition: PartitionRecord, broker_id: int) -> PartitionRecord:

@@ -24,11 +24,11 @@ import logging
 import os
 import threading
 import uuid
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..kafka_uuid import uuid_text
 from . import checkpoints
 from .checkpoints import CheckpointError, TopicPartition
 from .files import fsync_directory, is_failure, write_atomically
@@ -175,7 +175,7 @@ class LogDir:
         text = (self.path / META_PROPERTIES).read_text("utf-8")
         if known := dict(_properties(text)).get("directory.id"):
             return known
-        made = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        made = uuid_text(uuid.uuid4())
         self._write(META_PROPERTIES, f"{text.rstrip()}\ndirectory.id={made}\n")
         return made
 

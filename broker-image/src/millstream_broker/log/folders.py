@@ -13,9 +13,9 @@ import logging
 import os
 import re
 import uuid
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from pathlib import Path
 
+from ..kafka_uuid import uuid_from, uuid_text
 from .checkpoints import TopicPartition
 from .files import write_atomically
 
@@ -62,8 +62,7 @@ def remove(path: Path) -> None:
 
 def write_topic_id(path: Path, topic_id: uuid.UUID) -> None:
     """Blocking. OSError."""
-    encoded = urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
-    text = f"version: 0\ntopic_id: {encoded}\n"
+    text = f"version: 0\ntopic_id: {uuid_text(topic_id)}\n"
     write_atomically(str(path / PARTITION_METADATA), text.encode(), sync=False)
 
 
@@ -80,7 +79,7 @@ def read_topic_id(path: Path) -> uuid.UUID | None:
         name, _, value = line.partition(":")
         if name.strip() == "topic_id":
             try:
-                return uuid.UUID(bytes=urlsafe_b64decode(value.strip() + "=="))
+                return uuid_from(value.strip())
             except ValueError:
                 break
     logger.warning("%s: %s has no valid topic_id: taken for the topic of its name", path, PARTITION_METADATA)

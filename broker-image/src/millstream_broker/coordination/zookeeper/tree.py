@@ -20,7 +20,6 @@ Reading raises TreeError, naming the path.
 
 from __future__ import annotations
 
-import base64
 import json
 import time
 import uuid
@@ -29,6 +28,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...config import ConfigError, Listener
+from ...kafka_uuid import uuid_from, uuid_text
 from ...protocol.schema import ZERO_UUID
 from .. import NO_LEADER, BrokerRecord, CoordinationError, PartitionRecord, TopicRecord
 
@@ -191,7 +191,7 @@ def topic_json(topic: TopicRecord) -> bytes:
         {
             "removing_replicas": of("removing"),
             "partitions": of("replicas"),
-            "topic_id": _uuid_text(topic.topic_id),
+            "topic_id": uuid_text(topic.topic_id),
             "adding_replicas": of("adding"),
             "version": 3,
         }
@@ -353,12 +353,7 @@ def _now(now_ms: int | None) -> str:
     return str(int(time.time() * 1000) if now_ms is None else now_ms)
 
 
-def _uuid_text(topic_id: uuid.UUID) -> str:
-    """Kafka's form of a uuid: its 16 bytes in unpadded URL-safe base64."""
-    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-
-
 def _uuid_from(text: str | None) -> uuid.UUID:
     if text is None:  # a topic of Kafka's before 2.8
         return ZERO_UUID
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    return uuid_from(text)
