@@ -262,55 +262,45 @@ def test_requests_like_one_before_them_are_answered_like_it(patient: ClusterProc
     same_everywhere(cluster)
 
 
-def test_a_follower_with_a_full_disk_is_left_behind_alone(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "small", 64) as disk:
+@contextlib.contextmanager
+def filling_up(folder: Path, replicas: list[int]) -> Iterator[tuple[ClusterProcesses, Load]]:
+    """The topic t under load, while the disk of broker 3 is full; and what must hold when there is room again."""
+    with small_disk(folder / "small", 64) as disk:
         cluster = ClusterProcesses(
-            tmp_path,
-            config={"log.segment.bytes": "1000000", "replica.lag.time.max.ms": "1000"},
+            folder, config={"log.segment.bytes": "1000000", "replica.lag.time.max.ms": "1000"}
         )
         full = cluster.brokers[3]
         full.config["log.dirs"] = str(disk.path / "data")
         full.data = disk.path / "data"
         with cluster:
             asked = admin(cluster)
-            asked.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2, 3]])])["t"].result(30)
+            asked.create_topics([NewTopic("t", 1, replica_assignment=[replicas])])["t"].result(30)
             cluster.await_in_sync("t")
             with Load(cluster.bootstrap, "t", size=2000, pause_s=0.02) as load:
                 load.until(50)
                 disk.fill(leave=100_000)
-                until(lambda: _isr(cluster) == {1, 2}, "the full one is out of the ISR", 60)
-                load.until(load.ledger.count + 100, 60)
+                yield cluster, load
                 disk.free()
                 cluster.await_in_sync("t")
                 load.until(load.ledger.count + 50, 60)
             assert load.ledger.failed == []
             check(cluster.bootstrap, "t", [load])
             same_everywhere(cluster)
+
+
+def test_a_follower_with_a_full_disk_is_left_behind_alone(tmp_path: Path) -> None:
+    with filling_up(tmp_path, [1, 2, 3]) as (cluster, load):
+        until(lambda: _isr(cluster) == {1, 2}, "the full one is out of the ISR", 60)
+        load.until(load.ledger.count + 100, 60)
 
 
 def test_a_leader_with_a_full_disk_lets_others_lead(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "small", 64) as disk:
-        cluster = ClusterProcesses(tmp_path, config={"log.segment.bytes": "1000000"})
+    with filling_up(tmp_path, [3, 1, 2]) as (cluster, load):
         full = cluster.brokers[3]
-        full.config["log.dirs"] = str(disk.path / "data")
-        full.data = disk.path / "data"
-        with cluster:
-            asked = admin(cluster)
-            asked.create_topics([NewTopic("t", 1, replica_assignment=[[3, 1, 2]])])["t"].result(30)
-            cluster.await_in_sync("t")
-            with Load(cluster.bootstrap, "t", size=2000, pause_s=0.02) as load:
-                load.until(50)
-                disk.fill(leave=100_000)
-                until(lambda: cluster.leader("t") is not full, "another leads", 60)
-                load.until(load.ledger.count + 100, 60)
-                until(lambda: _isr(cluster) == {1, 2}, "the full one is out of the ISR", 60)
-                disk.free()
-                cluster.await_in_sync("t")
-                load.until(load.ledger.count + 50, 60)
-            assert "others are to lead what this broker leads" in full.said()
-            assert load.ledger.failed == []
-            check(cluster.bootstrap, "t", [load])
-            same_everywhere(cluster)
+        until(lambda: cluster.leader("t") is not full, "another leads", 60)
+        load.until(load.ledger.count + 100, 60)
+        until(lambda: _isr(cluster) == {1, 2}, "the full one is out of the ISR", 60)
+        assert "others are to lead what this broker leads" in full.said()
 
 
 def _isr(cluster: ClusterProcesses) -> set[int]:
