@@ -11,15 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_broker.config import (
-    BrokerConfig,
-    ConfigError,
-    Source,
-    TopicConfig,
-    parse_listeners,
-    parse_properties,
-)
+from millstream_broker.config import BrokerConfig, Source, TopicConfig, parse_listeners, parse_properties
 from millstream_broker.config_keys import BROKER_KEYS, TOPIC_KEYS
+from millstream_broker.config_types import ConfigError
 from millstream_broker.main import read_config
 
 COMMAND = str(Path(sys.executable).parent / "millstream-broker")

@@ -13,7 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from millstream_broker.config import ConfigError
+from millstream_broker.config_types import ConfigError
 from millstream_broker.coordination.zookeeper import Ensemble, parse_connect
 from millstream_broker.coordination.zookeeper.session import (
     Check,

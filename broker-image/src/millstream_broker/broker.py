@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, cast
 from . import api, background
 from .admissions import Admissions
 from .cluster import Cluster
-from .config import BrokerConfig, ConfigError, Listener, TopicConfig, parse_address, parse_listeners
+from .config import BrokerConfig, Listener, TopicConfig, parse_address, parse_listeners
+from .config_types import ConfigError
 from .coordination import BrokerRecord, CoordinationError
 from .coordination.embedded import FILE_NAME as COORDINATION
 from .coordination.embedded import EmbeddedCoordination

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .config import (
+from .config_types import (
     INT_MAX,
     LONG_MAX,
     Key,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from .config import ConfigError
+from .config_types import ConfigError
 
 _REFERENCE = re.compile(r"\$\{(?P<provider>\w+):(?P<what>[^{}]+)\}")
 

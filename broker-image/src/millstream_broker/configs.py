@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from .config import BrokerConfig, ConfigError, Source, known_key
+from .config import BrokerConfig, Source, known_key
 from .config_keys import BROKER_KEYS
+from .config_types import ConfigError
 from .coordination import Conflict
 from .metadata import check_topic_name
 from .protocol.errors import ApiError, ErrorCode

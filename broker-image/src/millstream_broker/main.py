@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import __version__
-from .config import BrokerConfig, ConfigError, parse_properties
+from .config import BrokerConfig, parse_properties
 from .config_providers import resolve
+from .config_types import ConfigError
 from .loop import loop_factory
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from collections.abc import Callable, Collection
 from time import monotonic_ns
 from typing import Protocol
 
-from .config import LONG_MAX, TopicConfig
+from .config import TopicConfig
+from .config_types import LONG_MAX
 from .coordination import PartitionRecord, TopicRecord
 from .log.admission import Admitted
 from .log.files import FileSlice

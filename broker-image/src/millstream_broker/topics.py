@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .config import ConfigError, TopicConfig
+from .config import TopicConfig
+from .config_types import ConfigError
 from .controller.placement import place
 from .coordination import Conflict, PartitionRecord, TopicRecord
 from .metadata import check_topic_name, is_internal

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from millstream_broker.protocol import EncodeError, MalformedRequest, fetch, metadata, produce
 from millstream_broker.protocol.api import Api
+from millstream_broker.protocol.codec import Codec
 from millstream_broker.protocol.compiler import write_varint
 from millstream_broker.protocol.schema import (
     Bytes,
-    Codec,
     Struct,
     array,
     boolean,

@@ -31,8 +31,9 @@ from millstream_broker.protocol import (
     offset_fetch,
     sync_group,
 )
+from millstream_broker.protocol.codec import Codec
 from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.schema import Codec, fields_of
+from millstream_broker.protocol.schema import fields_of
 
 from .scenario import eventually
 from .wire import Wire, fetch_request

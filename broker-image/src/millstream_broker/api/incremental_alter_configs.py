@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..config import BrokerConfig, TopicConfig, Type, as_text
+from ..config import BrokerConfig, TopicConfig
 from ..config_keys import BROKER_KEYS, TOPIC_KEYS
+from ..config_types import Type, as_text
 from ..configs import Overrides, Resource, change
 from ..protocol import incremental_alter_configs
 from ..protocol.errors import ApiError, ErrorCode

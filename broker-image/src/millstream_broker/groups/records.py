@@ -18,7 +18,8 @@ import struct
 from collections.abc import Iterable, Mapping
 
 from ..log.batch import Buffer, read_header, read_records
-from ..protocol.schema import Bytes, Codec, MalformedRequest, Struct, array, bytes_, int32, int64, string
+from ..protocol.codec import Codec
+from ..protocol.schema import Bytes, MalformedRequest, Struct, array, bytes_, int32, int64, string
 from .group import CommittedOffset, Group, GroupState, Member
 
 KeyValue = tuple[bytes, bytes | None]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from .schema import Codec, MalformedRequest, Struct
+from .codec import Codec
+from .schema import MalformedRequest, Struct
 
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...config import ConfigError
+from ...config_types import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

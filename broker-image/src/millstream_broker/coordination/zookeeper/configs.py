@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from ...config import BrokerConfig, ConfigError, Source, TopicConfig
+from ...config import BrokerConfig, Source, TopicConfig
+from ...config_types import ConfigError
 from . import tree
 from .session import Create, MultiError, Operation, Session, Set
 

@@ -27,7 +27,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...config import ConfigError, Listener
+from ...config import Listener
+from ...config_types import ConfigError
 from ...kafka_uuid import uuid_from, uuid_text
 from ...protocol.schema import ZERO_UUID
 from .. import NO_LEADER, BrokerRecord, CoordinationError, PartitionRecord, TopicRecord

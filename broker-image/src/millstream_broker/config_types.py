@@ -1,0 +1,149 @@
+"""What a configuration key is: its name, type, default and rule, and how text becomes a value of it.
+
+An error says the key, the value and what is allowed, in Kafka's words, as clients are told it too:
+
+    Invalid value 7 for configuration log.segment.bytes: Value must be at least 14
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import cast
+
+Value = bool | int | float | str | list[str] | None
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; its text is one line for people."""
+
+
+class Type(IntEnum):
+    """Kafka's ConfigDef types, by their numbers in DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+Rule = Callable[[Value], "tuple[object, str] | None"]
+"""What is allowed besides the type: the value (of a list: the item) that is not, and why, in Kafka's words."""
+
+
+def between(low: float, high: float) -> Rule:
+    def rule(value: Value) -> tuple[object, str] | None:
+        if not isinstance(value, int | float):
+            return None
+        if value < low:
+            return value, f"Value must be at least {low}"
+        return (value, f"Value must be no more than {high}") if value > high else None
+
+    return rule
+
+
+def at_least(low: float) -> Rule:
+    return between(low, float("inf"))
+
+
+def gzip_level(value: Value) -> tuple[object, str] | None:
+    if value == -1 or value in range(1, 10):
+        return None
+    return value, "Value must be between 1 and 9 or equal to -1"
+
+
+def replicas(name: str) -> Rule:
+    def rule(value: Value) -> tuple[object, str] | None:
+        items = cast(list[str], value)
+        if items == ["*"] or all(re.fullmatch(r"\d+:\d+", item) for item in items):
+            return None
+        form = "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        why = f"{name} must be the literal '*' or a list of replicas in the following format: {form}"
+        return f"[{', '.join(items)}]", why
+
+    return rule
+
+
+def one_of(*names: str) -> Rule:
+    return lambda value: None if value in names else (value, f"String must be one of: {', '.join(names)}")
+
+
+def some_of(*names: str) -> Rule:
+    def rule(value: Value) -> tuple[object, str] | None:
+        return next(filter(None, map(one_of(*names), cast(list[str], value))), None)
+
+    return rule
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """A broker key that gives a topic key's default, and the factor to the topic key's unit."""
+
+    name: str
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One configuration key. `inert` keys are accepted, as Kafka's own files have them, and change nothing."""
+
+    name: str
+    type: Type
+    default: Value
+    doc: str
+    rule: Rule | None = None
+    dynamic: bool = False
+    inert: bool = False
+    synonyms: tuple[Synonym, ...] = ()
+
+    def parse(self, text: str) -> Value:
+        """The typed value of `text`; raises ConfigError."""
+        text = text.strip()
+        value: Value
+        try:
+            if self.type is Type.BOOLEAN:
+                value = {"true": True, "false": False}[text.lower()]
+            elif self.type in _RANGES:
+                value = int(text)
+                low, high = _RANGES[self.type]
+                if not low <= value <= high:
+                    raise ValueError
+            elif self.type is Type.DOUBLE:
+                value = float(text)
+            elif self.type is Type.LIST:
+                value = [item.strip() for item in text.split(",") if item.strip()]
+            else:
+                value = text
+        except (ValueError, KeyError):
+            why = f"Not a number of type {self.type.name}"
+            if self.type is Type.BOOLEAN:
+                why = "Expected value to be either true or false"
+            raise self.refused(text, why) from None
+        if self.rule is not None and (problem := self.rule(value)) is not None:
+            raise self.refused(*problem)
+        return value
+
+    def refused(self, value: object, why: str) -> ConfigError:
+        return ConfigError(f"Invalid value {value} for configuration {self.name}: {why}")
+
+
+_RANGES = {Type.SHORT: (-(2**15), 2**15 - 1), Type.INT: (-(2**31), INT_MAX), Type.LONG: (-(2**63), LONG_MAX)}
+
+
+def as_text(value: Value) -> str | None:
+    """A value as DescribeConfigs and properties files write it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value).replace("e+", "E")
+    return ",".join(value) if isinstance(value, list) else str(value)
