@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Collection
 from time import monotonic_ns
 from typing import Protocol
 
+from .acknowledgements import Acknowledgements
 from .config import TopicConfig
 from .config_types import LONG_MAX
 from .coordination import PartitionRecord, TopicRecord
@@ -48,71 +48,6 @@ class FollowerWaiter(Waiter, Protocol):
     def committed(self) -> None:
         """There is something to tell with the next answer: the high watermark moved, or the start of the log."""
         ...
-
-
-class Acknowledgements:
-    """Producers that wait until an offset is passed."""
-
-    __slots__ = ("_timer", "_waiting")
-
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[int, float, asyncio.Future[None]]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, last_offset: int, timeout_ms: int | None) -> asyncio.Future[None]:
-        """What completes when the offset is passed; REQUEST_TIMED_OUT after the time, None: never."""
-        loop = asyncio.get_running_loop()
-        waiting: asyncio.Future[None] = loop.create_future()
-        deadline = float("inf")
-        if timeout_ms is not None:
-            deadline = loop.time() + max(timeout_ms, 0) / 1000
-            if self._timer is None or self._timer.when() > deadline:
-                if self._timer is not None:
-                    self._timer.cancel()
-                self._timer = loop.call_at(deadline, self._time_is_up)
-        self._waiting.append((last_offset, deadline, waiting))
-        return waiting
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def passed(self, offset: int) -> None:
-        """Everything below `offset` is safe."""
-        waiting = self._waiting
-        while waiting and waiting[0][0] < offset:
-            one = waiting.popleft()[2]
-            if not one.done():
-                one.set_result(None)
-
-    def fail(self, code: ErrorCode) -> None:
-        """Nobody is to learn here what becomes of the records; they are appended, and may be kept by the next leader.
-
-        Kafka says NOT_LEADER_OR_FOLLOWER. librdkafka takes that for records that nobody has, puts them into other
-        batches when it sends them again, is then refused, takes a new epoch, and has them written twice.
-        """
-        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        while self._waiting:
-            one = self._waiting.popleft()[2]
-            if not one.done():
-                one.set_exception(ApiError(code))
-
-    def _time_is_up(self) -> None:
-        """One timer stands for the earliest deadline, or one that has been answered in the meantime."""
-        loop = asyncio.get_running_loop()
-        now, self._timer = loop.time(), None
-        left: deque[tuple[int, float, asyncio.Future[None]]] = deque()
-        for last_offset, deadline, waiting in self._waiting:
-            if waiting.done():
-                continue
-            if deadline <= now:
-                waiting.set_exception(ApiError(ErrorCode.REQUEST_TIMED_OUT))
-            else:
-                left.append((last_offset, deadline, waiting))
-        self._waiting = left
-        earliest = min((deadline for _, deadline, _ in left), default=float("inf"))
-        if earliest < float("inf"):
-            self._timer = loop.call_at(earliest, self._time_is_up)
 
 
 class Partition:
@@ -151,8 +86,12 @@ class Partition:
         config: TopicConfig,
         isr: Isr | None = None,
         unwritable: Callable[[], None] = lambda: None,
+        waiting: Acknowledgements | None = None,
     ) -> None:
-        """`unwritable` is called when the disk takes no records and another replica might lead instead."""
+        """`unwritable` is called when the disk takes no records and another replica might lead instead.
+
+        `waiting`: those that have waited while this broker did not lead.
+        """
         self.topic = topic.name
         self.topic_id = topic.topic_id
         self.index = index
@@ -171,7 +110,7 @@ class Partition:
         self._undeleted = Acknowledgements()
         self._unwritable = unwritable
         self._unflushed = Acknowledgements()
-        self._unreplicated = Acknowledgements()
+        self._unreplicated = Acknowledgements() if waiting is None else waiting
         self.configure(config)
 
     def __str__(self) -> str:
@@ -392,17 +331,16 @@ class Partition:
         finally:
             self._flushing = None
 
-    def release(self, code: ErrorCode) -> None:
-        """Let all who wait go, with an error: the partition is offline, led by another broker or gone.
+    def step_down(self) -> Acknowledgements:
+        """Another broker leads: those who wait for all replicas are the follower's now, the others are let go."""
+        waiting, self._unreplicated = self._unreplicated, Acknowledgements()
+        self.release(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return waiting
 
-        Their records are in the log all the same, and may be there after a restart: on KAFKA_STORAGE_ERROR, which says
-        that they are not, librdkafka sends them again under a new epoch, as other records.
-        """
-        appended = (
-            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if code is ErrorCode.KAFKA_STORAGE_ERROR else code
-        )
-        self._unflushed.fail(appended)
-        self._unreplicated.fail(appended)
+    def release(self, code: ErrorCode) -> None:
+        """Let all who wait go, with an error: the partition is offline, led by another broker or gone."""
+        self._unflushed.fail(code)
+        self._unreplicated.fail(code)
         self._undeleted.fail(code)
         self._wake(self.waiters, 0)
         self._wake(self.followers, 0)

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_broker.log.batch import build_batch
-from millstream_broker.protocol import produce
+from millstream_broker.protocol import alter_partition_reassignments, elect_leaders, produce
 from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
@@ -228,6 +228,43 @@ def test_a_producer_gives_up_at_its_timeout(patient: ClusterProcesses) -> None:
         assert wire.produce("t", [record("2")], acks=1, timeout_ms=200).error_code == 0
     followers_of(cluster, leader)[0].resume()
     same_everywhere(cluster)
+
+
+def test_who_waits_is_answered_by_the_follower_that_the_leader_becomes(patient: ClusterProcesses) -> None:
+    """Not with an error: a client that takes it for "nobody has it" would have its records written twice."""
+    cluster = patient
+    asked = admin(cluster)
+    asked.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2, 3]])])["t"].result(30)
+    cluster.await_in_sync("t")
+    batch = build_batch([record("x")], producer_id=77, producer_epoch=0, base_sequence=0)
+    silent = 2 if cluster.controller() == 3 else 3
+    with Wire(cluster.brokers[1].bootstrap) as old, Wire(cluster.brokers[5 - silent].bootstrap) as new:
+        assert old.produce("t", [record("before")], acks=-1).error_code == 0
+        cluster.brokers[silent].pause()
+        old.send(produce.API, 9, produce_request("t", batch, acks=-1))
+        prefer(new, [5 - silent, 1, silent])
+        until(lambda: cluster.leader("t") is cluster.brokers[5 - silent], "another leads")
+        (answer,) = old.receive().responses[0].partition_responses
+        assert answer == produce.PartitionProduceResponse(0, 0, 1, -1, 0)
+        # It is asked again, and what it has is what the leader has; it takes nothing new.
+        again = old.produce("t", batch, acks=-1)
+        assert (again.error_code, again.base_offset) == (0, 1)
+        more = build_batch([record("y")], producer_id=77, producer_epoch=0, base_sequence=1)
+        assert old.produce("t", more, acks=-1).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert new.produce("t", batch, acks=-1).base_offset == 1
+        assert new.produce("t", more, acks=-1).base_offset == 2
+    cluster.brokers[silent].resume()
+    same_everywhere(cluster)
+
+
+def prefer(wire: Wire, replicas: list[int]) -> None:
+    """Have the first of the replicas lead."""
+    moved = alter_partition_reassignments.ReassignablePartition(0, replicas)
+    topic = alter_partition_reassignments.ReassignableTopic("t", [moved])
+    request = alter_partition_reassignments.AlterPartitionReassignmentsRequest(10_000, [topic])
+    assert wire.call(alter_partition_reassignments.API, 0, request).error_code == 0
+    elected = elect_leaders.ElectLeadersRequest(0, [elect_leaders.TopicPartitions("t", [0])], 10_000)
+    assert wire.call(elect_leaders.API, 2, elected).error_code == 0
 
 
 def test_requests_like_one_before_them_are_answered_like_it(patient: ClusterProcesses) -> None:

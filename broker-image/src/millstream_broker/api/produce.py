@@ -29,12 +29,13 @@ from ..protocol.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from ..replication.follower import Follower
 from . import Answer, CloseConnection, RequestContext, handler
 
 if TYPE_CHECKING:
     from ..broker import Broker
 
-Wait = tuple[PartitionProduceResponse, Partition, Awaitable[AppendInfo | None]]
+Wait = tuple[PartitionProduceResponse, Partition | Follower, Awaitable[AppendInfo | None]]
 ATTRIBUTES = 22
 """Where the low byte of a batch's attributes stands, which has its codec."""
 
@@ -96,7 +97,12 @@ def _append(
     now_ms: int,
     waits: list[Wait],
 ) -> PartitionProduceResponse:
-    partition = broker.partition(topic, data.index)
+    try:
+        partition = broker.partition(topic, data.index)
+    except ApiError:
+        if (known := _appended_before(broker, topic, data, request, waits)) is not None:
+            return known
+        raise
     if request.acks == -1:
         partition.check_enough_replicas()
     if not isinstance(data.records, memoryview):
@@ -119,10 +125,26 @@ def _append(
     return response
 
 
+def _appended_before(
+    broker: Broker, topic: str, data: PartitionProduceData, request: ProduceRequest, waits: list[Wait]
+) -> PartitionProduceResponse | None:
+    """For a client that asks again, of a broker which led when it did first (see `acknowledgements`)."""
+    follower = broker.replicas.followers.get((topic, data.index))
+    if follower is None or request.acks != -1 or not isinstance(data.records, memoryview):
+        return None
+    if (info := follower.repeated(data.records)) is None:
+        return None
+    response = PartitionProduceResponse(data.index)
+    _fill(response, info, broker)
+    if (waiting := follower.acknowledged(info, request.timeout_ms)) is not None:
+        waits.append((response, follower, waiting))
+    return response
+
+
 def _acknowledged(
-    partition: Partition, info: AppendInfo, request: ProduceRequest
+    partition: Partition | Follower, info: AppendInfo, request: ProduceRequest
 ) -> asyncio.Future[None] | None:
-    if not request.acks:
+    if not request.acks or isinstance(partition, Follower):
         return None
     return partition.acknowledged(info, by_all=request.acks == -1, timeout_ms=request.timeout_ms)
 

@@ -1,17 +1,22 @@
 """One partition that this broker follows: what it asks the leader for, and what it does with the answer.
 
 The log grows by what the leader sends, byte for byte, and is cut where the leader says that the two part
-(`divergence`). A failure of this log (a full disk) is this partition's alone: it is tried again later.
+(`divergence`). Producers that waited for all replicas when this broker led are answered by what becomes of their
+records, and so are those who ask again for records that are here (`acknowledgements`). A failure of this log (a full
+disk) is this partition's alone: it is tried again later.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from enum import Enum, auto
 from time import time
 
+from ..acknowledgements import Acknowledgements
 from ..coordination import PartitionRecord, TopicRecord
-from ..log.log import Log
+from ..log.batch import validate
+from ..log.log import AppendInfo, Log
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.fetch import FetchPartition, PartitionData
 from .divergence import truncation_offset
@@ -53,9 +58,13 @@ class Follower:
         "record",
         "topic",
         "topic_id",
+        "unacknowledged",
     )
 
-    def __init__(self, topic: TopicRecord, index: int, log: Log, high_watermark: int) -> None:
+    def __init__(
+        self, topic: TopicRecord, index: int, log: Log, high_watermark: int, waiting: Acknowledgements
+    ) -> None:
+        """`waiting`: producers whose records this broker appended when it led."""
         self.topic = topic.name
         self.topic_id = topic.topic_id
         self.index = index
@@ -67,6 +76,7 @@ class Follower:
         self.is_throttled = False
         """Whether it is to catch up no faster than the broker's throttle allows."""
         self._problem = ""
+        self.unacknowledged = waiting
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -117,6 +127,8 @@ class Follower:
             self.log.append_as_follower(records, now_ms=int(time() * 1000))
         end = self.log.log_end_offset
         self.high_watermark = max(self.high_watermark, min(data.high_watermark, end))
+        if self.unacknowledged:
+            self.unacknowledged.passed(self.high_watermark)
         if data.log_start_offset > self.log.log_start_offset:
             self.log.delete_records_before(min(data.log_start_offset, end))
         if self.failures:
@@ -136,8 +148,30 @@ class Follower:
             self.record.leader,
             leader_end,
         )
-        self.log.truncate_to(offset)
+        self._cut(offset)
         self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+
+    def _cut(self, offset: int) -> None:
+        self.log.truncate_to(offset)
+        self.unacknowledged.cut(self.log.log_end_offset)
+
+    def repeated(self, batches: memoryview) -> AppendInfo | None:
+        """What a leader says of batches that it has already, where this log has them; else None."""
+        try:
+            headers = validate(batches, self.log.config.max_message_bytes)
+            stored = self.log.producers.check(headers)
+        except ApiError:
+            return None
+        if stored is None:
+            return None
+        start = self.log.log_start_offset
+        return AppendInfo(stored.first_offset, stored.last_offset, stored.timestamp, start, duplicate=True)
+
+    def acknowledged(self, info: AppendInfo, timeout_ms: int) -> asyncio.Future[None] | None:
+        """None when the records are safe in all replicas; else what completes when they are, or fails with ApiError."""
+        if info.last_offset < self.high_watermark:
+            return None
+        return self.unacknowledged.add(info.last_offset, timeout_ms)
 
     def begin_within(self, leader_start: int, leader_end: int) -> Outcome:
         """The leader's log is there and this one's end is not within: go on where it is."""
@@ -151,7 +185,7 @@ class Follower:
                     leader_end,
                     self.record.leader,
                 )
-                self.log.truncate_to(leader_end)
+                self._cut(leader_end)
             elif end < leader_start:
                 log.warning(
                     "%s: starts anew at offset %d: broker %d has nothing before it any more, this log ended at %d",
@@ -160,6 +194,7 @@ class Follower:
                     self.record.leader,
                     end,
                 )
+                self.unacknowledged.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 self.log.start_anew(leader_start)
         except (ApiError, OSError) as error:
             self._failed(str(error), logging.ERROR)

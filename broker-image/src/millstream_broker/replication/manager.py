@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, cast
 
+from ..acknowledgements import Acknowledgements
 from ..config import Listener, Source, TopicConfig
 from ..coordination import NO_LEADER, ClusterState, CoordinationError, PartitionRecord, TopicRecord
 from ..log import checkpoints
@@ -199,16 +200,16 @@ class ReplicaManager:
                 partition.lead(record, isr)
             partition.configure(config)
             return
-        high_watermark = self._watermarks.get(key, 0)
+        high_watermark, waiting = self._watermarks.get(key, 0), None
         if (follower := self.followers.pop(key, None)) is not None:
             self._unassign(follower)
-            high_watermark = follower.high_watermark
+            high_watermark, waiting = follower.high_watermark, follower.unacknowledged
         isr = None
         if len(record.replicas) > 1:
             opened.assign_leader_epoch(record.leader_epoch)
             isr = self._isr(record, opened, max(high_watermark, opened.log_start_offset), config)
         unwritable = (lambda: None) if self._broker.cluster is None else self._broker.cluster.cannot_write
-        self.partitions[key] = Partition(topic, index, opened, config, isr, unwritable)
+        self.partitions[key] = Partition(topic, index, opened, config, isr, unwritable, waiting)
         if topic.name == OFFSETS_TOPIC:
             self._broker.groups.lead(index)
 
@@ -236,10 +237,11 @@ class ReplicaManager:
             follower.follow(record)
         else:
             high_watermark = self._watermarks.get(key, 0)
+            waiting = Acknowledgements()
             if (led := self.partitions.get(key)) is not None:
-                high_watermark = led.high_watermark
+                high_watermark, waiting = led.high_watermark, led.step_down()
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            follower = self.followers[key] = Follower(topic, index, opened, high_watermark)
+            follower = self.followers[key] = Follower(topic, index, opened, high_watermark, waiting)
         self._assign(follower)
 
     def _assign(self, follower: Follower) -> None:
@@ -279,6 +281,7 @@ class ReplicaManager:
         if (follower := self.followers.pop(key, None)) is not None:
             self._unassign(follower)
             self._watermarks[key] = follower.high_watermark
+            follower.unacknowledged.fail(code)
         if (partition := self.partitions.pop(key, None)) is not None:
             self._watermarks[key] = partition.high_watermark
             partition.release(code)
