@@ -213,6 +213,11 @@ DIFFERENT: Final[list[tuple[str, str]]] = [
         "Where records are refused one by one, or a sequence is, `log_start_offset` is -1; a request with a "
         "transactional id is refused whatever it carries.",
     ),
+    (
+        "Produce",
+        "Of a cluster, a follower acknowledges what its leader has safe of a batch that it is asked for again, and who "
+        "waits when a leader steps down is answered by what becomes of the records; Kafka says NOT_LEADER_OR_FOLLOWER.",
+    ),
     ("CreateTopics, DescribeConfigs", "Topics have no keys of tiered storage (`remote.…`, `local.…`)."),
     (
         "CreateTopics, AlterConfigs",
