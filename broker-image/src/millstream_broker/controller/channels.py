@@ -18,7 +18,7 @@ from typing import Protocol
 from ..client.connection import Connection
 from ..client.errors import BrokerError
 from ..config import Listener
-from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
+from ..coordination import NO_LEADER, NO_STATE, BrokerRecord, PartitionRecord, TopicRecord
 from ..protocol import stop_replica, update_metadata
 from ..protocol.errors import ErrorCode
 from ..protocol.stop_replica import (
@@ -283,12 +283,19 @@ def update_request(
 ) -> UpdateMetadataRequest:
     """What is to be said of these partitions, and of who lives.
 
-    What may not be told now will be told to everybody, for it is being changed.
+    What may not be told now will be told to everybody, for it is being changed. Only that there is such a partition is
+    said, to those who know no better: a client must not be told of a topic with fewer partitions than it has.
     """
     topics: dict[str, list[UpdateMetadataPartitionState]] = defaultdict(list)
     for key in partitions:
-        if (record := cluster.records.get(key)) is not None and cluster.may_tell(key):
+        if (record := cluster.records.get(key)) is None:
+            continue
+        if cluster.may_tell(key):
             topics[key[0]].append(_state(key, record, cluster))
+        elif record.version != NO_STATE:
+            topics[key[0]].append(
+                UpdateMetadataPartitionState(key[1], -1, NO_LEADER, -1, [], NO_STATE, [], [])
+            )
     return UpdateMetadataRequest(
         controller_id,
         cluster.epoch,

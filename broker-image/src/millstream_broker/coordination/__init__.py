@@ -22,6 +22,8 @@ from ..config import Listener
 from ..protocol.errors import ApiError, ErrorCode
 
 NO_LEADER = -1
+NO_STATE = -1
+"""The version of a partition's state that is not there yet."""
 
 
 class CoordinationError(ApiError):

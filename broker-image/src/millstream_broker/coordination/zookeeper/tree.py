@@ -32,6 +32,7 @@ from ...config_types import ConfigError
 from ...kafka_uuid import uuid_from, uuid_text
 from ...protocol.schema import ZERO_UUID
 from .. import NO_LEADER, BrokerRecord, CoordinationError, PartitionRecord, TopicRecord
+from .. import NO_STATE as NO_STATE
 
 CLUSTER_ID = "/cluster/id"
 BROKERS = "/brokers/ids"
@@ -66,8 +67,6 @@ ALWAYS = (
 MAX_NODE_BYTES = 1_000_000
 """ZooKeeper closes the connection at 1 MiB (jute.maxbuffer), which tells nobody what was wrong."""
 DEFAULT_ENTITY = "<default>"
-NO_STATE = -1
-"""The version of a partition's state that is not there yet."""
 
 TopicPartition = tuple[str, int]
 
