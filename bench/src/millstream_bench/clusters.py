@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,7 +41,7 @@ POLL_S = 0.02
 START_S = 180.0  # three JVMs that start at once, on few cores
 
 
-class Cluster:
+class Cluster(ABC):
     """Brokers 1 to 3, ``brokers[2]`` the second; ``addresses`` are where each listens, as long as it lives."""
 
     def __init__(self, name: str) -> None:
@@ -52,17 +53,17 @@ class Cluster:
     def bootstrap(self) -> str:
         return ",".join(self.addresses.values())
 
+    @abstractmethod
     def start(self) -> None:
         """All of it; returns when every broker knows of every other."""
-        raise NotImplementedError
 
     def kill(self) -> None:
         for broker in self.brokers.values():
             broker.kill()
 
+    @abstractmethod
     def controller(self) -> int:
         """The number of the broker whose loss would need a new controller."""
-        raise NotImplementedError
 
     def bystander(self) -> int:
         """A broker that is not the controller."""

@@ -142,9 +142,9 @@ def _appended_before(
 
 
 def _acknowledged(
-    partition: Partition | Follower, info: AppendInfo, request: ProduceRequest
+    partition: Partition, info: AppendInfo, request: ProduceRequest
 ) -> asyncio.Future[None] | None:
-    if not request.acks or isinstance(partition, Follower):
+    if not request.acks:
         return None
     return partition.acknowledged(info, by_all=request.acks == -1, timeout_ms=request.timeout_ms)
 
@@ -164,6 +164,7 @@ async def _when_done(
         try:
             info = await waiting
             if info is not None:  # it is appended only now
+                assert isinstance(partition, Partition)  # a follower appends nothing
                 _fill(answer, info, broker)
                 if (safe := _acknowledged(partition, info, request)) is not None:
                     await safe
@@ -171,9 +172,8 @@ async def _when_done(
             broker.stats.records_refused += 1
             if not request.acks:
                 refused = CloseConnection(f"Produce with acks=0 to {partition}: {error}")
-            if (
-                answer.base_offset >= 0
-            ):  # it is appended, and not safe: as in Kafka, the offset is told all the same
+            if answer.base_offset >= 0:
+                # It is appended, and not safe: as in Kafka, the offset is told all the same.
                 answer.error_code = error.code
             else:
                 _fail(answer, error)
