@@ -91,7 +91,7 @@ class GroupDriver:
 
     async def _load(self, partition: int) -> None:
         try:
-            groups = await asyncio.to_thread(lambda: read_groups(self._topic.read_all(partition)))
+            groups = await asyncio.to_thread(read_groups, self._topic.read_all(partition))
         except Exception as error:
             # Serving without what is stored would hand out wrong offsets: better to stay "loading".
             logger.error("__consumer_offsets-%d: cannot load its groups: %s", partition, error)

@@ -4,6 +4,7 @@
     files, index         open files shared by all logs; sparse indexes
     segment              one segment: a .log file with its .index and .timeindex
     producers, epochs    what idempotence and truncation by epoch need to know of the past
+    snapshot             a log as it was at one moment, for readers in other threads
     log                  a partition's log: append, read, roll, retention
     recovery             bringing a log's folder into order before it is opened
     compaction           cleanup.policy=compact

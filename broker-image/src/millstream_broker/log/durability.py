@@ -20,14 +20,13 @@ class Durability:
     ``lock`` keeps :meth:`flush` apart from those who change what it reads. Appending does not: it only adds.
     """
 
-    __slots__ = ("_epochs", "_segments", "lock", "offset", "truncations")
+    __slots__ = ("_epochs", "_segments", "lock", "offset")
 
     def __init__(self, segments: Segments, epochs: LeaderEpochs, offset: int) -> None:
         self._segments = segments
         self._epochs = epochs
         self.offset = offset
         self.lock = threading.Lock()
-        self.truncations = 0
 
     def flush(self, end: int) -> None:
         """fsync everything before ``end``. The caller has the lock. Blocking. OSError."""
@@ -40,7 +39,7 @@ class Durability:
 
         Without the lock: who needs it does not wait for gigabytes.
         """
-        truncations = self.truncations
+        truncations = self._segments.truncations
         *closed, following = self._segments.from_offset(self.offset)[: _PORTION + 1]
         end = following.base_offset
         if end <= self.offset:
@@ -49,7 +48,7 @@ class Durability:
             fsync_file(snapshot_path(end))
         self._sync(closed)
         with self.lock:
-            if truncations == self.truncations:
+            if truncations == self._segments.truncations:
                 self.offset = max(self.offset, end)
         return following is not self._segments.active
 

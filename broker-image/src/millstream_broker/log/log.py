@@ -35,6 +35,7 @@ from .files import FileSlice as FileSlice
 from .producers import Producers
 from .segment import TornWriteError
 from .segments import Segments
+from .snapshot import LogSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -315,9 +316,16 @@ class Log:
         except OSError as error:
             raise self.failed(error) from error
 
+    def snapshot(self, offset: int) -> LogSnapshot:
+        """The log from the batch that has ``offset`` on as it is now, to be read in any thread. OSError.
+
+        Nothing that happens to the log afterwards, its deletion included, changes what the snapshot reads.
+        """
+        return LogSnapshot(self._segments, offset, self.log_end_offset)
+
     def batches_from(self, offset: int) -> Iterator[bytes]:
-        """Every whole batch from the one that has ``offset`` on (blocking): for internal topics and tools."""
-        return self._segments.batches_from(offset)
+        """Every whole batch of :meth:`snapshot`, which is taken at once; iterate in any thread (blocking)."""
+        return self.snapshot(offset).batches()
 
     # -- look-ups ---------------------------------------------------------------------------------------------
 
@@ -412,7 +420,7 @@ class Log:
                 self.epochs.truncate_from_end(offset)
                 self._save_epochs()
                 return
-            self._durability.truncations += 1
+            segments.truncations += 1
             end = offset
             segments.set_aside(segments.index_of(offset) + (offset >= segments.first_offset), len(segments))
             if not segments:
@@ -440,7 +448,7 @@ class Log:
         """Drop everything and go on at ``offset``, behind the end. Blocking."""
         segments = self._segments
         with self._durability.lock:
-            self._durability.truncations += 1
+            segments.truncations += 1
             segments.set_aside(0, len(segments))
             segments.create(offset, now_ms, self.config.index_interval_bytes)
             segments.remove_deleted_files()

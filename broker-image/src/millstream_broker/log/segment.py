@@ -310,26 +310,7 @@ class Segment:
 
     def headers(self, position: int, *, suffix: str = ".log") -> Iterator[tuple[int, BatchHeader]]:
         """Positions and headers from the batch at ``position`` to the end, or to the first that cannot be one."""
-        if position < 0:  # from an index that is garbage
-            return
-        end = self.size
-        file = self._files.get(self.path(suffix))
-        chunk, start, size = b"", position, 0
-        while position + HEADER_SIZE <= end:
-            if position + HEADER_SIZE > start + len(chunk):
-                start = position
-                # Behind a batch that is longer than a chunk, another one is to be expected.
-                chunk = file.pread(
-                    min(_SCAN_BYTES if size < _SCAN_BYTES else HEADER_SIZE, end - start), start
-                )
-                if len(chunk) < HEADER_SIZE:
-                    return
-            header = BatchHeader._make(HEADER.unpack_from(chunk, position - start))
-            size = header.batch_length + LOG_OVERHEAD
-            if position + size > end or not header.is_plausible:
-                return
-            yield position, header
-            position += size
+        return scan_headers(self._files.get(self.path(suffix)), position, self.size)
 
     def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Like :meth:`headers`, from the first batch that has ``offset`` or a later one."""
@@ -462,3 +443,23 @@ class Segment:
                 return at
             position, next_offset = end, header.next_offset
         return position
+
+
+def scan_headers(file: OpenFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Positions and headers of the batches from byte ``position`` to ``end``, or to the first that cannot be one."""
+    if position < 0:  # from an index that is garbage
+        return
+    chunk, start, size = b"", position, 0
+    while position + HEADER_SIZE <= end:
+        if position + HEADER_SIZE > start + len(chunk):
+            start = position
+            # Behind a batch that is longer than a chunk, another one is to be expected.
+            chunk = file.pread(min(_SCAN_BYTES if size < _SCAN_BYTES else HEADER_SIZE, end - start), start)
+            if len(chunk) < HEADER_SIZE:
+                return
+        header = BatchHeader._make(HEADER.unpack_from(chunk, position - start))
+        size = header.batch_length + LOG_OVERHEAD
+        if position + size > end or not header.is_plausible:
+            return
+        yield position, header
+        position += size

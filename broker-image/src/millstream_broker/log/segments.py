@@ -22,7 +22,7 @@ _HINTS = 64  # readers whose next position is remembered, a log
 
 
 class Segments:
-    __slots__ = ("_bases", "_closed_bytes", "_deleted", "_files", "_hints", "_list", "path")
+    __slots__ = ("_bases", "_closed_bytes", "_deleted", "_files", "_hints", "_list", "path", "truncations")
 
     def __init__(self, path: str, files: FileCache) -> None:
         self.path = path
@@ -32,6 +32,8 @@ class Segments:
         self._closed_bytes = 0  # of all but the last
         self._hints: dict[int, tuple[Segment, int]] = {}  # offset a reader will ask for next -> where it is
         self._deleted: list[str] = []
+        self.truncations = 0
+        """How often the end was cut off; raised before a file changes."""
 
     def __len__(self) -> int:
         return len(self._list)
@@ -161,12 +163,6 @@ class Segments:
         for segment in self.from_offset(offset):
             for _, header in segment.headers_from(offset):
                 yield header
-
-    def batches_from(self, offset: int) -> Iterator[bytes]:
-        """Whole batches, likewise."""
-        for segment in self.from_offset(offset):
-            for position, header in segment.headers_from(offset):
-                yield segment.read(position, header.size)
 
     def read(
         self, offset: int, max_bytes: int, upper: int, *, min_one: bool, log_end_offset: int
