@@ -112,7 +112,7 @@ def test_the_finest_unit_wins(given: dict[str, str], expected: int) -> None:
 
 def test_values_say_where_they_come_from() -> None:
     broker = BrokerConfig({"log.retention.minutes": "5"})
-    broker.set_dynamic(Source.DYNAMIC_CLUSTER, {"log.retention.ms": "7"})
+    broker = broker.with_dynamic({"log.retention.ms": "7"}, {})
     topic = TopicConfig(broker, {"retention.ms": "9"})
     entry = next(entry for entry in topic.describe() if entry.key.name == "retention.ms")
     assert (entry.value, entry.source) == ("9", Source.TOPIC)
@@ -126,7 +126,7 @@ def test_values_say_where_they_come_from() -> None:
 
 def test_only_dynamic_keys_change_while_running() -> None:
     with pytest.raises(ConfigError, match=r"log\.dirs cannot be changed while the broker runs"):
-        BrokerConfig().set_dynamic(Source.DYNAMIC_BROKER, {"log.dirs": "/elsewhere"})
+        BrokerConfig().with_dynamic({}, {"log.dirs": "/elsewhere"})
 
 
 def test_lags_of_compaction_must_fit_together() -> None:

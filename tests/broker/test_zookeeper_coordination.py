@@ -290,7 +290,7 @@ async def test_configuration_that_cannot_be_used_is_left_out(
             assert two.coordination.stored_topics()["t"].config == {"segment.bytes": "100"}
             assert two.state.broker_configs == {1: {}}
     for complaint in (
-        "/config/topics/t is used without this: ",
+        "/config/topics/t is used without retention.ms=x: ",
         "broker.id cannot",
         "no.such: no such",
         "is not a JSON object",

@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any, cast
 from . import api, background
 from .admissions import Admissions
 from .cluster import Cluster
-from .config import BrokerConfig, Listener, TopicConfig, parse_address, parse_listeners
+from .config import BrokerConfig, Listener, parse_address, parse_listeners
 from .config_types import ConfigError
 from .coordination import BrokerRecord, CoordinationError
 from .coordination.embedded import FILE_NAME as COORDINATION
 from .coordination.embedded import EmbeddedCoordination
 from .coordination.zookeeper import parse_connect
+from .effective_configs import EffectiveConfigs
 from .groups.driver import GroupDriver
 from .groups.messages import GroupConfig
 from .http import HttpServer, Response
@@ -76,6 +77,7 @@ class Broker:
         self.cluster = Cluster(self, parse_connect(connect)) if connect else None
         """None where this broker coordinates itself."""
         self.broker_id = config.integer("broker.id")
+        self.configs = EffectiveConfigs(config, self.broker_id)
         self.listeners = parse_listeners(config, "listeners")
         self.advertised = parse_listeners(config, "advertised.listeners")
         _check_listeners(config, self.listeners, self.advertised)
@@ -308,7 +310,7 @@ class Broker:
     def _log_config_of(self, topic: str) -> LogConfig:
         """For logs that are opened at start, before the cluster is joined."""
         stored = self.coordination.stored_topics().get(topic)
-        return log_config(TopicConfig(self.config, stored.config if stored else {}), self.config)
+        return log_config(self.configs.of_stored(stored.config if stored else {}), self.config)
 
     # HTTP
 

@@ -6,7 +6,9 @@ started.
 A topic key has *synonyms*: the broker keys that give its default, the first that is set wins, each with the factor
 of its unit (`retention.ms` ← `log.retention.ms`, `log.retention.minutes` × 60000, `log.retention.hours` ×
 3600000). Values come, strongest first, from the topic, this broker's dynamic settings, the cluster's dynamic
-settings, the properties file, and the default (KIP-226); `describe_topic` and `describe_broker` tell which.
+settings, the properties file, and the default (KIP-226); `describe` tells which.
+
+Both classes refuse what they cannot use. `effective_configs` decides what applies where such values are stored already.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import dropwhile
-from typing import cast
+from typing import Self
 
-from .config_keys import BROKER_KEYS, STAND_INS, TOPIC_KEYS
-from .config_types import ConfigError, Key, Synonym, Value, as_text
+from .config_keys import BROKER_KEYS, BROKER_PAIRS, STAND_INS, TOPIC_KEYS, TOPIC_PAIRS
+from .config_types import ConfigError, Contradiction, Key, Synonym, Value, as_text
 
 
 class Source(IntEnum):
@@ -49,12 +51,14 @@ class BrokerConfig:
     """The broker's values: given in the file or by --override, changed dynamically, or default."""
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
+        """Raises ConfigError."""
         self._keys = BROKER_KEYS
         self._layers: dict[Source, dict[str, Value]] = {
             Source.DYNAMIC_BROKER: {},
             Source.DYNAMIC_CLUSTER: {},
             Source.STATIC_BROKER: self._parse(given or {}),
         }
+        self._check_together()
 
     def _parse(self, given: Mapping[str, str]) -> dict[str, Value]:
         return {name: known_key(self._keys, name).parse(text) for name, text in given.items()}
@@ -85,6 +89,10 @@ class BrokerConfig:
         assert isinstance(value, list), name
         return value
 
+    def shown(self, name: str) -> str | None:
+        """A key's value as text; None where it has none, or there is no such key."""
+        return as_text(self[name]) if name in self._keys else None
+
     def is_set(self, name: str) -> bool:
         return any(name in layer for layer in self._layers.values())
 
@@ -100,15 +108,28 @@ class BrokerConfig:
         """The keys that were given although nothing here depends on them."""
         return sorted(name for name in self._layers[Source.STATIC_BROKER] if self._keys[name].inert)
 
-    def set_dynamic(self, source: Source, given: Mapping[str, str]) -> None:
-        """Replace one dynamic layer; raises ConfigError before anything changes."""
-        parsed = self._parse(given)
-        for name in parsed:
-            if not self._keys[name].dynamic:
-                raise ConfigError(
-                    f"{name} cannot be changed while the broker runs: set it in the file, then restart"
-                )
-        self._layers[source] = parsed
+    def with_dynamic(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> Self:
+        """The same file under these dynamic settings; raises ConfigError."""
+        for name in (*cluster, *own):
+            dynamic_key(name)
+        changed = type(self)()
+        changed._layers = {
+            Source.DYNAMIC_BROKER: self._parse(own),
+            Source.DYNAMIC_CLUSTER: self._parse(cluster),
+            Source.STATIC_BROKER: self._layers[Source.STATIC_BROKER],
+        }
+        changed._check_together()
+        return changed
+
+    def become(self, other: BrokerConfig) -> None:
+        """Take over its values: everybody who holds this configuration goes by them from now on."""
+        self._layers = other._layers
+
+    def _check_together(self) -> None:
+        for least, most in BROKER_PAIRS:
+            low, high = self.integer(least), self.integer(most)
+            if low > high:
+                raise Contradiction(f"{least}={low}: expected no more than {most}={high}", least, most)
 
     def describe(self) -> list[Entry]:
         return [self._entry(key) for key in self._keys.values()]
@@ -149,6 +170,7 @@ class TopicConfig:
     """A topic's values: its own overrides over the broker's."""
 
     def __init__(self, broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
+        """Raises ConfigError."""
         self._keys = TOPIC_KEYS
         self._broker = broker
         self.overrides = dict(overrides)
@@ -156,11 +178,12 @@ class TopicConfig:
         self._check_together()
 
     def _check_together(self) -> None:
-        low, high = self["min.compaction.lag.ms"], self["max.compaction.lag.ms"]
-        if cast(int, low) > cast(int, high):
-            raise ConfigError(
-                f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
-            )
+        for least, most in TOPIC_PAIRS:
+            low, high = self.integer(least), self.integer(most)
+            if low > high:
+                raise Contradiction(
+                    f"conflict topic config setting {least} ({low}) > {most} ({high})", least, most
+                )
 
     def __getitem__(self, name: str) -> Value:
         if name in self._parsed:
@@ -178,6 +201,10 @@ class TopicConfig:
         assert isinstance(value, int), name
         return value
 
+    def shown(self, name: str) -> str | None:
+        """A key's value as text; None where it has none, or there is no such key."""
+        return as_text(self[name]) if name in self._keys else None
+
     def describe(self) -> list[Entry]:
         entries = []
         for key in self._keys.values():
@@ -193,7 +220,16 @@ class TopicConfig:
 def known_key(keys: Mapping[str, Key], name: str) -> Key:
     """The key of that name; raises ConfigError with the nearest name there is."""
     if (key := keys.get(name)) is None:
-        raise ConfigError(f"{name}: no such configuration key{_nearest(name, keys)}")
+        raise ConfigError(f"{name}: no such configuration key{_nearest(name, keys)}", name)
+    return key
+
+
+def dynamic_key(name: str) -> Key:
+    """The broker key of that name; raises ConfigError unless it may be changed while the broker runs."""
+    key = known_key(BROKER_KEYS, name)
+    if not key.dynamic:
+        message = f"{name} cannot be changed while the broker runs: set it in the file, then restart"
+        raise ConfigError(message, name)
     return key
 
 
@@ -205,7 +241,7 @@ def _nearest(name: str, keys: Mapping[str, Key]) -> str:
 def topic_key(name: str) -> Key:
     """Raises ConfigError."""
     if (key := TOPIC_KEYS.get(name)) is None:
-        raise ConfigError(f"Unknown topic config name: {name}{_nearest(name, TOPIC_KEYS)}")
+        raise ConfigError(f"Unknown topic config name: {name}{_nearest(name, TOPIC_KEYS)}", name)
     return key
 
 

@@ -507,3 +507,10 @@ TOPIC_KEYS = _table(
 
 STAND_INS = {key.synonyms[0].name: key.synonyms for key in TOPIC_KEYS.values() if len(key.synonyms) > 1}
 """Broker keys and those that give their value where they are not set."""
+
+BROKER_PAIRS = (
+    ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
+    ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
+)
+TOPIC_PAIRS = (("min.compaction.lag.ms", "max.compaction.lag.ms"),)
+"""Keys whose values depend on each other: the first may not exceed the second."""

@@ -20,7 +20,15 @@ LONG_MAX = 2**63 - 1
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; its text is one line for people."""
+    """A configuration that cannot be used; its text is one line for people, `keys` names the keys at fault."""
+
+    def __init__(self, message: str, *keys: str) -> None:
+        super().__init__(message)
+        self.keys = keys
+
+
+class Contradiction(ConfigError):
+    """Values that are each allowed, and not together."""
 
 
 class Type(IntEnum):
@@ -132,7 +140,7 @@ class Key:
         return value
 
     def refused(self, value: object, why: str) -> ConfigError:
-        return ConfigError(f"Invalid value {value} for configuration {self.name}: {why}")
+        return ConfigError(f"Invalid value {value} for configuration {self.name}: {why}", self.name)
 
 
 _RANGES = {Type.SHORT: (-(2**15), 2**15 - 1), Type.INT: (-(2**31), INT_MAX), Type.LONG: (-(2**63), LONG_MAX)}

@@ -11,13 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from .config import BrokerConfig, Source, known_key
 from .config_keys import BROKER_KEYS
-from .config_types import ConfigError
 from .coordination import Conflict
 from .metadata import check_topic_name
 from .protocol.errors import ApiError, ErrorCode
-from .topics import check_topic_config
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -60,17 +57,18 @@ async def change(
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(unset)}")
     if len({key for key, _ in given}) < len(given):
         raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    try:
-        if resource_type == Resource.TOPIC:
-            await _change_topic(broker, name, changed, validate_only)
-        elif resource_type == Resource.BROKER:
-            await _change_broker(broker, name, changed, validate_only)
-        else:
-            raise unsupported(resource_type)
-    except Conflict:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
-    if not validate_only:
-        await broker.follow()
+    async with broker.configs.changing:
+        try:
+            if resource_type == Resource.TOPIC:
+                await _change_topic(broker, name, changed, validate_only)
+            elif resource_type == Resource.BROKER:
+                await _change_broker(broker, name, changed, validate_only)
+            else:
+                raise unsupported(resource_type)
+        except Conflict:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
+        if not validate_only:
+            await broker.follow()
 
 
 async def _change_topic(
@@ -81,7 +79,7 @@ async def _change_topic(
     check_topic_name(name)
     topic = broker.metadata.topics.get(name)
     overrides = changed({} if topic is None else topic.config)
-    check_topic_config(broker, overrides)
+    broker.configs.check_topic(overrides)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     if not validate_only:
@@ -95,14 +93,11 @@ async def _change_broker(
         check_broker(broker, name)
     broker_id = broker.broker_id if name else None
     overrides = changed(broker.metadata.state.broker_configs.get(broker_id, {}))
-    try:
-        fixed = [key for key in overrides if not known_key(BROKER_KEYS, key).dynamic]
-        if fixed:
-            message = f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
-            raise ApiError(ErrorCode.INVALID_REQUEST, message)
-        BrokerConfig().set_dynamic(Source.DYNAMIC_BROKER, overrides)
-    except ConfigError as error:
-        raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from None
+    fixed = [key for key in overrides if key in BROKER_KEYS and not BROKER_KEYS[key].dynamic]
+    if fixed:
+        message = f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
+        raise ApiError(ErrorCode.INVALID_REQUEST, message)
+    broker.configs.check_broker(broker_id, overrides, broker.metadata.topics.values())
     if not validate_only:
         await broker.coordination.set_broker_config(broker_id, overrides)
 

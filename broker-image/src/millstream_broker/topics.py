@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .config import TopicConfig
-from .config_types import ConfigError
 from .controller.placement import place
 from .coordination import Conflict, PartitionRecord, TopicRecord
 from .metadata import check_topic_name, is_internal
@@ -42,7 +40,7 @@ def plan_topic(broker: Broker, new: NewTopic) -> TopicRecord:
     if new.name in existing:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
     check_topic_name(new.name, existing)
-    config = check_topic_config(broker, new.config)
+    broker.configs.check_topic(new.config)
     if new.assignment:
         if new.partitions != -1 or new.replication_factor != -1:
             what = "numPartitions" if new.partitions != -1 else "replication factor"
@@ -64,7 +62,7 @@ def plan_topic(broker: Broker, new: NewTopic) -> TopicRecord:
                 "Replication factor must be larger than 0, or -1 to use the default value.",
             )
         replicas = place(broker.metadata.brokers, count, factor)
-    return TopicRecord(new.name, uuid.uuid4(), _partitions(broker, replicas), config.overrides)
+    return TopicRecord(new.name, uuid.uuid4(), _partitions(broker, replicas), dict(new.config))
 
 
 def check_partition_count(count: int) -> None:
@@ -77,14 +75,6 @@ def check_partition_count(count: int) -> None:
             ErrorCode.INVALID_PARTITIONS,
             f"Number of partitions was set to {count}: one request may create at most {MAX_PARTITIONS}.",
         )
-
-
-def check_topic_config(broker: Broker, overrides: Mapping[str, str]) -> TopicConfig:
-    """Raises ApiError INVALID_CONFIG."""
-    try:
-        return TopicConfig(broker.config, overrides)
-    except ConfigError as error:
-        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
 
 def check_assignment(broker: Broker, replicas: Sequence[int]) -> None:

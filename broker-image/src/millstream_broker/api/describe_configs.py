@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..config import Entry, Source, TopicConfig
+from ..config import Entry, Source
 from ..config_keys import BROKER_KEYS
 from ..configs import Resource, check_broker, unsupported
 from ..metadata import check_topic_name
@@ -51,7 +51,7 @@ def _describe(
 def _entries(broker: Broker, asked: DescribeConfigsResource) -> list[Entry]:
     if asked.resource_type == Resource.TOPIC:
         check_topic_name(asked.resource_name)
-        return TopicConfig(broker.config, broker.metadata.topic(asked.resource_name).config).describe()
+        return broker.configs.of(broker.metadata.topic(asked.resource_name)).describe()
     if asked.resource_type == Resource.BROKER:
         if asked.resource_name:
             check_broker(broker, asked.resource_name, "Broker", " or empty string")
@@ -59,7 +59,9 @@ def _entries(broker: Broker, asked: DescribeConfigsResource) -> list[Entry]:
         given = broker.metadata.state.broker_configs.get(None, {})
         source = Source.DYNAMIC_CLUSTER
         return [
-            Entry(BROKER_KEYS[name], value, source, ((name, value, source),)) for name, value in given.items()
+            Entry(BROKER_KEYS[name], value, source, ((name, value, source),))
+            for name, value in given.items()
+            if name in BROKER_KEYS
         ]
     raise unsupported(asked.resource_type)
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from ..acknowledgements import Acknowledgements
-from ..config import Listener, Source, TopicConfig
+from ..config import Listener, TopicConfig
 from ..coordination import NO_LEADER, ClusterState, CoordinationError, PartitionRecord, TopicRecord
 from ..log import checkpoints
 from ..log.checkpoints import CheckpointError, TopicPartition
@@ -96,7 +96,7 @@ class ReplicaManager:
             state, before = self.wanted, broker.metadata.state
             if state is before:
                 return
-            self._follow_configs(state, before)
+            broker.configs.follow(state.broker_configs)
             gone = self._let_go(state)
             new = []
             for topic in state.topics.values():
@@ -111,18 +111,12 @@ class ReplicaManager:
             if state.brokers is not before.brokers:
                 self._follow_brokers(state)
             self._end_idle_fetchers()
+        broker.configs.keep(state.topics)
         deleted = {topic for topic in gone if topic not in state.topics}
         if deleted:
             broker.groups.forget_topics(deleted)
         if gone or state.deleting:
             broker.spawn(self._finish_deletions(list(state.deleting)))
-
-    def _follow_configs(self, state: ClusterState, before: ClusterState) -> None:
-        if state.broker_configs is before.broker_configs and before.topics:
-            return
-        config = self._broker.config
-        config.set_dynamic(Source.DYNAMIC_CLUSTER, state.broker_configs.get(None, {}))
-        config.set_dynamic(Source.DYNAMIC_BROKER, state.broker_configs.get(self._broker.broker_id, {}))
 
     def _let_go(self, state: ClusterState) -> set[str]:
         """Stop serving what is of no topic any more; the names of those topics."""
@@ -142,7 +136,7 @@ class ReplicaManager:
     def _follow_topic(self, topic: TopicRecord) -> list[tuple[TopicRecord, int]]:
         """Bring a topic's partitions here up to date; returns those that have to be opened."""
         new = []
-        config = self._topic_config(topic)
+        config = self._broker.configs.of(topic)
         if topic.name == OFFSETS_TOPIC:
             self._broker.groups.has_partitions(len(topic.partitions))
         for index, record in enumerate(topic.partitions):
@@ -335,8 +329,8 @@ class ReplicaManager:
         for topic, index in new:  # a log of an older topic of that name
             if logs.topic_ids.get((topic.name, index), topic.topic_id) != topic.topic_id:
                 logs.delete(topic.name, index)
-        failed = await asyncio.to_thread(self._open, new) if new else {}
-        configs: dict[str, TopicConfig] = {}
+        configs = {topic.name: self._broker.configs.of(topic) for topic, _ in new}
+        failed = await asyncio.to_thread(self._open, new, configs) if new else {}
         for topic, index in new:
             key = topic.name, index
             if (reason := failed.get(key)) is not None:
@@ -350,10 +344,11 @@ class ReplicaManager:
                 self._lost[key] = topic.topic_id
                 self.unopened[key] = "its log directory is offline"
                 continue
-            config = configs.get(topic.name) or configs.setdefault(topic.name, self._topic_config(topic))
-            self._assume(topic, index, opened, config)
+            self._assume(topic, index, opened, configs[topic.name])
 
-    def _open(self, new: list[tuple[TopicRecord, int]]) -> dict[TopicPartition, str]:
+    def _open(
+        self, new: list[tuple[TopicRecord, int]], configs: dict[str, TopicConfig]
+    ) -> dict[TopicPartition, str]:
         """In a thread; returns why which could not be opened."""
         failed = {}
         logs = self._broker.logs
@@ -365,7 +360,7 @@ class ReplicaManager:
             except LogDirError as error:
                 failed[topic.name, index] = str(error)
                 continue
-            opened.config = log_config(self._topic_config(topic), self._broker.config)
+            opened.config = log_config(configs[topic.name], self._broker.config)
         return failed
 
     def lose(self, keys: Iterable[TopicPartition], reason: str) -> None:
@@ -387,9 +382,6 @@ class ReplicaManager:
 
     def _is_lost(self, topic: TopicRecord, index: int) -> bool:
         return self._lost.get((topic.name, index)) == topic.topic_id
-
-    def _topic_config(self, topic: TopicRecord) -> TopicConfig:
-        return TopicConfig(self._broker.config, topic.config)
 
     async def _finish_deletions(self, deleting: list[uuid.UUID]) -> None:
         await asyncio.to_thread(self._broker.logs.remove_deleted)

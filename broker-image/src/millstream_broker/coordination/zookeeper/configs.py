@@ -3,8 +3,9 @@
 Who changes an entity writes its node and leaves a note under /config/changes, in one multi; everybody watches the
 notes and reads the entities they name. Notes older than a quarter of an hour are removed by whoever comes by.
 
-What cannot be used (an unknown key, a value of the wrong type) is left out, with a line in the log: a broker must not
-stop because of what somebody else wrote.
+What cannot be read or used (broken JSON, an unknown key, a value of the wrong type) is reported, and what was known
+before stays in use: no broker and no controller stops because of what somebody else wrote. Whether values agree with
+each other is not decided here (`effective_configs`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from ...config import BrokerConfig, Source, TopicConfig
+from ...config import dynamic_key, topic_key
 from ...config_types import ConfigError
 from . import tree
 from .session import Create, MultiError, Operation, Session, Set
@@ -100,7 +101,7 @@ class Configs:
             except tree.TreeError as error:
                 log.error("%s", error)
                 continue
-            self._take(entity, _usable(entity, config))
+            self._take(entity, _usable(entity, config, self._of(entity)))
         if known and tell:
             self._changed(set(known))
 
@@ -113,6 +114,13 @@ class Configs:
         elif name.isdecimal():
             self.brokers[int(name)] = config
 
+    def _of(self, entity: str) -> Config:
+        """What is known of it."""
+        kind, _, name = entity.partition("/")
+        if kind == "topics":
+            return self.topics.get(name, {})
+        return self.brokers.get(int(name) if name.isdecimal() else None, {})
+
     async def _remove_old(self, notes: list[str]) -> None:
         old = sorted(notes, key=_number)[:64]
         paths = [f"{tree.CONFIG_CHANGES}/{note}" for note in old if _number(note) <= self._seen]
@@ -123,18 +131,21 @@ class Configs:
                     await self._session.delete(path)
 
 
-def _usable(entity: str, config: Config) -> Config:
+def _usable(entity: str, config: Config, known: Config) -> Config:
+    """The values that can be used; where one cannot, the one that is known."""
     usable = {}
+    key = topic_key if entity.startswith("topics/") else dynamic_key
     for name, value in config.items():
         try:
-            if entity.startswith("topics/"):
-                TopicConfig(BrokerConfig(), {name: value})
-            else:
-                BrokerConfig().set_dynamic(Source.DYNAMIC_BROKER, {name: value})
-        except ConfigError as error:
-            log.error("ZooKeeper's %s is used without this: %s", tree.config_path(entity), error)
-        else:
+            key(name).parse(value)
             usable[name] = value
+        except ConfigError as error:
+            path = tree.config_path(entity)
+            if name in known:
+                usable[name] = known[name]
+                log.error("ZooKeeper's %s: %s=%s stays in use: %s", path, name, known[name], error)
+            else:
+                log.error("ZooKeeper's %s is used without %s=%s: %s", path, name, value, error)
     return usable
 
 

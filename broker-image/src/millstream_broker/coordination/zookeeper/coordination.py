@@ -411,7 +411,7 @@ class ZooKeeperCoordination:
         topics = dict(self._state.topics)
         for entity in entities:
             kind, _, name = entity.partition("/")
-            if kind == "topics" and name in topics:
+            if kind == "topics" and name in topics and name in self._configs.topics:
                 topics[name] = view.with_config(topics[name], self._configs.topics[name])
         brokers = self._state.broker_configs
         if self._configs.brokers != brokers:

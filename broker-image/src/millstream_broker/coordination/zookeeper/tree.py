@@ -119,7 +119,7 @@ def _dump(value: Mapping[str, Any]) -> bytes:
 def _load(path: str, data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise TreeError(f"ZooKeeper's {path} is not a JSON object: {data[:100]!r}")
