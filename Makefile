@@ -6,7 +6,7 @@ BIN := .venv/bin
 KAFKA_JARS := .jars/kafka-4.1.1
 IMAGE_BUILD ?= docker build -t
 
-.PHONY: setup demo test faults e2e bench lint images jars lock clean
+.PHONY: setup demo test mutation faults e2e bench lint images jars lock clean
 
 setup: .venv/.installed
 
@@ -24,7 +24,7 @@ test: setup jars
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(PACKAGES:%=%/src) tests/harness tests/faults/millstream_faults e2e bench examples/flights
+	$(BIN)/mypy $(PACKAGES:%=%/src) tests/harness tests/faults/millstream_faults tests/mutation e2e bench examples/flights
 	$(BIN)/lint-imports
 
 # Contexts are the folders themselves; the Spark image takes its jars from one of them.
@@ -56,6 +56,10 @@ bench: setup $(KAFKA_JARS)/.complete
 # A cluster is broken for twenty minutes: FAULTS="--seconds 300 --faults 50 --seed 3 --out DIR".
 faults: setup
 	@PYTHONPATH=tests/harness:tests/faults $(BIN)/python -P -m millstream_faults $(FAULTS)
+
+# Changes the code one operator at a time, for hours: MUTATION="--only log/compaction --only groups".
+mutation: setup
+	@$(BIN)/python tests/mutation/mutate.py $(MUTATION)
 
 # Apache Kafka and its tools, which tests and benchmarks run beside Millstream.
 $(KAFKA_JARS)/.complete: bench/kafka/pom.xml

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.java import kafka_jars as fetch_kafka_jars
@@ -18,6 +18,14 @@ StartBroker = Callable[..., BrokerProcess]
 # A machine that has other things to do makes examples slow to come: that is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+# A mutant only has to be noticed: the same few examples each time, and none made smaller.
+settings.register_profile(
+    "mutation",
+    settings.get_profile("patient"),
+    derandomize=True,
+    max_examples=25,
+    phases=(Phase.explicit, Phase.generate),
+)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,197 @@
+"""Mutation testing: change one operator, constant or condition at a time, and see whether the tests notice.
+
+    python tests/mutation/mutate.py [--only AREA | --only AREA/MODULE] ... [--jobs N]
+
+Each area below is a package with the tests that pin it down. Mutmut writes all mutants of a module into one file and
+forks a process for each, which runs the tests that reach the mutated function until one fails. It runs in a copy under
+``.cache/mutation/AREA`` and keeps its results there: the next run tries only functions that have changed.
+
+A mutant that no test can notice is *equivalent*: ``equivalent.toml`` lists each with its reason, and it counts neither
+way. The exit status is 1 when a module stays below the goal; ``.cache/mutation/unnoticed.txt`` has the mutants that
+the tests missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+WORK = ROOT / ".cache" / "mutation"
+WORKER = Path(__file__).with_name("worker.py")
+EQUIVALENT = Path(__file__).with_name("equivalent.toml")
+GOAL = 0.95
+"""Of the mutants of each module that are not equivalent."""
+SOURCES = ("broker-image", "operator", "client", "spark-operator-jobs")
+NEEDED = ("tests", "crds", "charts", "examples", "docs", "bench", "e2e", *SOURCES)
+"""What tests read, beside the sources."""
+
+
+@dataclass(frozen=True)
+class Area:
+    """Modules (patterns below ``src``) and their own tests (paths below the root)."""
+
+    modules: str
+    folder: str
+    tests: tuple[str, ...]
+
+    def paths(self) -> list[str]:
+        return [f"{self.folder}/test_{name}.py" for name in self.tests]
+
+
+AREAS = {
+    "groups": Area(
+        "millstream_broker/groups/*.py",
+        "tests/broker/groups",
+        ("group_membership", "group_offsets", "group_records", "group_driver", "group_stateful"),
+    ),
+    "controller": Area(
+        "millstream_broker/controller/*.py",
+        "tests/broker/controller",
+        ("controller_elections", "controller_machine", "controller_placement", "controller_simulation"),
+    ),
+    "replication": Area(
+        "millstream_broker/replication/*.py",
+        "tests/broker/replication",
+        ("isr", "isr_writes", "acknowledgements", "throttle", "replication_machine"),
+    ),
+    "log": Area(
+        "millstream_broker/log/*.py",
+        "tests/broker/log",
+        (
+            "log_batch",
+            "log_index",
+            "log_producers",
+            "log_recovery",
+            "log_retention",
+            "log_compaction",
+            "log_manager",
+            "log_model",
+        ),
+    ),
+    "operator": Area(
+        "millstream_operator/reconcile/*.py",
+        "tests/operator",
+        (
+            "cluster_builders",
+            "group_plan",
+            "load_plan",
+            "mirror_plan",
+            "placement",
+            "replication_plan",
+            "rolling_plan",
+            "scaling_plan",
+            "topic_plan",
+        ),
+    ),
+}
+
+
+def prepare(name: str, only: list[str]) -> Path:
+    """The area's folder: links to the sources, and a configuration for Mutmut."""
+    area, folder = AREAS[name], WORK / name
+    (folder / "src").mkdir(parents=True, exist_ok=True)
+    for source in SOURCES:
+        for package in (ROOT / source / "src").iterdir():
+            link(folder / "src" / package.name, package)
+    for each in NEEDED:
+        link(folder / each, ROOT / each)
+    modules = [area.modules.replace("*", module) for module in only] or [area.modules]
+    config = {
+        "source_paths": sorted(f"src/{path.name}" for path in (folder / "src").iterdir()),
+        "only_mutate": [f"src/{pattern}" for pattern in modules],
+        "also_copy": list(NEEDED[1:]),
+        "pytest_add_cli_args": ["--hypothesis-profile=mutation", "-p", "no:cacheprovider", "-k", "not kafka"],
+        "pytest_add_cli_args_test_selection": area.paths(),
+        "use_git_change_detection": False,
+        "timeout_constant": 5.0,
+        "timeout_multiplier": 2.0,
+    }
+    lines = [f"{key} = {json.dumps(value)}" for key, value in config.items()]
+    text = (ROOT / "pyproject.toml").read_text("utf-8") + "\n[tool.mutmut]\n" + "\n".join(lines) + "\n"
+    if not (path := folder / "pyproject.toml").exists() or path.read_text("utf-8") != text:
+        path.write_text(text, "utf-8")
+    shutil.rmtree(folder / "mutants" / "tests", ignore_errors=True)
+    return folder
+
+
+def link(path: Path, target: Path) -> None:
+    if not path.is_symlink():
+        path.symlink_to(target)
+
+
+def equivalents() -> dict[tuple[str, str, str, str], str]:
+    """Why each listed mutant is equivalent, by module, function, old and new lines."""
+    entries = tomllib.loads(EQUIVALENT.read_text("utf-8"))["mutant"]
+    return {(one["module"], one["function"], one["old"], one["new"]): one["why"] for one in entries}
+
+
+def key_of(result: dict[str, Any]) -> tuple[str, str, str, str]:
+    return result["module"], result["function"], result.get("old", ""), result.get("new", "")
+
+
+def report(results: list[dict[str, Any]]) -> tuple[list[str], list[str], bool]:
+    """A table by module, what was missed, and whether every module reaches the goal."""
+    known = equivalents()
+    table = ["| module | mutants | noticed | equivalent | share |", "|---|---|---|---|---|"]
+    missed, reached = [], True
+    by_module: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        by_module.setdefault(result["module"], []).append(result)
+    for module, mutants in sorted(by_module.items()):
+        unnoticed = [one for one in mutants if one["status"] in ("survived", "no tests")]
+        equivalent = [one for one in unnoticed if key_of(one) in known]
+        count = len(mutants) - len(equivalent)
+        noticed = len(mutants) - len(unnoticed)
+        share = noticed / count if count else 1.0
+        reached &= share >= GOAL
+        table.append(f"| {module} | {len(mutants)} | {noticed} | {len(equivalent)} | {share:.0%} |")
+        missed += [
+            f"{module} {one['function']}\n  - {one['old']}\n  + {one['new']}\n"
+            for one in unnoticed
+            if one not in equivalent
+        ]
+    return table, missed, reached
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description="Change the code one operator at a time: do the tests notice?"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="AREA[/MODULE]",
+        help=f"areas: {', '.join(AREAS)}; a module without .py; repeat for more (default: everything)",
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="mutants tried at the same time (default: 2)")
+    options = parser.parse_args()
+    wanted: dict[str, list[str]] = {}
+    for each in options.only or list(AREAS):
+        area, _, module = each.partition("/")
+        if area not in AREAS:
+            parser.error(f"--only {each}: there is no area {area}; choose from {', '.join(AREAS)}")
+        wanted.setdefault(area, []).extend([module] if module else [])
+    results: list[dict[str, Any]] = []
+    for area, modules in wanted.items():
+        print(f"mutation: {area}", flush=True)
+        folder = prepare(area, modules)
+        subprocess.run([sys.executable, str(WORKER), str(options.jobs)], cwd=folder, check=True)
+        results += json.loads((folder / "results.json").read_text("utf-8"))
+    table, missed, reached = report(results)
+    (WORK / "unnoticed.txt").write_text("\n".join(missed), "utf-8")
+    print("\n".join(["", *table, ""]))
+    print(f"{len(missed)} mutants went unnoticed: {WORK / 'unnoticed.txt'}")
+    return 0 if reached else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
