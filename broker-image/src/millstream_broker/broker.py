@@ -16,6 +16,7 @@ import logging
 import os
 import resource
 import socket
+import uuid
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -89,7 +90,12 @@ class Broker:
         self.replicas = ReplicaManager(self)
         self.partitions = self.replicas.partitions
         """What this broker leads: all that produces and fetches look at."""
-        self.logs = LogManager(self.log_dirs, config_of=self._log_config_of, files=FileCache(_open_files()))
+        self.logs = LogManager(
+            self.log_dirs,
+            config_of=self._log_config_of,
+            topic_id_of=self._topic_id_of,
+            files=FileCache(_open_files()),
+        )
         self.admissions = Admissions(self)
         self.http = HttpServer(
             {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
@@ -151,7 +157,6 @@ class Broker:
             if self.logs.offline:
                 self.replicas.find_lost()
         self._watch_directories()
-        self.replicas.load_watermarks()
         await self.follow()
         for work in background.work_of(self):
             self.spawn(work)
@@ -311,6 +316,11 @@ class Broker:
         """For logs that are opened at start, before the cluster is joined."""
         stored = self.coordination.stored_topics().get(topic)
         return log_config(self.configs.of_stored(stored.config if stored else {}), self.config)
+
+    def _topic_id_of(self, topic: str) -> uuid.UUID | None:
+        """Likewise; none is known there where ZooKeeper has them."""
+        stored = self.coordination.stored_topics().get(topic)
+        return None if stored is None else stored.topic_id
 
     # HTTP
 

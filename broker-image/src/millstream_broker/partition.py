@@ -326,7 +326,8 @@ class Partition:
                 flushed = await asyncio.to_thread(self.log.flush)
                 self._secure(min(self.log.log_end_offset, flushed + self._flush_messages - 1))
         except ApiError as error:
-            log.error("%s: %s", self, error.message)
+            if not self.log.is_deleted:
+                log.error("%s: %s", self, error.message)
             self.release(error.code)
         finally:
             self._flushing = None

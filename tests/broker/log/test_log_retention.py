@@ -290,7 +290,8 @@ def test_move_and_delete(tmp_path: Path) -> None:
     log.move(tmp_path / "moved")
     assert part is not None
     assert part.read() == next(log.batches_from(0))
-    send(log)
+    with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        send(log)
     assert log.directory == tmp_path / "moved"
     log.delete()
     assert list(tmp_path.iterdir()) == []

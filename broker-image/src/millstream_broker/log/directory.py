@@ -7,6 +7,8 @@
     recovery-point-offset-checkpoint     how far each log is fsynced
     log-start-offset-checkpoint          starts moved by DeleteRecords
     cleaner-offset-checkpoint            how far each log is compacted
+    replication-offset-checkpoint        high watermarks of replicated partitions
+    …-checkpoint.by-id                   ours: the same with topic ids (see ``checkpoints``)
     TOPIC-N/                             one partition (see ``folders``)
 
 A clean stop does not have to fsync gigabytes: the page cache outlives the process. So the marker names the boot, and
@@ -30,7 +32,7 @@ from pathlib import Path
 
 from ..kafka_uuid import uuid_text
 from . import checkpoints
-from .checkpoints import CheckpointError, TopicPartition
+from .checkpoints import Checkpoint, CheckpointError, Identified, TopicPartition
 from .files import fsync_directory, is_failure, write_atomically
 from .log import Log
 
@@ -39,6 +41,12 @@ logger = logging.getLogger(__name__)
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 BOOT_ID = ".boot-id"
 META_PROPERTIES = "meta.properties"
+_CHECKPOINTS = (
+    checkpoints.RECOVERY_POINTS,
+    checkpoints.LOG_START_OFFSETS,
+    checkpoints.CLEANER_OFFSETS,
+    checkpoints.HIGH_WATERMARKS,
+)
 
 
 class LogDirError(Exception):
@@ -68,6 +76,12 @@ class LogDir:
     """No more fsync is to begin but what closing itself needs."""
     _lock_fd: int = -1
     _failing: threading.Lock = field(default_factory=threading.Lock)
+    _found: dict[str, Checkpoint] = field(default_factory=dict)
+    """The checkpoints, between the start and the opening of the logs."""
+    _high_watermarks: Identified | None = None
+    """As they were last written."""
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+    """Of checkpoints: the one that is written last has to be the newest."""
 
     # -- failing ----------------------------------------------------------------------------------------------
 
@@ -209,27 +223,74 @@ class LogDir:
 
     # -- checkpoints ------------------------------------------------------------------------------------------
 
-    def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        """Empty where it cannot be read: then more of the logs is. Blocking."""
+    def load_checkpoints(self) -> None:
+        """Read what the last broker wrote, for :meth:`checkpointed`. Blocking."""
+        self._found = {name: self._load(name) for name in _CHECKPOINTS}
+
+    def _load(self, name: str) -> Checkpoint:
+        """Empty where it cannot be read: then more of the logs is."""
         try:
-            return checkpoints.read_offsets(str(self.path / name))
+            return checkpoints.load(str(self.path / name))
         except (CheckpointError, OSError) as error:
             logger.warning("%s: going on without it, reading more of the logs", error)
-            return {}
+            return Checkpoint()
+
+    def checkpointed(self, key: TopicPartition, topic_id: uuid.UUID | None) -> dict[str, int]:
+        """What the checkpoints say of a log, by their names. Entries of another topic of that name are dropped."""
+        found: dict[str, int] = {}
+        void = []
+        for name, checkpoint in self._found.items():
+            if (offset := checkpoint.offsets.get(key)) is not None:
+                if checkpoint.applies(key, topic_id):
+                    found[name] = offset
+                else:
+                    void.append(f"{name} {offset}")
+        if void:
+            logger.warning(
+                "%s: %s-%d has another topic id than these entries, which are ignored: %s",
+                self.path,
+                *key,
+                ", ".join(void),
+            )
+        return found
+
+    @property
+    def is_identified(self) -> bool:
+        """Whether the checkpoints that were loaded say which topic ids their entries are of."""
+        return all(checkpoint.topic_ids is not None for checkpoint in self._found.values())
+
+    def opened(self) -> None:
+        """The logs have what they need of the checkpoints. Blocking. OSError."""
+        if not self.is_identified:  # it has to be before the first of these names is another topic's
+            self.checkpoint()
+            known = {key: (log.topic_id, log.last_high_watermark) for key, log in self.logs.items()}
+            self.write_high_watermarks({key: entry for key, entry in known.items() if entry[1]})
+        self._found = {}
 
     def checkpoint(self) -> None:
-        """Write recovery points, log start offsets and how far logs are compacted. Blocking, one at a time. OSError."""
-        logs = list(self.logs.items())
-        points = {key: log.flushed_offset for key, log in logs}
-        starts = {
-            key: log.log_start_offset
-            for key, log in logs
-            if log.log_start_offset > log.segments[0].base_offset
-        }
-        cleaned = {key: log.first_dirty_offset for key, log in logs if log.config.compacts}
-        checkpoints.write_offsets(str(self.path / checkpoints.CLEANER_OFFSETS), cleaned)
-        checkpoints.write_offsets(str(self.path / checkpoints.RECOVERY_POINTS), points)
-        checkpoints.write_offsets(str(self.path / checkpoints.LOG_START_OFFSETS), starts)
+        """Write recovery points, log start offsets and how far logs are compacted. Blocking, any thread. OSError."""
+        with self._writing:
+            points, starts, cleaned = {}, {}, {}
+            for key, log in list(self.logs.items()):
+                progress = log.progress()
+                points[key] = log.topic_id, progress.flushed
+                if progress.moved_start is not None:
+                    starts[key] = log.topic_id, progress.moved_start
+                if log.config.compacts:
+                    cleaned[key] = log.topic_id, progress.first_dirty
+            self._store(checkpoints.CLEANER_OFFSETS, cleaned)
+            self._store(checkpoints.RECOVERY_POINTS, points)
+            self._store(checkpoints.LOG_START_OFFSETS, starts)
+
+    def write_high_watermarks(self, entries: Identified) -> None:
+        """Where they are not what was last written. Blocking, any thread. OSError."""
+        with self._writing:
+            if entries != self._high_watermarks:
+                self._store(checkpoints.HIGH_WATERMARKS, entries, sync=False)
+                self._high_watermarks = entries
+
+    def _store(self, name: str, entries: Identified, *, sync: bool = True) -> None:
+        checkpoints.store(str(self.path / name), entries, sync=sync)
 
 
 def boot_id() -> str:

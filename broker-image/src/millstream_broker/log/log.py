@@ -11,14 +11,19 @@ delete, which change what flush reads; appending takes no lock.
 Failures. A write that does not fit the disk leaves the log as it was and raises KAFKA_STORAGE_ERROR; the next append
 may succeed. Any other error of the disk, and whatever fails in an fsync, takes the log ``offline`` with the directory
 that it lies in (see ``directory``); a write that cannot be taken back, the log alone. Then every call raises
-KAFKA_STORAGE_ERROR until it is opened again.
+KAFKA_STORAGE_ERROR until it is opened again. A deleted log is ``offline``, too: every call raises
+UNKNOWN_TOPIC_OR_PARTITION, and files that are missing are no failure.
+
+A log belongs to a topic id. So does everything that is kept beside it (see ``checkpoints``).
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -50,6 +55,19 @@ class AppendInfo(NamedTuple):
     )
 
 
+class Progress(NamedTuple):
+    """What checkpoints say of a log."""
+
+    flushed: int
+    moved_start: int | None
+    """The log start, where DeleteRecords moved it behind the first segment's."""
+    first_dirty: int
+
+
+class DeletedError(OSError):
+    """The log was deleted; the disk is not at fault."""
+
+
 class Home(Protocol):
     """The log directory that a log lies in."""
 
@@ -68,10 +86,12 @@ class Log:
         "config",
         "epochs",
         "first_dirty_offset",
+        "last_high_watermark",
         "log_end_offset",
         "log_start_offset",
         "offline",
         "producers",
+        "topic_id",
         "uncleanable",
     )
 
@@ -86,8 +106,10 @@ class Log:
         *,
         flushed: int,
         home: Home | None,
+        topic_id: uuid.UUID | None,
     ) -> None:
         """Use :meth:`open`."""
+        self.topic_id = topic_id
         self._home = home
         self._segments = segments
         self._durability = Durability(segments, epochs, flushed)
@@ -98,6 +120,8 @@ class Log:
         self.log_end_offset = end
         self.uncleanable = False  # compaction met a batch that it cannot read
         self.first_dirty_offset = start  # compaction has not been behind this
+        self.last_high_watermark = 0
+        """As it was when the replica here was last served: while one is, it knows better."""
         self.offline: OSError | None = None
 
     @classmethod
@@ -113,6 +137,7 @@ class Log:
         files: FileCache | None = None,
         home: Home | None = None,
         now_ms: int | None = None,
+        topic_id: uuid.UUID | None = None,
     ) -> Log:
         """Open (or make) the log in ``directory``. Blocking, in any thread. OSError.
 
@@ -131,7 +156,17 @@ class Log:
             now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
         )
         flushed = min(max(recovery_point, start), end)
-        log = cls(config, segments, start, end, producers, known_epochs, flushed=flushed, home=home)
+        log = cls(
+            config,
+            segments,
+            start,
+            end,
+            producers,
+            known_epochs,
+            flushed=flushed,
+            home=home,
+            topic_id=topic_id,
+        )
         log._save_epochs()
         log._rolled()
         return log
@@ -153,8 +188,8 @@ class Log:
 
     @property
     def is_deleted(self) -> bool:
-        """Its topic is gone, and it is on its way."""
-        return self._segments.active.deleted
+        """Scheduled for deletion: its files may be gone."""
+        return isinstance(self.offline, DeletedError)
 
     @property
     def flushed_offset(self) -> int:
@@ -346,8 +381,6 @@ class Log:
         try:
             return find()
         except OSError as error:
-            if self.is_deleted:
-                return None
             raise self.failed(error) from error
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -445,10 +478,11 @@ class Log:
             self._save_epochs()
 
     def start_anew(self, offset: int, *, now_ms: int = 0) -> None:
-        """Drop everything and go on at ``offset``, behind the end. Blocking."""
+        """Drop everything, producer snapshots included, and go on at ``offset``, behind the end. Blocking."""
         segments = self._segments
         with self._durability.lock:
             segments.truncations += 1
+            recovery.remove_snapshots(segments.path)
             segments.set_aside(0, len(segments))
             segments.create(offset, now_ms, self.config.index_interval_bytes)
             segments.remove_deleted_files()
@@ -482,9 +516,14 @@ class Log:
         try:
             return self._durability.flush_closed(self._snapshot_path)
         except OSError as error:
-            if self.is_deleted:
-                return False
             raise self.failed(error) from error
+
+    def progress(self) -> Progress:
+        """As of one moment. In any thread."""
+        with self._durability.lock:
+            start = self.log_start_offset
+            moved = start if start > self._segments.first_offset else None
+            return Progress(self.flushed_offset, moved, self.first_dirty_offset)
 
     def close(self, clean: bool = True) -> None:
         """Write out what a restart reads and let go of all files. OSError."""
@@ -499,23 +538,31 @@ class Log:
     def move(self, directory: Path) -> None:
         """Rename the folder of a deleted log; reads that are going on keep their files. OSError."""
         with self._durability.lock:
-            for segment in self._segments:
-                segment.deleted = True
+            self._deleted()
             self._segments.move(str(directory))
             self.epochs.path = f"{directory}/{epochs.FILE_NAME}"
 
     def delete(self) -> None:
         """Remove the folder and everything in it (blocking)."""
         with self._durability.lock:
-            for segment in self._segments:
-                segment.deleted = True
+            self._deleted()
             self._segments.release()
             shutil.rmtree(self._segments.path)
 
+    def _deleted(self) -> None:
+        """Before its files go, so that nobody who misses one takes that for a failure of the disk."""
+        self.offline = DeletedError(errno.ENOENT, "it was deleted")
+        for segment in self._segments:
+            segment.deleted = True
+
     def failed(self, error: OSError) -> ApiError:
-        """Take note of an error that the disk gave; what to raise. Any thread."""
-        if is_failure(error):
-            self.offline = error
+        """Take note of an error that the disk gave; what to raise. Any thread.
+
+        The one place that tells a failure of the disk from a file that was deleted with its log.
+        """
+        if is_failure(error) and not (self.is_deleted and isinstance(error, FileNotFoundError)):
+            if not self.is_deleted:
+                self.offline = error
             if self._home is not None:
                 self._home.fail(error)
         return self._storage_error(error)
@@ -526,5 +573,6 @@ class Log:
             raise self._storage_error(self.offline)
 
     def _storage_error(self, error: OSError) -> ApiError:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self.is_deleted else ErrorCode.KAFKA_STORAGE_ERROR
         reason = error.strerror or str(error)
-        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._segments.path}: {reason}")
+        return ApiError(code, f"{self._segments.path}: {reason}")

@@ -4,6 +4,8 @@ A directory that fails, at the start or later, leaves ``dirs`` and is noted in `
 partitions are none of ours any more, and :meth:`LogManager.get_or_create` does not make them anew by itself: the
 caller has to know which they are (:meth:`LogManager.let_go`).
 
+There is one log of a name. Whose it is, its topic id says: the folder's when it is opened (see ``folders``).
+
 Threads. The loop's thread calls everything but what is named here. In another thread: :meth:`LogManager.start`
 (before the loop serves), :meth:`checkpoint`, :meth:`remove_deleted`, :meth:`close` (when the loop no longer appends),
 :meth:`get_or_create` (one caller at a time). Retention and fsync are in ``upkeep``.
@@ -21,7 +23,7 @@ from pathlib import Path
 
 from ..protocol.errors import ApiError
 from . import checkpoints, folders
-from .checkpoints import TopicPartition
+from .checkpoints import Identified, TopicPartition
 from .compaction import Allowance, Compaction, due
 from .config import LogConfig
 from .directory import BrokenDirError, LogDir, LogDirError, boot_id, describe
@@ -45,7 +47,10 @@ class Found:
 
 
 class LogManager:
-    """``config_of(topic)`` gives a topic's LogConfig; without it every log has ``defaults``."""
+    """``config_of(topic)`` gives a topic's LogConfig; without it every log has ``defaults``.
+
+    ``topic_id_of(topic)`` gives the id of the topic that has the name now, None where it is not known.
+    """
 
     def __init__(
         self,
@@ -53,6 +58,7 @@ class LogManager:
         defaults: LogConfig | None = None,
         *,
         config_of: Callable[[str], LogConfig] | None = None,
+        topic_id_of: Callable[[str], uuid.UUID | None] = lambda topic: None,
         files: FileCache | None = None,
     ) -> None:
         self.dirs = [LogDir(Path(path)) for path in log_dirs]
@@ -60,10 +66,10 @@ class LogManager:
             raise LogDirError("log.dirs names no directory")
         self.defaults = defaults or LogConfig()
         self.config_of = config_of or (lambda topic: self.defaults)
+        self.topic_id_of = topic_id_of
         self.files = FileCache() if files is None else files
         self.offline: dict[Path, str] = {}
         """Directories that cannot be used, and why; no longer in ``dirs``."""
-        self.topic_ids: dict[TopicPartition, uuid.UUID] = {}
         self._homes: dict[TopicPartition, LogDir] = {}
         self._deleting: list[Path] = []
 
@@ -127,61 +133,75 @@ class LogManager:
             if isinstance(log, OSError) and home in self.dirs:
                 logger.error("%s: cannot be opened: %s", path, describe(log))
                 self._leave_out(home, _broken(home, log))
-        found = []
-        for (home, path, key), log in zip(to_open, opened, strict=True):
+        for (home, _, key), log in zip(to_open, opened, strict=True):
             if isinstance(log, OSError) or home not in self.dirs:
                 continue
-            if key in self._homes:
-                raise LogDirError(
-                    f"{path} and {self._homes[key].logs[key].directory} hold the same partition. Move one away."
-                )
-            self._add(home, key, log, folders.read_topic_id(path))
-            found.append(Found(*key, self.topic_ids.get(key)))
+            if (there := self.get(*key)) is not None:
+                if self._older(key[0], there, log) is log:
+                    self._take_away(home, key, log)
+                    continue
+                self.delete(*key)
+            self._add(home, key, log)
         for home in list(self.dirs):
             try:
+                home.opened()
                 home.mark_in_use(boot)
             except OSError as error:
                 raise _broken(home, error) from error
-        return found
+        return [Found(*key, home.logs[key].topic_id) for key, home in self._homes.items()]
+
+    def _older(self, topic: str, one: Log, other: Log) -> Log:
+        """Of two logs of one name: the one whose topic had the name before. LogDirError where that is not known."""
+        known = self.topic_id_of(topic)
+        for log, older in ((one, other), (other, one)):
+            if known is not None and log.topic_id == known and older.topic_id not in (None, known):
+                return older
+        raise LogDirError(f"{one.directory} and {other.directory} hold the same partition. Move one away.")
 
     def _open(self, to_open: list[tuple[LogDir, Path, TopicPartition]]) -> list[Log | OSError]:
         """The logs in these folders, or why they cannot be opened."""
-        points, starts, cleaned = (
-            {id(home): home.read_checkpoint(name) for home in self.dirs}
-            for name in (
-                checkpoints.RECOVERY_POINTS,
-                checkpoints.LOG_START_OFFSETS,
-                checkpoints.CLEANER_OFFSETS,
-            )
-        )
+        for home in self.dirs:
+            home.load_checkpoints()
 
         def open_log(home: LogDir, path: Path, key: TopicPartition) -> Log | OSError:
             if home not in self.dirs:
                 return OSError("its log directory is offline")
             try:
-                log = Log.open(
-                    path,
-                    self.config_of(key[0]),
-                    clean=home.clean,
-                    recovery_point=points[id(home)].get(key, 0),
-                    log_start_offset=starts[id(home)].get(key, 0),
-                    page_cache_kept=home.same_boot,
-                    files=self.files,
-                    home=home,
-                )
+                return self._open_log(home, path, key)
             except OSError as error:
                 return error
-            log.first_dirty_offset = min(cleaned[id(home)].get(key, 0), log.log_end_offset)
-            return log
 
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="open-log") as pool:
             return list(pool.map(lambda folder: open_log(*folder), to_open))
 
-    def _add(self, home: LogDir, key: TopicPartition, log: Log, topic_id: uuid.UUID | None) -> None:
+    def _open_log(self, home: LogDir, path: Path, key: TopicPartition) -> Log:
+        topic_id = folders.read_topic_id(path)
+        known = home.checkpointed(key, topic_id)
+        start = known.get(checkpoints.LOG_START_OFFSETS, 0)
+        log = Log.open(
+            path,
+            self.config_of(key[0]),
+            clean=home.clean,
+            recovery_point=known.get(checkpoints.RECOVERY_POINTS, 0),
+            log_start_offset=start if home.is_identified else 0,
+            page_cache_kept=home.same_boot,
+            files=self.files,
+            home=home,
+            topic_id=topic_id,
+        )
+        if not home.is_identified and start > log.log_end_offset:
+            logger.warning(
+                "%s: the log start %d is behind its end %d: ignored", path, start, log.log_end_offset
+            )
+        elif start > log.log_start_offset:
+            log.delete_records_before(start)
+        log.first_dirty_offset = min(known.get(checkpoints.CLEANER_OFFSETS, 0), log.log_end_offset)
+        log.last_high_watermark = min(known.get(checkpoints.HIGH_WATERMARKS, 0), log.log_end_offset)
+        return log
+
+    def _add(self, home: LogDir, key: TopicPartition, log: Log) -> None:
         home.add(key, log)
         self._homes[key] = home
-        if topic_id is not None:
-            self.topic_ids[key] = topic_id
 
     def close(self, *, sync_limit: int = _SYNC_AT_CLOSE_BYTES, sync_for_s: float = _SYNC_AT_CLOSE_S) -> None:
         """Close every log and leave the marker of a clean stop. Blocking, but not for the disk to write gigabytes."""
@@ -279,16 +299,27 @@ class LogManager:
             path = home.path / f"{topic}-{partition}"
             is_new = not path.exists()
             try:
-                log = Log.open(path, self.config_of(topic), clean=True, files=self.files, home=home)
-                if topic_id is not None:
+                if (
+                    not is_new
+                    and topic_id is not None
+                    and folders.read_topic_id(path) not in (None, topic_id)
+                ):
+                    self._put_aside(
+                        home, key, path.rename
+                    )  # an older topic's, which could not be renamed then
+                    is_new = True
+                path.mkdir(parents=True, exist_ok=True)
+                if topic_id is not None:  # before there are records in it
                     folders.write_topic_id(path, topic_id)
+                config = self.config_of(topic)
+                log = Log.open(path, config, clean=is_new, files=self.files, home=home, topic_id=topic_id)
             except OSError as error:
                 problems.append(f"{path} cannot be made: {describe(error)}")
                 if is_new:  # or the next start would find a partition in two directories
                     folders.remove(path)
                 home.check(error)
                 continue
-            self._add(home, key, log, topic_id)
+            self._add(home, key, log)
             return log
         raise LogDirError("; ".join(problems) or "no log directory is left")
 
@@ -298,15 +329,20 @@ class LogManager:
         home = self._homes.pop(key, None)
         if home is None:
             return
-        self.topic_ids.pop(key, None)
-        log = home.logs.pop(key)
-        target = home.path / folders.name_when_deleted(key)
+        self._take_away(home, key, home.logs.pop(key))
+
+    def _take_away(self, home: LogDir, key: TopicPartition, log: Log) -> None:
+        home.rolled.discard(log)
         try:
-            log.move(target)
+            self._put_aside(home, key, log.move)
         except OSError as error:  # then the next start finds it and knows that its topic is being deleted
             logger.error("%s: cannot be renamed: %s", log.directory, describe(error))
             home.check(error)
-            return
+
+    def _put_aside(self, home: LogDir, key: TopicPartition, move: Callable[[Path], object]) -> None:
+        """Have a folder renamed, so that it is removed. OSError."""
+        target = home.path / folders.name_when_deleted(key)
+        move(target)
         self._deleting.append(target)
 
     # -- from time to time ------------------------------------------------------------------------------------
@@ -339,18 +375,30 @@ class LogManager:
             try:
                 log.remove_deleted_files()
             except OSError as error:
-                logger.error(
-                    "%s: cannot unlink what was deleted: %s", log.directory, log.failed(error).message
-                )
+                refusal = log.failed(error)
+                if not log.is_deleted:
+                    logger.error("%s: cannot unlink what was deleted: %s", log.directory, refusal.message)
         while self._deleting:
             folders.remove(self._deleting.pop())
 
     def checkpoint(self) -> None:
-        """Write recovery points and log start offsets. Blocking, in any thread, one at a time."""
+        """Write recovery points, log start offsets and how far logs are compacted. Blocking, in any thread."""
+        self._write_each(LogDir.checkpoint)
+
+    def write_high_watermarks(self, entries: Identified) -> None:
+        """All that there are. Blocking, in any thread."""
+        homes = self._homes.copy()
+        self._write_each(
+            lambda home: home.write_high_watermarks(
+                {key: entry for key, entry in entries.items() if homes.get(key) is home}
+            )
+        )
+
+    def _write_each(self, write: Callable[[LogDir], None]) -> None:
         for home in list(self.dirs):
             if home.is_locked and home.failure is None:
                 try:
-                    home.checkpoint()
+                    write(home)
                 except OSError as error:
                     if not is_failure(error):
                         logger.error("%s: no checkpoints: %s", home.path, describe(error))

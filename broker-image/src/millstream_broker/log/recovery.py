@@ -222,14 +222,17 @@ def refuse_old_format(segment: Segment, position: int) -> None:
 def restore_producers(
     segments: Segments, snapshots: Sequence[int], end_offset: int, now_ms: int
 ) -> Producers:
-    """As of ``end_offset``: the newest valid snapshot before it, and the batches behind that."""
+    """As of ``end_offset``: the newest valid snapshot before it, and the batches behind that.
+
+    A snapshot from before the first segment does not count: what came in between is not known.
+    """
     producers, known = Producers(), -1
     bases = {segment.base_offset for segment in segments}
     for offset in sorted(snapshots, reverse=True):
         path = snapshot_path(segments.path, offset)
         if known >= 0 and offset in bases:
             continue  # an older one, kept in case that a newer one is lost
-        if known < 0 and offset <= end_offset:
+        if known < 0 and segments.first_offset <= offset <= end_offset:
             with contextlib.suppress(OSError, SnapshotError), open(path, "rb") as file:
                 producers, known = Producers.decode(file.read()), offset
                 continue
@@ -239,6 +242,13 @@ def restore_producers(
             if header.producer_id >= 0:
                 producers.update(header, now_ms)
     return producers
+
+
+def remove_snapshots(directory: str) -> None:
+    """Blocking. OSError."""
+    for name in os.listdir(directory):
+        if name.endswith(".snapshot"):
+            unlink(f"{directory}/{name}")
 
 
 def snapshot_path(directory: str, offset: int) -> str:

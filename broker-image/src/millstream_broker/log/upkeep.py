@@ -59,23 +59,27 @@ def flush_rolled(home: LogDir) -> None:
             log = home.rolled.pop()
         except KeyError:
             return
-        try:
-            more = log.flush_closed()
-        except ApiError as error:
-            logger.error("%s", error.message)
-            more = False
-        if more:
+        if _flush(log, Log.flush_closed):
             home.rolled.add(log)
 
 
 def flush_due(manager: LogManager, now_ms: int, last_flush_ms: dict[Log, int]) -> None:
     """Flush logs whose flush.ms has passed. Blocking, in one other thread; the caller keeps ``last_flush_ms``."""
+    for log in [log for log in last_flush_ms if log.is_deleted]:
+        del last_flush_ms[log]
     for log in manager:
         if not log.unflushed_messages:
             last_flush_ms[log] = now_ms
         elif now_ms - last_flush_ms.setdefault(log, now_ms) >= log.config.flush_ms:
-            try:
-                log.flush()
-            except ApiError as error:
-                logger.error("%s", error.message)
+            _flush(log, Log.flush)
             last_flush_ms[log] = now_ms
+
+
+def _flush(log: Log, how: Callable[[Log], int]) -> int:
+    """What it returns; 0 where it fails, or the log is deleted meanwhile."""
+    try:
+        return how(log)
+    except ApiError as error:
+        if not log.is_deleted:
+            logger.error("%s", error.message)
+        return 0

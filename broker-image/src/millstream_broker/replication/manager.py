@@ -8,7 +8,8 @@ yet. Changes are followed one at a time, and always to the newest state.
 A log is deleted when its topic is known to be deleted, or when a controller says so (`stop_replicas`); a partition that
 is merely not mentioned any more stops being served.
 
-High watermarks outlive the process in `replication-offset-checkpoint` of each log directory.
+What is kept of a partition that is not served is kept by topic id, or in its log, and goes with it. High watermarks
+outlive the process in `replication-offset-checkpoint` of each log directory.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from typing import TYPE_CHECKING, cast
 from ..acknowledgements import Acknowledgements
 from ..config import Listener, TopicConfig
 from ..coordination import NO_LEADER, ClusterState, CoordinationError, PartitionRecord, TopicRecord
-from ..log import checkpoints
-from ..log.checkpoints import CheckpointError, TopicPartition
+from ..log.checkpoints import TopicPartition
 from ..log.directory import LogDirError
 from ..log.log import Log
 from ..metadata import Metadata
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+TopicIdPartition = tuple[uuid.UUID, int]
+
+
 class ReplicaManager:
     """`Broker.replicas`. All calls are made on the loop."""
 
@@ -57,19 +60,17 @@ class ReplicaManager:
         """What this broker leads."""
         self.followers: dict[TopicPartition, Follower] = {}
         self.unopened: dict[TopicPartition, str] = {}
-        """Partitions that should be here and are not, and why."""
-        self._lost: dict[TopicPartition, uuid.UUID] = {}
-        """Those among them that are in a log directory which is offline, with their topics' ids."""
-        self._removed: dict[TopicPartition, tuple[uuid.UUID, int]] = {}
-        """Deleted by the controller's word, though the last record has them here: topic id and leader epoch of it."""
+        """Partitions that should be here and are not, and why: of topics that `follow` has followed last."""
+        self._lost: set[TopicIdPartition] = set()
+        """Those among them that are in a log directory which is offline."""
+        self._removed: dict[TopicIdPartition, int] = {}
+        """Deleted by the controller's word, though the last record has them here: leader epoch of it."""
         self.sessions = Sessions(broker)
         self.membership = Membership(broker)
         self._fetchers: dict[int, Fetcher] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._following = asyncio.Lock()
         self._catching_up: asyncio.Task[None] | None = None
-        self._watermarks: dict[TopicPartition, int] = {}
-        """As the checkpoint has them."""
 
     # Following coordination
 
@@ -105,7 +106,7 @@ class ReplicaManager:
                     or state.broker_configs is not before.broker_configs
                 ):
                     new += self._follow_topic(topic)
-            self.unopened = {key: why for key, why in self.unopened.items() if key[0] in state.topics}
+            self._forget(state, before)
             await self._bring_up(new)
             broker.metadata = Metadata(state)
             if state.brokers is not before.brokers:
@@ -133,6 +134,16 @@ class ReplicaManager:
                 self._broker.logs.delete(*key)
         return gone
 
+    def _forget(self, state: ClusterState, before: ClusterState) -> None:
+        """Keep nothing of topics that are gone, or that have only the name of one that is there."""
+        for key in list(self.unopened):
+            topic, known = state.topics.get(key[0]), before.topics.get(key[0])
+            if topic is None or known is None or topic.topic_id != known.topic_id:
+                del self.unopened[key]
+        if state.deleting is not before.deleting:
+            self._lost = {one for one in self._lost if one[0] not in state.deleting}
+            self._removed = {one: of for one, of in self._removed.items() if one[0] not in state.deleting}
+
     def _follow_topic(self, topic: TopicRecord) -> list[tuple[TopicRecord, int]]:
         """Bring a topic's partitions here up to date; returns those that have to be opened."""
         new = []
@@ -152,14 +163,12 @@ class ReplicaManager:
         return new
 
     def _was_removed(self, topic: TopicRecord, index: int) -> bool:
-        removed = self._removed.get((topic.name, index))
-        if removed is None:
-            return False
-        topic_id, epoch = removed
-        if topic.topic_id == topic_id and topic.partitions[index].leader_epoch <= epoch:
-            return True
-        del self._removed[topic.name, index]
-        return False
+        key = topic.topic_id, index
+        epoch = self._removed.get(key)
+        if epoch is not None and topic.partitions[index].leader_epoch > epoch:
+            del self._removed[key]
+            epoch = None
+        return epoch is not None
 
     def _follow_brokers(self, state: ClusterState) -> None:
         alive = frozenset(state.brokers)
@@ -194,7 +203,7 @@ class ReplicaManager:
                 partition.lead(record, isr)
             partition.configure(config)
             return
-        high_watermark, waiting = self._watermarks.get(key, 0), None
+        high_watermark, waiting = opened.last_high_watermark, None
         if (follower := self.followers.pop(key, None)) is not None:
             self._unassign(follower)
             high_watermark, waiting = follower.high_watermark, follower.unacknowledged
@@ -230,8 +239,7 @@ class ReplicaManager:
             self._unassign(follower)
             follower.follow(record)
         else:
-            high_watermark = self._watermarks.get(key, 0)
-            waiting = Acknowledgements()
+            high_watermark, waiting = opened.last_high_watermark, Acknowledgements()
             if (led := self.partitions.get(key)) is not None:
                 high_watermark, waiting = led.high_watermark, led.step_down()
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -274,10 +282,10 @@ class ReplicaManager:
         """Neither lead nor follow; the log stays."""
         if (follower := self.followers.pop(key, None)) is not None:
             self._unassign(follower)
-            self._watermarks[key] = follower.high_watermark
+            follower.log.last_high_watermark = follower.high_watermark
             follower.unacknowledged.fail(code)
         if (partition := self.partitions.pop(key, None)) is not None:
-            self._watermarks[key] = partition.high_watermark
+            partition.log.last_high_watermark = partition.high_watermark
             partition.release(code)
             if key[0] == OFFSETS_TOPIC:
                 self._broker.groups.resign(key[1])
@@ -298,10 +306,9 @@ class ReplicaManager:
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 if delete:
                     if held is not None and self._broker.broker_id in held.record.replicas:
-                        self._removed[key] = held.topic_id, held.record.leader_epoch
+                        self._removed[held.topic_id, index] = held.record.leader_epoch
                     if key in self.unopened:
                         errors[key] = ErrorCode.KAFKA_STORAGE_ERROR
-                    self._watermarks.pop(key, None)
                     self._broker.logs.delete(*key)
             self._end_idle_fetchers()
         self._broker.spawn(asyncio.to_thread(self._broker.logs.remove_deleted))
@@ -326,8 +333,9 @@ class ReplicaManager:
     async def _bring_up(self, new: list[tuple[TopicRecord, int]]) -> None:
         """Open or create the logs of these partitions; those where it fails are offline."""
         logs = self._broker.logs
-        for topic, index in new:  # a log of an older topic of that name
-            if logs.topic_ids.get((topic.name, index), topic.topic_id) != topic.topic_id:
+        for topic, index in new:
+            there = logs.get(topic.name, index)
+            if there is not None and there.topic_id not in (None, topic.topic_id):  # an older topic's
                 logs.delete(topic.name, index)
         configs = {topic.name: self._broker.configs.of(topic) for topic, _ in new}
         failed = await asyncio.to_thread(self._open, new, configs) if new else {}
@@ -341,7 +349,7 @@ class ReplicaManager:
             self.unopened.pop(key, None)
             opened = logs.get(*key)
             if opened is None:  # its directory has failed meanwhile
-                self._lost[key] = topic.topic_id
+                self._lost.add((topic.topic_id, index))
                 self.unopened[key] = "its log directory is offline"
                 continue
             self._assume(topic, index, opened, configs[topic.name])
@@ -366,10 +374,10 @@ class ReplicaManager:
     def lose(self, keys: Iterable[TopicPartition], reason: str) -> None:
         """The directory that these are in has failed: from now on it is as if it had been away at the start."""
         for key in keys:
-            self.unopened[key] = reason
             held = self.partitions.get(key) or self.followers.get(key)
             if held is not None:
-                self._lost[key] = held.topic_id
+                self.unopened[key] = reason
+                self._lost.add((held.topic_id, key[1]))
                 self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def find_lost(self) -> None:
@@ -378,10 +386,10 @@ class ReplicaManager:
             for index, record in enumerate(topic.partitions):
                 here = self._broker.logs.get(topic.name, index)
                 if self._broker.broker_id in record.replicas and here is None:
-                    self._lost[topic.name, index] = topic.topic_id
+                    self._lost.add((topic.topic_id, index))
 
     def _is_lost(self, topic: TopicRecord, index: int) -> bool:
-        return self._lost.get((topic.name, index)) == topic.topic_id
+        return (topic.topic_id, index) in self._lost
 
     async def _finish_deletions(self, deleting: list[uuid.UUID]) -> None:
         await asyncio.to_thread(self._broker.logs.remove_deleted)
@@ -428,14 +436,6 @@ class ReplicaManager:
         held = self.partitions.get(key) or self.followers.get(key)
         return 0 if held is None else held.high_watermark
 
-    def load_watermarks(self) -> None:
-        """What the last process wrote. Blocking; before the first `follow`."""
-        for home in self._broker.logs.dirs:
-            try:
-                self._watermarks |= checkpoints.read_offsets(str(home.path / checkpoints.HIGH_WATERMARKS))
-            except (CheckpointError, OSError) as error:
-                log.warning("%s: going on without it: high watermarks are found by fetching", error)
-
     async def keep_watermarks(self) -> None:
         """Write the high watermarks from time to time, until it is cancelled."""
         interval_s = self._broker.config.integer("replica.high.watermark.checkpoint.interval.ms") / 1000
@@ -444,20 +444,11 @@ class ReplicaManager:
             await self.write_watermarks()
 
     async def write_watermarks(self) -> None:
-        """Those of replicated partitions, where any has changed."""
+        """Those of replicated partitions, in directories where any has changed."""
         held: dict[TopicPartition, Partition | Follower] = dict(self.followers)
         held.update((key, one) for key, one in self.partitions.items() if one.isr is not None)
-        now = {key: one.high_watermark for key, one in held.items()}
-        if all(self._watermarks.get(key) == offset for key, offset in now.items()):
-            return
-        self._watermarks = now
-        homes = self._broker.logs.partitions()
-        by_path: dict[str, dict[TopicPartition, int]] = {}
-        for key, offset in now.items():
-            if (home := homes.get(key)) is not None:
-                path = str(home.path / checkpoints.HIGH_WATERMARKS)
-                by_path.setdefault(path, {})[key] = offset
-        await asyncio.to_thread(_write_all, by_path)
+        now = {key: (one.log.topic_id, one.high_watermark) for key, one in held.items()}
+        await asyncio.to_thread(self._broker.logs.write_high_watermarks, now)
 
     async def close(self) -> None:
         """Follow and lead no more; the logs stay open."""
@@ -467,11 +458,3 @@ class ReplicaManager:
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()), *self._closing)
         await self.membership.close()
         await self.write_watermarks()
-
-
-def _write_all(by_path: dict[str, dict[TopicPartition, int]]) -> None:
-    for path, offsets in by_path.items():
-        try:
-            checkpoints.write_offsets(path, offsets, sync=False)
-        except OSError as error:
-            log.error("%s: cannot be written: %s", path, error.strerror or error)

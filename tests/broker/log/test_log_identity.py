@@ -1,0 +1,174 @@
+"""Topics made anew: nothing that stood beside the log of their predecessor applies to theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millstream_broker.log.batch import Record, iter_batches, read_records
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.ledger import read
+from millstream_harness.scenario import eventually
+from millstream_harness.wire import Wire, record
+
+StartBroker = Callable[..., BrokerProcess]
+
+SOON = {
+    "log.flush.offset.checkpoint.interval.ms": "50",
+    "replica.high.watermark.checkpoint.interval.ms": "50",
+}
+NEVER = dict.fromkeys(SOON, "3600000")
+"""So that the predecessor's entries stand until the kill."""
+
+
+def values(name: str, count: int) -> list[bytes]:
+    return [b"%s %d" % (name.encode(), number) for number in range(count)]
+
+
+def send(broker: BrokerProcess, topic: str, wanted: Sequence[bytes], *, acks: int = 1) -> None:
+    with Wire(broker.bootstrap) as wire:
+        for start in range(0, len(wanted), 50):
+            answer = wire.produce(topic, [record(one) for one in wanted[start : start + 50]], acks=acks)
+            assert answer.error_code == 0
+
+
+def make(bootstrap: str, topic: str, assignment: list[int] | None = None, **config: str) -> None:
+    """As soon as the name is free."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    replicas = {"replica_assignment": [assignment]} if assignment else {"replication_factor": 1}
+    new = NewTopic(topic, 1, config=settings, **replicas)
+
+    def made() -> bool:
+        with contextlib.suppress(KafkaException):
+            admin.create_topics([new])[topic].result(30)
+            return True
+        return False
+
+    until(made, f"{topic} is made")
+
+
+def delete(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.delete_topics([topic])[topic].result(30)
+
+
+def delete_records(bootstrap: str, topic: str, offset: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    deleted = admin.delete_records([TopicPartition(topic, 0, offset)])
+    assert next(iter(deleted.values())).result(30).low_watermark == offset
+
+
+def checkpointed(broker: BrokerProcess, name: str, line: str) -> None:
+    """Return when a checkpoint of the broker has a line that matches."""
+    path = broker.data / name
+    eventually(
+        lambda: path.read_text() if path.exists() else "",
+        lambda text: re.search(f"^{line}$", text, re.MULTILINE) is not None,
+        f"{name} has {line}",
+    )
+
+
+@pytest.mark.parametrize("count", [800, 2000])
+def test_a_topic_made_anew_keeps_its_records_through_a_kill(start_broker: StartBroker, count: int) -> None:
+    """Fewer records than the predecessor's log start, and more."""
+    broker = start_broker(SOON)
+    make(broker.bootstrap, "t")
+    send(broker, "t", values("old", 2000))
+    delete_records(broker.bootstrap, "t", 1500)
+    checkpointed(broker, "log-start-offset-checkpoint", "t 0 1500")
+    broker.stop()
+    broker.config |= NEVER
+    broker.start()
+    delete(broker.bootstrap, "t")
+    make(broker.bootstrap, "t")
+    send(broker, "t", values("new", count))
+    broker.kill()
+    broker.start()
+    assert read(broker.bootstrap, "t", 0) == list(enumerate(values("new", count)))
+
+
+def test_a_topic_made_anew_keeps_its_records_in_a_cluster(tmp_path: Path) -> None:
+    """A replica is killed and comes back; then the leader stops: the replica leads with all that was acknowledged."""
+    with ClusterProcesses(tmp_path, config=SOON) as cluster:
+        make(cluster.bootstrap, "t", [1, 2, 3])
+        cluster.await_in_sync("t")
+        send(cluster.brokers[1], "t", values("old", 2000), acks=-1)
+        delete_records(cluster.bootstrap, "t", 1500)
+        for one in cluster.brokers.values():
+            checkpointed(one, "log-start-offset-checkpoint", "t 0 1500")
+            checkpointed(one, "replication-offset-checkpoint", "t 0 2000")
+        for one in cluster.brokers.values():
+            one.stop()
+            one.config |= NEVER
+            one.start()
+        cluster.await_in_sync("t")
+        delete(cluster.bootstrap, "t")
+        make(cluster.bootstrap, "t", [1, 2, 3])
+        cluster.await_in_sync("t")
+        until(lambda: cluster.leader("t") is cluster.brokers[1], "the first replica leads")
+        send(cluster.brokers[1], "t", values("new", 800), acks=-1)
+        cluster.brokers[2].kill()
+        cluster.await_in_sync("t", 2)
+        cluster.brokers[2].start()
+        cluster.await_in_sync("t")
+        cluster.brokers[1].stop()
+        cluster.brokers[3].stop()
+        until(lambda: cluster.leader("t") is cluster.brokers[2], "the one that was killed leads")
+        assert read(cluster.brokers[2].bootstrap, "t", 0) == list(enumerate(values("new", 800)))
+
+
+def of_key(wire: Wire, topic: str, key: bytes) -> list[Record]:
+    """What a reader of the whole topic gets of a key."""
+    found: list[Record] = []
+    offset, end = 0, wire.end_offset(topic)
+    while offset < end:
+        records = wire.fetch(topic, offset, partition_max_bytes=1_000_000).records
+        assert isinstance(records, memoryview)
+        for position, header in iter_batches(records):
+            found += read_records(records[position : position + header.size])
+            offset = header.next_offset
+    return [one for one in found if one.key == key]
+
+
+def test_a_deleted_key_stays_deleted_in_a_compacted_topic_made_anew(start_broker: StartBroker) -> None:
+    """Its predecessor was compacted far beyond: a tombstone does not go before the value that it deletes."""
+    cleaning = {"log.cleaner.backoff.ms": "20", "log.cleaner.min.cleanable.ratio": "0.01"}
+    broker = start_broker(SOON | cleaning)
+    config = {"cleanup_policy": "compact", "segment_bytes": "20000", "delete_retention_ms": "0"}
+    filler = [Record(b"filler %d" % (number % 7), b"x" * 100, 1) for number in range(50)]
+    make(broker.bootstrap, "c", **config)
+    with Wire(broker.bootstrap) as wire:
+        for _ in range(60):
+            assert wire.produce("c", filler).error_code == 0
+    checkpointed(broker, "cleaner-offset-checkpoint", r"c 0 [12]\d\d\d")
+    broker.stop()
+    broker.config |= NEVER | {"log.cleaner.enable": "false"}
+    broker.start()
+    delete(broker.bootstrap, "c")
+    make(broker.bootstrap, "c", **config)
+    with Wire(broker.bootstrap) as wire:
+        assert wire.produce("c", [Record(b"gone", b"value", 1)]).error_code == 0
+        for _ in range(10):
+            assert wire.produce("c", filler).error_code == 0
+        assert wire.produce("c", [Record(b"gone", None, 1)]).error_code == 0
+        for _ in range(10):
+            assert wire.produce("c", filler).error_code == 0
+    broker.kill()
+    broker.config["log.cleaner.enable"] = "true"
+    broker.start()
+    with Wire(broker.bootstrap) as wire:
+
+        def values_of_key() -> list[bytes | None]:
+            assert wire.produce("c", filler).error_code == 0
+            return [one.value for one in of_key(wire, "c", b"gone")]
+
+        eventually(values_of_key, lambda found: None not in found, "the tombstone is gone")
+        assert values_of_key() == []
