@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from millstream_broker.admissions import Admissions
 from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
 from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
-from millstream_broker.partition import Partition
+from millstream_broker.partition import Appended, Partition
 from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.request_memory import RequestMemory
 from millstream_harness.wire import record
 
 NOW_MS = 1_800_000_000_000
@@ -25,11 +27,19 @@ def open_partition(folder: Path, **config: str) -> Partition:
     overrides = {key.replace("_", "."): value for key, value in config.items()}
     topic = TopicRecord("t", uuid.uuid4(), (PartitionRecord((1,), 1, 0, (1,)),), overrides)
     log = Log.open(folder / "t-0", LogConfig(), clean=True)
-    return Partition(topic, 0, log, TopicConfig(BrokerConfig(), overrides))
+    queue = Admissions(RequestMemory(1 << 20))
+    return Partition(topic, 0, log, TopicConfig(BrokerConfig(), overrides), queue)
 
 
 def batch(records: int = 1) -> memoryview:
     return memoryview(bytearray(build_batch([record("x", timestamp=NOW_MS)] * records)))
+
+
+def append(partition: Partition, batches: memoryview) -> Appended:
+    """What is appended there and then."""
+    appended = partition.append(batches, NOW_MS)
+    assert isinstance(appended, Appended)
+    return appended
 
 
 class SlowFlush:
@@ -50,9 +60,9 @@ class SlowFlush:
 
 async def test_without_a_policy_everything_is_acknowledged_at_once(tmp_path: Path) -> None:
     partition = open_partition(tmp_path)
-    info = partition.append(batch(3), NOW_MS)
+    appended = append(partition, batch(3))
     assert partition.high_watermark == 3
-    assert partition.acknowledged(info) is None
+    assert appended.safe is None
 
 
 async def test_flush_messages_1_waits_for_the_disk_and_waits_together(
@@ -62,7 +72,7 @@ async def test_flush_messages_1_waits_for_the_disk_and_waits_together(
     slow = SlowFlush(partition.log, monkeypatch)
     waiting = []
     for _ in range(50):
-        done = partition.acknowledged(partition.append(batch(), NOW_MS))
+        done = append(partition, batch()).safe
         assert done is not None
         waiting.append(done)
         await asyncio.sleep(0)
@@ -81,9 +91,9 @@ async def test_flush_messages_n_lets_n_less_one_records_ahead(
 ) -> None:
     partition = open_partition(tmp_path, flush_messages="5")
     slow = SlowFlush(partition.log, monkeypatch)
-    assert partition.acknowledged(partition.append(batch(4), NOW_MS)) is None
+    assert append(partition, batch(4)).safe is None
     assert partition.high_watermark == 4
-    held = partition.acknowledged(partition.append(batch(3), NOW_MS))
+    held = append(partition, batch(3)).safe
     assert held is not None
     assert partition.high_watermark <= 4
     slow.allowed.release()
@@ -101,7 +111,7 @@ async def test_a_disk_that_fails_takes_the_partition_offline(
 
     monkeypatch.setattr("os.fsync", fail)
     monkeypatch.setattr("os.fdatasync", fail)
-    waiting = partition.acknowledged(partition.append(batch(), NOW_MS))
+    waiting = append(partition, batch()).safe
     assert waiting is not None
     with pytest.raises(ApiError) as error:
         await asyncio.wait_for(waiting, 10)
@@ -124,13 +134,13 @@ async def test_a_repetition_is_flushed_again(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Log, "flush", full)
     sent = build_batch([Record(b"k", b"v", NOW_MS)], producer_id=7, producer_epoch=0, base_sequence=0)
-    first = partition.acknowledged(partition.append(memoryview(bytearray(sent)), NOW_MS))
+    first = append(partition, memoryview(bytearray(sent))).safe
     assert first is not None
     with pytest.raises(ApiError, match="NOT_ENOUGH_REPLICAS_AFTER_APPEND"):
         await asyncio.wait_for(first, 10)
-    info = partition.append(memoryview(bytearray(sent)), NOW_MS)
-    assert info.duplicate
-    again = partition.acknowledged(info)
+    repetition = append(partition, memoryview(bytearray(sent)))
+    assert repetition.info.duplicate
+    again = repetition.safe
     assert again is not None
     await asyncio.wait_for(again, 10)
     assert partition.high_watermark == 1
@@ -141,7 +151,7 @@ async def test_changing_the_policy_lets_go_of_what_was_held_back(
 ) -> None:
     partition = open_partition(tmp_path, flush_messages="1")
     slow = SlowFlush(partition.log, monkeypatch)
-    held = partition.acknowledged(partition.append(batch(), NOW_MS))
+    held = append(partition, batch()).safe
     assert held is not None
     partition.configure(TopicConfig(BrokerConfig(), {}))
     await asyncio.wait_for(held, 10)

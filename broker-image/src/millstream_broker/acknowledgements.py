@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from .log.batch import validate
+from .log.log import AppendInfo, Log
 from .protocol.errors import ApiError, ErrorCode
 
 
@@ -88,3 +90,15 @@ class Acknowledgements:
         earliest = min((deadline for _, deadline, _ in left), default=float("inf"))
         if earliest < float("inf"):
             self._timer = loop.call_at(earliest, self._time_is_up)
+
+
+def repeated(log: Log, batches: bytearray | memoryview) -> AppendInfo | None:
+    """What a leader answers to batches that its log has already; None where this log does not have them."""
+    try:
+        stored = log.producers.check(validate(batches, log.config.max_message_bytes))
+    except ApiError:
+        return None
+    if stored is None:
+        return None
+    start = log.log_start_offset
+    return AppendInfo(stored.first_offset, stored.last_offset, stored.timestamp, start, duplicate=True)

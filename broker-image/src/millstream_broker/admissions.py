@@ -5,7 +5,8 @@ read, and perhaps decompressed and compressed again: up to half a second for one
 So its batches queue here. One thread admits them (`log.admission`), one coroutine appends what was admitted: batches
 are appended in the order in which they came, and at most one is decompressed at a time, whatever the number of clients.
 
-Small batches that are not compressed are read at once where nothing waits before them.
+What queues here is the partitions' decision (`Partition.append`): batches that have to be read, and every batch for a
+partition that has one waiting. A batch is admitted by the configuration of the moment when its turn comes.
 
 The bytes that wait count towards `queued.max.request.bytes`: beyond it, no connection that waits for an append is
 read. What a client sent before it went is appended all the same, as in Kafka.
@@ -14,93 +15,68 @@ read. What a client sent before it went is appended all the same, as in Kafka.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from time import time
-from typing import TYPE_CHECKING, NamedTuple
 
-from .log.batch import CODEC_MASK, HEADER_SIZE
-from .log.log import AppendInfo
-from .partition import Partition
-from .protocol.errors import ApiError, ErrorCode
-
-if TYPE_CHECKING:
-    from .broker import Broker
-
-AT_ONCE_BYTES = 4096
-"""So much that is not compressed is read on the loop: the least records take less than a millisecond."""
-_ATTRIBUTES_END = 23
-
-
-class Waiting(NamedTuple):
-    partition: Partition
-    batches: bytearray
-    appended: asyncio.Future[AppendInfo]
+from .partition import Append, Appended
+from .protocol.errors import ApiError
+from .request_memory import RequestMemory
 
 
 class Admissions:
-    """All calls are made on the loop."""
+    """`partition.AppendQueue`. All calls are made on the loop."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, memory: RequestMemory) -> None:
+        self._memory = memory
         self._thread = ThreadPoolExecutor(1, "admit")
-        self._queue: deque[Waiting] = deque()
-        self._waiting: Counter[Partition] = Counter()
+        self._queue: deque[tuple[Append, asyncio.Future[Appended]]] = deque()
         self._work: asyncio.Task[None] | None = None
 
-    def append(
-        self, partition: Partition, batches: memoryview, *, read: bool = False
-    ) -> AppendInfo | asyncio.Future[AppendInfo]:
-        """Like `Partition.append`, or what will have its result or its ApiError. `read`: always in the thread."""
-        if not read and partition not in self._waiting and _is_cheap(batches):
-            return partition.append(batches, int(time() * 1000))
-        appended: asyncio.Future[AppendInfo] = asyncio.get_running_loop().create_future()
-        self._broker.server.hold(len(batches))
-        self._waiting[partition] += 1
-        self._queue.append(Waiting(partition, bytearray(batches), appended))
+    def put(self, append: Append) -> asyncio.Future[Appended]:
+        """See `partition.AppendQueue`."""
+        appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._memory.hold(len(append.batches))
+        self._queue.append((append, appended))
         if self._work is None:
             self._work = asyncio.create_task(self._append_all())
         return appended
 
     async def _append_all(self) -> None:
         while self._queue:
-            one = self._queue.popleft()
-            size = len(one.batches)
+            append, appended = self._queue.popleft()
             try:
-                info = await self._append(one)
+                result = await self._append(append)
             except ApiError as error:
-                if not one.appended.cancelled():
-                    one.appended.set_exception(error)
+                if not appended.cancelled():
+                    appended.set_exception(_without_batches(error))
             else:
-                if not one.appended.cancelled():
-                    one.appended.set_result(info)
+                if not appended.cancelled():
+                    appended.set_result(result)
             finally:
-                self._waiting[one.partition] -= 1
-                if not self._waiting[one.partition]:
-                    del self._waiting[one.partition]
-                self._broker.server.free_frame(size)
+                append.partition.turn_over()
+                self._memory.free(len(append.batches))
         self._work = None
 
-    async def _append(self, one: Waiting) -> AppendInfo:
-        partition, now_ms = one.partition, int(time() * 1000)
+    async def _append(self, append: Append) -> Appended:
+        partition, now_ms = append.partition, int(time() * 1000)
+        partition.check_turn(append)
         admitted = await asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: partition.log.admit(one.batches, now_ms=now_ms)
+            self._thread, lambda: partition.log.admit(append.batches, now_ms=now_ms)
         )
-        if self._broker.partition(partition.topic, partition.index) is not partition:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return partition.append_admitted(admitted, now_ms)
+        return partition.append_admitted(append, admitted, now_ms)
 
     async def close(self) -> None:
         """Append nothing more: who waits gets no answer, for the connections are closed by now."""
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
-        for one in self._queue:
-            one.appended.cancel()
+        for _, appended in self._queue:
+            appended.cancel()
         self._thread.shutdown(wait=False)
 
 
-def _is_cheap(batches: memoryview) -> bool:
-    return len(batches) < HEADER_SIZE or (
-        len(batches) <= AT_ONCE_BYTES and not batches[_ATTRIBUTES_END - 1] & CODEC_MASK
-    )
+def _without_batches(error: ApiError) -> ApiError:
+    """The error without the stack that raised it, which holds the batches as long as nobody has taken the error."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)

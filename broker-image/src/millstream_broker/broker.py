@@ -46,6 +46,7 @@ from .partition import Partition
 from .producer_ids import ProducerIds
 from .protocol.errors import ApiError, ErrorCode
 from .replication.manager import ReplicaManager
+from .request_memory import RequestMemory
 from .server import Server
 from .topic_logs import adopt, log_config
 
@@ -96,7 +97,8 @@ class Broker:
             topic_id_of=self._topic_id_of,
             files=FileCache(_open_files()),
         )
-        self.admissions = Admissions(self)
+        self.request_memory = RequestMemory(config.integer("queued.max.request.bytes"))
+        self.admissions = Admissions(self.request_memory)
         self.http = HttpServer(
             {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
         )

@@ -192,7 +192,7 @@ class Connection:
                 try:
                     self._handle(frame[_SIZE.size :])
                 finally:
-                    server.free_frame(len(frame))
+                    server.memory.free(len(frame))
                 count -= missing
             elif prefix:
                 count += len(prefix)
@@ -247,7 +247,7 @@ class Connection:
     def _may_follow(self, view: memoryview | None = None, begin: int = 0, end: int = 0) -> bool:
         """Whether a request may be handled although one before it waits."""
         last = self.pending[-1].route.registration
-        if not last.pipelined or len(self.pending) >= PIPELINE_DEPTH or self._server.is_full:
+        if not last.pipelined or len(self.pending) >= PIPELINE_DEPTH or self._server.memory.is_full:
             return False
         if view is None or end - begin < 2:
             return True
@@ -442,7 +442,7 @@ class Connection:
         sock.close()
         server.connections.discard(self)
         if self._frame is not None:
-            server.free_frame(len(self._frame))
+            server.memory.free(len(self._frame))
             self._frame = None
         self._backlog = None
 

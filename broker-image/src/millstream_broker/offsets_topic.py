@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from time import time
 from typing import TYPE_CHECKING
@@ -45,11 +46,13 @@ class BrokerOffsetsTopic:
 
     async def append(self, partition: int, batch: bytes) -> None:
         offsets = self._broker.partition(OFFSETS_TOPIC, partition)
-        offsets.check_enough_replicas()
         timeout_ms = self._broker.config.integer("offsets.commit.timeout.ms")
-        info = offsets.append(memoryview(bytearray(batch)), int(time() * 1000))
-        if (waiting := offsets.acknowledged(info, timeout_ms=timeout_ms)) is not None:
-            await waiting
+        records = memoryview(bytearray(batch))
+        appended = offsets.append(records, int(time() * 1000), timeout_ms=timeout_ms, own=True)
+        if isinstance(appended, asyncio.Future):
+            appended = await appended
+        if appended.safe is not None:
+            await appended.safe
 
     def read_all(self, partition: int) -> Iterator[bytes]:
         log = self._broker.partition(OFFSETS_TOPIC, partition).log

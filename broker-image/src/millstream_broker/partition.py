@@ -11,6 +11,10 @@ The *high watermark* is the offset below which records are safe as promised, and
 
 Who waits for records (a long poll) is told on each advance, and waits on no timer but its own limit: consumers wait on
 the high watermark, followers on the end of the log.
+
+Batches are appended in the order in which they came, on whatever path and whatever the configuration is meanwhile:
+while one waits (for its records to be read in a thread, see `admissions`), each later one waits behind it. A batch
+belongs to this leadership, not to the partition's name: after `release` none is appended.
 """
 
 from __future__ import annotations
@@ -19,19 +23,49 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from time import monotonic_ns
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from .acknowledgements import Acknowledgements
+from .acknowledgements import Acknowledgements, repeated
 from .config import TopicConfig
 from .config_types import LONG_MAX
 from .coordination import PartitionRecord, TopicRecord
-from .log.admission import Admitted
+from .log.admission import Admitted, HeaderRefusedError
+from .log.batch import CODEC_MASK, HEADER_SIZE
 from .log.files import FileSlice
 from .log.log import AppendInfo, Log
 from .protocol.errors import ApiError, ErrorCode
 from .replication.isr import Isr
 
+AT_ONCE_BYTES = 4096
+"""Largest uncompressed batch whose records are read on the loop: the smallest records take less than a millisecond."""
+_ATTRIBUTES = 22
+
 log = logging.getLogger(__name__)
+
+
+class Appended(NamedTuple):
+    """Records that are in the log."""
+
+    info: AppendInfo
+    safe: asyncio.Future[None] | None
+    """Completes when they are as safe as `acks` says, or fails with ApiError. None: they are safe, or `acks` is 0."""
+
+
+class Append(NamedTuple):
+    """Batches that wait for their turn."""
+
+    partition: Partition
+    batches: bytearray
+    acks: int
+    timeout_ms: int | None
+
+
+class AppendQueue(Protocol):
+    """Where batches wait; `admissions`."""
+
+    def put(self, append: Append) -> asyncio.Future[Appended]:
+        """Calls the partition's `append_admitted` when it is this append's turn, and `turn_over` in any case."""
+        ...
 
 
 class Waiter(Protocol):
@@ -54,11 +88,14 @@ class Partition:
     """One partition that this broker leads. All calls are made on the loop."""
 
     __slots__ = (
+        "_ended",
         "_flush_messages",
         "_flushing",
         "_goes_with_log",
         "_held_back",
         "_min_isr",
+        "_queue",
+        "_queued",
         "_secured",
         "_undeleted",
         "_unflushed",
@@ -66,6 +103,7 @@ class Partition:
         "_unwritable",
         "acknowledges_at_once",
         "answers_at_once",
+        "appends_at_once",
         "followers",
         "high_watermark",
         "index",
@@ -84,11 +122,14 @@ class Partition:
         index: int,
         log: Log,
         config: TopicConfig,
+        queue: AppendQueue,
         isr: Isr | None = None,
         unwritable: Callable[[], None] = lambda: None,
         waiting: Acknowledgements | None = None,
     ) -> None:
-        """`unwritable` is called when the disk takes no records and another replica might lead instead.
+        """`queue` takes the batches that cannot be appended at once.
+
+        `unwritable` is called when the disk takes no records and another replica might lead instead.
 
         `waiting`: those that have waited while this broker did not lead.
         """
@@ -107,6 +148,11 @@ class Partition:
         """Up to where this broker's own log counts, by the flush policy."""
         self._flushing: asyncio.Future[None] | None = None
         self._held_back = 0
+        self._queue = queue
+        self._queued = 0
+        """Batches that wait for their turn."""
+        self._ended: ErrorCode | None = None
+        """Why this broker does not lead the partition any more."""
         self._undeleted = Acknowledgements()
         self._unwritable = unwritable
         self._unflushed = Acknowledgements()
@@ -122,12 +168,18 @@ class Partition:
         self._flush_messages = config.integer("flush.messages")
         self.acknowledges_at_once = self._flush_messages == LONG_MAX
         """Whether `acks=1`, and all where there are no followers, is given without waiting for anything."""
-        self.answers_at_once = self.acknowledges_at_once and not self.log.config.reads_records
-        """Whether nothing has to be waited for between a Produce request with `acks=1` and its response."""
+        self._choose_path()
         self._goes_with_log = self.acknowledges_at_once and self.isr is None
         self._appended(0)
         if self.acknowledges_at_once:  # perhaps it was not until now
             self._unflushed.passed(self.log.log_end_offset)
+
+    def _choose_path(self) -> None:
+        """The configuration, the queue or the leadership is another one."""
+        self.appends_at_once = not self._queued and self._ended is None and not self.log.config.reads_records
+        """Whether any batch is appended there and then."""
+        self.answers_at_once = self.acknowledges_at_once and self.appends_at_once
+        """Whether nothing has to be waited for between a Produce request with `acks=1` and its response."""
 
     def _count_min_isr(self) -> None:
         """Never more than there are replicas, as in Kafka: else nothing could be written at all."""
@@ -150,6 +202,7 @@ class Partition:
         if is_new_epoch:
             self.log.assign_leader_epoch(record.leader_epoch)
             self._wake(self.followers, 0)
+            self._wake(self.waiters, 0)
         self.isr_changed()
 
     def isr_changed(self) -> None:
@@ -186,10 +239,43 @@ class Partition:
                 f"requirement of {self.min_insync_replicas} for partition {self}",
             )
 
-    def append(self, batches: memoryview, now_ms: int) -> AppendInfo:
-        """Append record batches; raises ApiError. `acknowledged` tells when they are safe."""
+    def append(
+        self,
+        batches: memoryview,
+        now_ms: int,
+        *,
+        acks: int = -1,
+        timeout_ms: int | None = None,
+        own: bool = False,
+    ) -> Appended | asyncio.Future[Appended]:
+        """Append record batches, or have them appended when it is their turn; they are copied then. Raises ApiError.
+
+        `acks` as in Produce; `timeout_ms` bounds the wait for all replicas. `own`: this broker has made the batches,
+        so their records are read on the loop where they have to be.
+        """
+        info = self.append_at_once(batches, now_ms, acks=acks, own=own)
+        if info is not None:
+            return self._appended_as(info, acks, timeout_ms)
+        self._check_led(batches)
+        queued = self._queue.put(Append(self, bytearray(batches), acks, timeout_ms))
+        self._queued += 1
+        self._choose_path()
+        return queued
+
+    def append_at_once(
+        self, batches: memoryview, now_ms: int, *, acks: int, own: bool = False
+    ) -> AppendInfo | None:
+        """Append record batches; None where they have to wait, which `append` sees to. Raises ApiError."""
+        if acks == -1 and len(self.record.isr) < self.min_insync_replicas:
+            self.check_enough_replicas()
+        if not self.appends_at_once and (
+            self._queued or self._ended is not None or not (own or _is_cheap(batches))
+        ):
+            return None
         try:
             info = self.log.append(batches, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
+        except HeaderRefusedError:  # which records are to blame is found in the thread
+            return None
         except ApiError as error:
             self._refused(error)
             raise
@@ -197,8 +283,9 @@ class Partition:
             self._appended(len(batches))
         return info
 
-    def append_admitted(self, admitted: Admitted, now_ms: int) -> AppendInfo:
-        """Append batches that `log.admit` let in; raises ApiError."""
+    def append_admitted(self, append: Append, admitted: Admitted, now_ms: int) -> Appended:
+        """For the queue alone: append what `Log.admit` made of the batches whose turn it is. Raises ApiError."""
+        self.check_turn(append)
         try:
             info = self.log.append_admitted(admitted, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
         except ApiError as error:
@@ -206,10 +293,41 @@ class Partition:
             raise
         if not info.duplicate:
             self._appended(len(admitted[0]))
-        return info
+        return self._appended_as(info, append.acks, append.timeout_ms)
+
+    def check_turn(self, append: Append) -> None:
+        """For the queue alone: raises ApiError where there is no more point in admitting the batches."""
+        self._check_led(append.batches)
+        if append.acks == -1:
+            self.check_enough_replicas()
+
+    def turn_over(self) -> None:
+        """For the queue alone: what was put there first is appended, or never will be."""
+        self._queued -= 1
+        self._choose_path()
+
+    def _appended_as(self, info: AppendInfo, acks: int, timeout_ms: int | None) -> Appended:
+        """The wait begins in the step that appends: nothing that happens afterwards can pass it by."""
+        if not acks:
+            return Appended(info, None)
+        return Appended(info, self.acknowledged(info, by_all=acks == -1, timeout_ms=timeout_ms))
+
+    def _check_led(self, batches: bytearray | memoryview) -> None:
+        """Raises ApiError after `release`.
+
+        NOT_LEADER_OR_FOLLOWER says that no log has the records (`acknowledgements`), which is not true of a repetition.
+        """
+        if (code := self._ended) is None:
+            return
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and repeated(self.log, batches) is not None:
+            code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        raise ApiError(code)
 
     def _refused(self, error: ApiError) -> None:
         """Where the disk is at fault, and the ISR can do without this replica, it had better not lead."""
+        if self.log.offline is not None:  # readers need not wait
+            self._wake(self.waiters, 0)
+            self._wake(self.followers, 0)
         if (
             error.code is ErrorCode.KAFKA_STORAGE_ERROR
             and self.isr is not None
@@ -328,7 +446,7 @@ class Partition:
         except ApiError as error:
             if not self.log.is_deleted:
                 log.error("%s: %s", self, error.message)
-            self.release(error.code)
+            self._let_go(error.code)
         finally:
             self._flushing = None
 
@@ -339,12 +457,25 @@ class Partition:
         return waiting
 
     def release(self, code: ErrorCode) -> None:
-        """Let all who wait go, with an error: the partition is offline, led by another broker or gone."""
+        """The partition is offline, led by another broker or gone: nothing is appended, all who wait are let go."""
+        self._ended = code
+        self._choose_path()
+        self._let_go(code)
+
+    def _let_go(self, code: ErrorCode) -> None:
+        """Answer all who wait, with an error."""
         self._unflushed.fail(code)
         self._unreplicated.fail(code)
         self._undeleted.fail(code)
         self._wake(self.waiters, 0)
         self._wake(self.followers, 0)
+
+
+def _is_cheap(batches: memoryview) -> bool:
+    """Whether reading the records takes no time: little that is not compressed."""
+    return len(batches) < HEADER_SIZE or (
+        len(batches) <= AT_ONCE_BYTES and not batches[_ATTRIBUTES] & CODEC_MASK
+    )
 
 
 def now_ms() -> int:

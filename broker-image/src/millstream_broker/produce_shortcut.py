@@ -6,9 +6,9 @@ Most requests of a producer are for one partition, and differ from the last one 
                        differs          the same: looked up                          differs
 
 So those bytes in the middle are looked up instead of decoded, and the response is the bytes of an earlier one with
-three numbers filled in; where followers have to have the records first, it is ready but waits for them. Whatever is not
-exactly so (another shape, a partition whose acknowledgements wait for the disk, or whose records are read first, too
-few replicas, acks=0) goes the long way, through `protocol.produce` and `api.produce`, and gets the same answer there.
+three numbers filled in; where followers have to have the records first, it is ready but waits for them. Whatever is
+not exactly so (another shape, acks=0, a partition whose acknowledgements wait for the disk, or a batch that cannot be
+appended at once) takes the slow path, through `protocol.produce` and `api.produce`, and gets the same answer there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from time import time
 from typing import TYPE_CHECKING
 
-from .log.admission import HeaderRefusedError
 from .protocol import produce
 from .protocol.errors import ApiError
 from .protocol.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
@@ -45,7 +44,7 @@ class Known:
     version: int
     flexible: bool
     partition: tuple[str, int]
-    all_replicas: bool
+    acks: int
     timeout_ms: int
     before: bytes
     numbers: struct.Struct
@@ -127,19 +126,17 @@ class ProduceShortcut:
         partition = self._broker.partitions.get(known.partition)
         if partition is None or not partition.answers_at_once:
             return None
-        if known.all_replicas and len(partition.record.isr) < partition.min_insync_replicas:
-            return None
         records = _records(frame, at, known.flexible)
         if records is None:
             return None
         (correlation_id,) = _HEAD.unpack_from(frame, 0)[1:]
         try:
-            info = partition.append(records, int(time() * 1000))
-        except HeaderRefusedError:
-            return None
+            info = partition.append_at_once(records, int(time() * 1000), acks=known.acks)
         except ApiError as error:
             self._broker.stats.records_refused += 1
             return _refused(known, correlation_id, error)
+        if info is None:
+            return None
         if not info.duplicate:
             self._broker.stats.records_in += info.last_offset - info.first_offset + 1
         numbers = (info.first_offset, info.log_append_time, info.log_start_offset)
@@ -151,7 +148,7 @@ class ProduceShortcut:
                 known.after,
             )
         )
-        if partition.isr is None or not known.all_replicas:
+        if partition.isr is None or known.acks != -1:
             return response
         safe = partition.acknowledged(info, timeout_ms=known.timeout_ms)
         if safe is None:
@@ -192,9 +189,7 @@ def _known(version: int, flexible: bool, partition: tuple[str, int], request: Pr
     if flexible:
         before = b"\0" + before
     size = 4 + len(before) + numbers.size + len(after)
-    return Known(
-        version, flexible, partition, request.acks == -1, request.timeout_ms, before, numbers, after, size
-    )
+    return Known(version, flexible, partition, request.acks, request.timeout_ms, before, numbers, after, size)
 
 
 def _refused(known: Known, correlation_id: int, error: ApiError) -> bytes:

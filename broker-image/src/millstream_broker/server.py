@@ -43,9 +43,7 @@ class Server:
         self.connections: set[Connection] = set()
         self.max_request_bytes = config.integer("socket.request.max.bytes")
         self.max_idle_s = config.integer("connections.max.idle.ms") / 1000
-        self.frame_bytes = 0
-        self.max_frame_bytes = config.integer("queued.max.request.bytes")
-        self.starved: list[Connection] = []
+        self.memory = broker.request_memory
         self.buffer = bytearray(RECEIVE_BYTES)
         self.view = memoryview(self.buffer)
         self._sockets: list[socket.socket] = []
@@ -107,22 +105,18 @@ class Server:
 
     def frame_buffer(self, connection: Connection, size: int) -> memoryview | None:
         """Room for a frame that is cut off, or None: the connection is called when there is."""
-        if self.frame_bytes and self.frame_bytes + size > self.max_frame_bytes:
-            if not self.starved:
+        memory = self.memory
+        if memory.held and memory.held + size > memory.limit:
+            if not memory.is_short:
                 self.loop.call_later(1, self._relieve)
-            self.starved.append(connection)
+            memory.wait(connection.feed)
             return None
-        self.frame_bytes += size
+        memory.hold(size)
         return memoryview(mmap.mmap(-1, size) if size >= LARGE_FRAME_BYTES else bytearray(size))
-
-    @property
-    def is_full(self) -> bool:
-        """Whether connections that already have a request in progress should not be read."""
-        return self.frame_bytes > self.max_frame_bytes
 
     def _relieve(self) -> None:
         """Connections wait for room: close those that hold it and do not get on."""
-        if not self.starved:
+        if not self.memory.is_short:
             return
         now = self.loop.time()
         for connection in list(self.connections):
@@ -130,18 +124,8 @@ class Server:
                 connection.close(
                     f"a request that is cut off for {STALLED_S:g} s while others wait for its room"
                 )
-        if self.starved:
+        if self.memory.is_short:
             self.loop.call_later(1, self._relieve)
-
-    def hold(self, size: int) -> None:
-        """A request that was received whole is kept for a while: its bytes count like those of one that is cut off."""
-        self.frame_bytes += size
-
-    def free_frame(self, size: int) -> None:
-        self.frame_bytes -= size
-        starved, self.starved = self.starved, []
-        for connection in starved:
-            self.loop.call_soon(connection.feed)
 
     def close(self) -> None:
         """Stop listening and close every connection."""

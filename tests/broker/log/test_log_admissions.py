@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Message, Producer
 
 from millstream_broker.log.batch import Record, build_batch, iter_batches, read_header, read_records
 from millstream_broker.log.compression import Compression
-from millstream_broker.protocol import create_topics, produce
+from millstream_broker.protocol import alter_configs, create_topics, produce
 from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.wire import Wire, produce_request
@@ -90,6 +91,77 @@ def test_nothing_overtakes(wire: Wire, config: dict[str, str]) -> None:
                 found += read_records(data[position : position + header.size])
         expected = [record for where, _, records in sent if where == partition for record in records]
         assert [record._replace(offset=-1) for record in found] == expected
+
+
+def set_compression(wire: Wire, topic: str, value: str) -> None:
+    resource = alter_configs.AlterConfigsResource(
+        2, topic, [alter_configs.AlterableConfig("compression.type", value)]
+    )
+    answer = wire.call(alter_configs.API, 2, alter_configs.AlterConfigsRequest([resource]))
+    assert answer.responses[0].error_code == 0
+
+
+def test_an_idempotent_producer_while_the_path_of_its_batches_changes(
+    broker: BrokerProcess, wire: Wire
+) -> None:
+    """librdkafka sends on without waiting; OUT_OF_ORDER_SEQUENCE_NUMBER would be fatal to it."""
+    create(wire, "altered")
+    config = {
+        "bootstrap.servers": broker.bootstrap,
+        "enable.idempotence": True,
+        "compression.type": "lz4",
+        "linger.ms": 1,
+        "batch.num.messages": 500,
+    }
+    producer = Producer(config)
+    offsets: list[tuple[bytes, int]] = []
+    failed: list[object] = []
+
+    def delivered(error: object, message: Message) -> None:
+        if error is not None:
+            failed.append(error)
+        else:
+            offsets.append((message.value(), message.offset()))
+
+    count = 0
+    for turn in range(60):
+        for _ in range(2000):
+            producer.produce("altered", b"%08d" % count * 20, on_delivery=delivered)
+            count += 1
+        producer.poll(0)
+        set_compression(wire, "altered", ("gzip", "producer")[turn % 2])
+    producer.flush(60)
+    assert not failed
+    assert sorted(offsets, key=lambda one: one[1]) == [(b"%08d" % n * 20, n) for n in range(count)]
+
+
+def test_raw_batches_while_the_path_of_their_batches_changes(broker: BrokerProcess, wire: Wire) -> None:
+    """Five connections, each an idempotent producer of a partition of its own that sends without waiting."""
+    create(wire, "altered-raw", 5)
+    wires = [Wire(broker.bootstrap) for _ in range(5)]
+    sequences = [0] * 5
+    for turn in range(40):
+        set_compression(wire, "altered-raw", ("gzip", "producer")[turn % 2])
+        for partition, one in enumerate(wires):
+            for number in range(4):
+                size = 1 if (turn + number) % 2 else 500
+                batch = build_batch(
+                    [Record(b"k", b"%d" % i, NOW) for i in range(size)],
+                    producer_id=100 + partition,
+                    producer_epoch=0,
+                    base_sequence=sequences[partition],
+                    compression=Compression.LZ4 if size > 1 else Compression.NONE,
+                )
+                one.send(produce.API, 9, produce_request("altered-raw", batch, partition=partition, acks=-1))
+                sequences[partition] += size
+    for partition, one in enumerate(wires):
+        expected = 0
+        for turn in range(40):
+            for number in range(4):
+                answer = answer_of(one)
+                assert (answer.error_code, answer.base_offset) == (0, expected), (partition, turn, number)
+                expected += 1 if (turn + number) % 2 else 500
+        one.socket.close()
 
 
 def test_the_broker_serves_while_a_batch_is_decompressed(broker: BrokerProcess, wire: Wire) -> None:

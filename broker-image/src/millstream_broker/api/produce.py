@@ -5,7 +5,7 @@ would tell), 1 an answer when the records are as safe as the topic's flush polic
 sync has them, of which there must be `min.insync.replicas`.
 
 The records are views of the receive buffer: they are written before this returns, which is why the handler is a
-plain function and may be pipelined. Where they have to be read first (see `admissions`), they are copied.
+plain function and may be pipelined. Where they have to wait (see `Partition.append`), they are copied.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Awaitable
 from time import time
 from typing import TYPE_CHECKING
 
-from ..log.admission import HeaderRefusedError, RecordsRefusedError
+from ..acknowledgements import repeated
+from ..log.admission import RecordsRefusedError
 from ..log.compression import Compression
 from ..log.log import AppendInfo
-from ..partition import Partition
+from ..partition import Appended
 from ..protocol import produce
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.produce import (
@@ -29,13 +30,13 @@ from ..protocol.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from ..replication.follower import Follower
 from . import Answer, CloseConnection, RequestContext, handler
 
 if TYPE_CHECKING:
     from ..broker import Broker
 
-Wait = tuple[PartitionProduceResponse, Partition | Follower, Awaitable[AppendInfo | None]]
+Wait = tuple[PartitionProduceResponse, str, Awaitable[Appended | None]]
+"""The answer for a partition, its topic, and what it waits for: to be appended, or to be safe."""
 ATTRIBUTES = 22
 """Where the low byte of a batch's attributes stands, which has its codec."""
 
@@ -71,7 +72,7 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
         topics.append(TopicProduceResponse(name, partitions))
     response = ProduceResponse(topics)
     if waits:
-        return _when_done(response, waits, request, broker)
+        return _when_done(response, waits, request.acks, broker)
     return response if request.acks else None
 
 
@@ -103,25 +104,16 @@ def _append(
         if (known := _appended_before(broker, topic, data, request, waits)) is not None:
             return known
         raise
-    if request.acks == -1:
-        partition.check_enough_replicas()
     if not isinstance(data.records, memoryview):
         raise ApiError(ErrorCode.INVALID_RECORD, "the request has no records for the partition")
-    info: AppendInfo | asyncio.Future[AppendInfo]
-    if partition.log.config.reads_records:
-        info = broker.admissions.append(partition, data.records)
-    else:
-        try:
-            info = partition.append(data.records, now_ms)
-        except HeaderRefusedError:  # the response names the records
-            info = broker.admissions.append(partition, data.records, read=True)
+    appended = partition.append(data.records, now_ms, acks=request.acks, timeout_ms=request.timeout_ms)
     response = PartitionProduceResponse(data.index, base_offset=-1)
-    if isinstance(info, AppendInfo):
-        _fill(response, info, broker)
-        if (waiting := _acknowledged(partition, info, request)) is not None:
-            waits.append((response, partition, waiting))
-    else:
-        waits.append((response, partition, info))
+    if isinstance(appended, asyncio.Future):
+        waits.append((response, topic, appended))
+        return response
+    _fill(response, appended.info, broker)
+    if appended.safe is not None:
+        waits.append((response, topic, appended.safe))
     return response
 
 
@@ -132,21 +124,13 @@ def _appended_before(
     follower = broker.replicas.followers.get((topic, data.index))
     if follower is None or request.acks != -1 or not isinstance(data.records, memoryview):
         return None
-    if (info := follower.repeated(data.records)) is None:
+    if (info := repeated(follower.log, data.records)) is None:
         return None
     response = PartitionProduceResponse(data.index)
     _fill(response, info, broker)
     if (waiting := follower.acknowledged(info, request.timeout_ms)) is not None:
-        waits.append((response, follower, waiting))
+        waits.append((response, topic, waiting))
     return response
-
-
-def _acknowledged(
-    partition: Partition, info: AppendInfo, request: ProduceRequest
-) -> asyncio.Future[None] | None:
-    if not request.acks:
-        return None
-    return partition.acknowledged(info, by_all=request.acks == -1, timeout_ms=request.timeout_ms)
 
 
 def _fill(response: PartitionProduceResponse, info: AppendInfo, broker: Broker) -> None:
@@ -157,21 +141,21 @@ def _fill(response: PartitionProduceResponse, info: AppendInfo, broker: Broker) 
 
 
 async def _when_done(
-    response: ProduceResponse, waits: list[Wait], request: ProduceRequest, broker: Broker
+    response: ProduceResponse, waits: list[Wait], acks: int, broker: Broker
 ) -> ProduceResponse | None:
+    """The response when all is done. The request is not here any more, for it holds the frame that it came in."""
     refused: CloseConnection | None = None
-    for answer, partition, waiting in waits:
+    for answer, topic, waiting in waits:
         try:
-            info = await waiting
-            if info is not None:  # it is appended only now
-                assert isinstance(partition, Partition)  # a follower appends nothing
-                _fill(answer, info, broker)
-                if (safe := _acknowledged(partition, info, request)) is not None:
-                    await safe
+            appended = await waiting
+            if appended is not None:
+                _fill(answer, appended.info, broker)
+                if appended.safe is not None:
+                    await appended.safe
         except ApiError as error:
             broker.stats.records_refused += 1
-            if not request.acks:
-                refused = CloseConnection(f"Produce with acks=0 to {partition}: {error}")
+            if not acks:
+                refused = CloseConnection(f"Produce with acks=0 to {topic}-{answer.index}: {error}")
             if answer.base_offset >= 0:
                 # It is appended, and not safe: as in Kafka, the offset is told all the same.
                 answer.error_code = error.code
@@ -179,7 +163,7 @@ async def _when_done(
                 _fail(answer, error)
     if refused is not None:
         raise refused
-    return response if request.acks else None
+    return response if acks else None
 
 
 def _failed(index: int, error: ApiError) -> PartitionProduceResponse:

@@ -30,7 +30,7 @@ from typing import NamedTuple, Protocol
 
 from ..protocol.errors import ApiError, ErrorCode
 from . import admission, epochs, lifetime, recovery, timestamps
-from .admission import Admitted
+from .admission import Admitted, HeaderRefusedError
 from .batch import PLACEMENT, BatchHeader
 from .config import LogConfig as LogConfig  # named here for callers, as FileSlice
 from .durability import Durability
@@ -221,8 +221,16 @@ class Log:
         return self.append_admitted(admitted, leader_epoch=leader_epoch, now_ms=now_ms)
 
     def admit(self, batches: bytearray, *, now_ms: int) -> Admitted:
-        """The first half of :meth:`append`, each record read. In any thread."""
-        return admission.admit(batches, self.config, now_ms, where=self._segments.path, read=True)
+        """The first half of :meth:`append`, by the configuration of this moment. In any thread.
+
+        A refusal names the records, where a header alone would do to refuse them.
+        """
+        config = self.config
+        try:
+            return admission.admit(batches, config, now_ms, where=self._segments.path)
+        except HeaderRefusedError:
+            pass
+        return admission.admit(batches, config, now_ms, where=self._segments.path, read=True)
 
     def append_admitted(self, admitted: Admitted, *, leader_epoch: int, now_ms: int) -> AppendInfo:
         """The second half of :meth:`append`, for batches that were admitted in a thread."""

@@ -15,7 +15,6 @@ from time import time
 
 from ..acknowledgements import Acknowledgements
 from ..coordination import PartitionRecord, TopicRecord
-from ..log.batch import validate
 from ..log.log import AppendInfo, Log
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.fetch import FetchPartition, PartitionData
@@ -154,18 +153,6 @@ class Follower:
     def _cut(self, offset: int) -> None:
         self.log.truncate_to(offset)
         self.unacknowledged.cut(self.log.log_end_offset)
-
-    def repeated(self, batches: memoryview) -> AppendInfo | None:
-        """What a leader says of batches that it has already, where this log has them; else None."""
-        try:
-            headers = validate(batches, self.log.config.max_message_bytes)
-            stored = self.log.producers.check(headers)
-        except ApiError:
-            return None
-        if stored is None:
-            return None
-        start = self.log.log_start_offset
-        return AppendInfo(stored.first_offset, stored.last_offset, stored.timestamp, start, duplicate=True)
 
     def acknowledged(self, info: AppendInfo, timeout_ms: int) -> asyncio.Future[None] | None:
         """None when the records are safe in all replicas; else what completes when they are, or fails with ApiError."""

@@ -212,7 +212,8 @@ class ReplicaManager:
             opened.assign_leader_epoch(record.leader_epoch)
             isr = self._isr(record, opened, max(high_watermark, opened.log_start_offset), config)
         unwritable = (lambda: None) if self._broker.cluster is None else self._broker.cluster.cannot_write
-        self.partitions[key] = Partition(topic, index, opened, config, isr, unwritable, waiting)
+        queue = self._broker.admissions
+        self.partitions[key] = Partition(topic, index, opened, config, queue, isr, unwritable, waiting)
         if topic.name == OFFSETS_TOPIC:
             self._broker.groups.lead(index)
 
