@@ -1,5 +1,5 @@
-"""What a broker does from time to time: retention, checkpoints, fsync of closed segments and by `flush.ms`, compaction
-(`cleaner`).
+"""What a broker does from time to time: retention, checkpoints, generations, compaction (`cleaner`), fsync of closed
+segments and by `flush.ms`.
 
 Each is a loop of its own that sleeps, decides on the event loop and leaves what blocks to a thread. A failure is
 logged and tried again at the next turn.
@@ -37,6 +37,8 @@ def work_of(broker: Broker) -> Iterator[Coroutine[Any, Any, None]]:
         yield _flush_rolled(home)
     yield broker.replicas.membership.run()
     yield broker.replicas.keep_watermarks()
+    if broker.cluster is not None:
+        yield _every(broker, "replica.high.watermark.checkpoint.interval.ms", _raise_generations)
     if broker.config.flag("log.cleaner.enable"):
         yield Cleaner(broker).run()
 
@@ -64,6 +66,10 @@ async def _retain(broker: Broker) -> None:
 async def _checkpoint(broker: Broker) -> None:
     await broker.replicas.open_missing()
     await asyncio.to_thread(broker.logs.checkpoint)
+
+
+async def _raise_generations(broker: Broker) -> None:
+    await broker.generations.rise_if_grown()
 
 
 async def _flush_rolled(home: LogDir) -> None:

@@ -32,6 +32,7 @@ from .coordination.embedded import FILE_NAME as COORDINATION
 from .coordination.embedded import EmbeddedCoordination
 from .coordination.zookeeper import parse_connect
 from .effective_configs import EffectiveConfigs
+from .generations import Generations
 from .groups.driver import GroupDriver
 from .groups.messages import GroupConfig
 from .http import HttpServer, Response
@@ -72,6 +73,7 @@ class Broker:
     groups: GroupDriver
     coordination: EmbeddedCoordination | ZooKeeperCoordination
     producer_ids: ProducerIds
+    generations: Generations
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
@@ -144,12 +146,19 @@ class Broker:
             tuple(self._advertised(bound)),
             cast(str | None, self.config["broker.rack"]) or None,
         )
-        if self.cluster is not None:
-            directory, is_unclean = await asyncio.to_thread(self.cluster.describe)
-            record = replace(record, directory=directory, unclean=is_unclean)
-        else:
+        self.generations = Generations(self.broker_id, self.logs, self.coordination)
+        await self.generations.judge()
+        if self.cluster is None:
             self._adopt(found)
-        self.replicas.wanted = await self.coordination.join(record)
+            await self.generations.accepted()
+        else:
+            await self.generations.rise()
+            record = replace(
+                record, directory=self.generations.directory, unclean=not self.generations.vouches
+            )
+        self.replicas.wanted = await self.coordination.join(
+            record, takes_over=not self.generations.is_older_copy
+        )
         self.coordination.changes = self.replicas.changed if self.cluster is None else self.cluster.changed
         self.producer_ids = ProducerIds(self.coordination)
         self.groups = GroupDriver(_group_config(self.config), BrokerOffsetsTopic(self))
@@ -200,6 +209,7 @@ class Broker:
         if self.cluster is not None:
             await self.cluster.hand_over()
         self.server.close()
+        await self.generations.stop()
         if self.cluster is not None:  # nobody has to wait for what remains to be done
             await self._leave()
         await self.groups.close()

@@ -1,8 +1,8 @@
 """This broker's part in a cluster on ZooKeeper: who it is there, its controllership, and how it goes.
 
-A broker says of itself whether it is *unclean*: it cannot vouch for its logs, because the machine restarted since it
-last stopped in order, or a log directory is new or missing. The id of its first log directory (`directory.id` in
-meta.properties, KIP-858) tells its own earlier incarnation from another broker that has the same id.
+A broker says of itself whether it is *unclean*: it cannot vouch for its logs (`generations`), or a log directory is
+missing. The id of its first log directory (`directory.id` in meta.properties, KIP-858) tells its own earlier
+incarnation from another broker that has the same id.
 
 Before it stops, it asks the controller to have others lead (`controlled.shutdown.enable`): again and again while there
 are partitions that a replica which stays cannot lead yet, `controlled.shutdown.max.retries` times at most. Then it goes
@@ -67,19 +67,17 @@ class Cluster:
         self.coordination = ZooKeeperCoordination(self._ensemble, timeout_s, self._broker.logs.cluster_id)
         self.coordination.on_elected = self._elected
         self.coordination.on_deposed = self._deposed
+        self.coordination.on_accepted = self._accepted
         await self.coordination.connect()
         return self.coordination
-
-    def describe(self) -> tuple[str, bool]:
-        """The first log directory's id, and whether the broker is unclean; when the logs are open. Blocking."""
-        homes = self._broker.logs.dirs
-        is_unclean = bool(self._broker.logs.offline) or not all(one.clean or one.same_boot for one in homes)
-        return homes[0].own_id(), is_unclean
 
     def directory_failed(self) -> None:
         """What was in there cannot be led any more."""
         if self.coordination.broker_epoch >= 0:
             self.coordination.lost_data()
+
+    def _accepted(self) -> None:
+        self._spawn(self._broker.generations.accepted())
 
     def cannot_write(self) -> None:
         """A disk takes no records, being full perhaps: others had better lead, and this broker catch up when it can."""

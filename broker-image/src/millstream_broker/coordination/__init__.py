@@ -49,7 +49,7 @@ class BrokerRecord:
     rack: str | None = None
     epoch: int = 0
     unclean: bool = False
-    """Its machine restarted since it last stopped in order: its logs may lack records that it acknowledged."""
+    """Its logs may lack records that it acknowledged (`generations`)."""
     directory: str | None = None
     """The id of its first log directory, which tells its own earlier incarnation from another broker."""
 
@@ -109,8 +109,19 @@ class Coordination(Protocol):
         """The topics there are, known before joining: logs are opened by their configuration."""
         ...
 
-    async def join(self, broker: BrokerRecord) -> ClusterState:
-        """Register this broker, under a new epoch; raises CoordinationError when its id is taken."""
+    async def generations(self, broker_id: int) -> Mapping[str, int]:
+        """The last generation of each of the broker's log directories, by directory id; known before joining."""
+        ...
+
+    async def show_generations(self, broker_id: int, generations: Mapping[str, int]) -> None:
+        """Raises Conflict where a later one is known: another process uses a copy of that directory."""
+        ...
+
+    async def join(self, broker: BrokerRecord, *, takes_over: bool = True) -> ClusterState:
+        """Register this broker, under a new epoch; raises CoordinationError when its id is taken.
+
+        `takes_over`: a registration with our directory is that of an earlier process of ours, which is dead.
+        """
         ...
 
     async def create_topic(self, topic: TopicRecord) -> None:

@@ -8,7 +8,8 @@
                             "partitions": [{"replicas": [1], "leader": 1, "leader_epoch": 2, "isr": [1],
                                             "version": 3}]}},
      "deleting": {"TOPIC-ID": "name"},
-     "broker_configs": {"": {}, "1": {"log.retention.ms": "1000"}}}
+     "broker_configs": {"": {}, "1": {"log.retention.ms": "1000"}},
+     "generations": {"DIRECTORY-ID": 7}}         of the log directories (`generations`); absent in older files
 
 It is replaced atomically: written beside itself, fsynced, renamed, and the folder fsynced, so a crash leaves the old
 file or the new one. Writing happens in a thread, one change after the other; a change that cannot be written has not
@@ -16,7 +17,7 @@ happened.
 
 Joining elects the broker leader of all its partitions under a new leader epoch, as a controller would after the
 broker was away: consumers that read records which a crash of the machine then took back notice it by the epoch
-(KIP-320).
+(KIP-320). Where a log directory is ahead of the file, the file is an older copy: the epochs rise by as much more.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Stored:
     topics: Mapping[str, TopicRecord] = field(default_factory=dict)
     deleting: Mapping[uuid.UUID, str] = field(default_factory=dict)
     broker_configs: Mapping[int | None, Mapping[str, str]] = field(default_factory=dict)
+    generations: Mapping[str, int] = field(default_factory=dict)
 
     def topic(self, name: str) -> TopicRecord:
         if (topic := self.topics.get(name)) is None:
@@ -71,6 +73,8 @@ class EmbeddedCoordination:
         self._path = folder / FILE_NAME
         self._writing = asyncio.Lock()
         self._broker: BrokerRecord | None = None
+        self._behind = 0
+        """How many starts this file may have missed."""
         self.changes: Callable[[ClusterState], None] = lambda state: None
         self.failed: Callable[[OSError], None] = lambda error: None
         """Called when the file cannot be written."""
@@ -102,11 +106,28 @@ class EmbeddedCoordination:
             stored.broker_configs,
         )
 
-    async def join(self, broker: BrokerRecord) -> ClusterState:
+    async def generations(self, broker_id: int) -> Mapping[str, int]:
+        return self._stored.generations
+
+    async def show_generations(self, broker_id: int, generations: Mapping[str, int]) -> None:
+        """Before joining they are kept in memory, and are written by it."""
+        if self._broker is None:
+            known = self._stored.generations
+            ahead = [generation - known[one] - 1 for one, generation in generations.items() if one in known]
+            self._behind = max(0, *ahead, 0)
+            self._stored = replace(self._stored, generations={**known, **generations})
+        else:
+            await self._change(
+                lambda stored: replace(stored, generations={**stored.generations, **generations})
+            )
+
+    async def join(self, broker: BrokerRecord, *, takes_over: bool = True) -> ClusterState:
+        epochs = 1 + self._behind
+
         def elect(stored: Stored) -> Stored:
             topics = {
                 topic.name: replace(
-                    topic, partitions=tuple(_elect(one, broker.broker_id) for one in topic.partitions)
+                    topic, partitions=tuple(_elect(one, broker.broker_id, epochs) for one in topic.partitions)
                 )
                 for topic in stored.topics.values()
             }
@@ -210,6 +231,7 @@ def _load(path: Path) -> Stored:
             {name: _topic_from_json(name, topic) for name, topic in data["topics"].items()},
             {uuid.UUID(topic_id): name for topic_id, name in data["deleting"].items()},
             {int(key) if key else None: of for key, of in data["broker_configs"].items()},
+            data.get("generations", {}),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CoordinationError(f"{path}: cannot be read: {error!r}") from None
@@ -226,14 +248,15 @@ def _as_json(stored: Stored) -> dict[str, Any]:
         "broker_configs": {
             "" if key is None else str(key): dict(of) for key, of in stored.broker_configs.items()
         },
+        "generations": dict(stored.generations),
     }
 
 
-def _elect(partition: PartitionRecord, broker_id: int) -> PartitionRecord:
+def _elect(partition: PartitionRecord, broker_id: int, epochs: int) -> PartitionRecord:
     return replace(
         partition,
         leader=broker_id,
-        leader_epoch=partition.leader_epoch + 1,
+        leader_epoch=partition.leader_epoch + epochs,
         isr=(broker_id,),
         version=partition.version + 1,
     )

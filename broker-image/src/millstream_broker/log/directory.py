@@ -4,6 +4,7 @@
     meta.properties                      version=0, cluster.id, broker.id: whose data this is
     .kafka_cleanshutdown                 every log was closed; removed at start
     .boot-id                             ours: the boot of the machine in which the logs here were last written
+    .generation                          ours: a number that rises (see ``generations``)
     recovery-point-offset-checkpoint     how far each log is fsynced
     log-start-offset-checkpoint          starts moved by DeleteRecords
     cleaner-offset-checkpoint            how far each log is compacted
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 BOOT_ID = ".boot-id"
+GENERATION = ".generation"
 META_PROPERTIES = "meta.properties"
 _CHECKPOINTS = (
     checkpoints.RECOVERY_POINTS,
@@ -66,8 +68,12 @@ class LogDir:
     """Called once, in the thread that met the error."""
     broker_id: int | None = None
     cluster_id: str | None = None
+    directory_id: str = ""
+    """Known after :meth:`own_id`."""
     clean: bool = False
     same_boot: bool = False
+    generation: int | None = None
+    """As it was found, or was written since; None where there was none, 0 where it cannot vouch for its logs."""
     logs: dict[TopicPartition, Log] = field(default_factory=dict)
     rolled: set[Log] = field(default_factory=set)
     """Logs with closed segments that may not be on the disk yet."""
@@ -187,11 +193,12 @@ class LogDir:
     def own_id(self) -> str:
         """What tells it from others (`directory.id`, KIP-858), made if it has none. Blocking. OSError, LogDirError."""
         text = (self.path / META_PROPERTIES).read_text("utf-8")
-        if known := dict(_properties(text)).get("directory.id"):
-            return known
-        made = uuid_text(uuid.uuid4())
-        self._write(META_PROPERTIES, f"{text.rstrip()}\ndirectory.id={made}\n")
-        return made
+        self.directory_id = dict(_properties(text)).get("directory.id", "")
+        if not self.directory_id:
+            made = uuid_text(uuid.uuid4())
+            self._write(META_PROPERTIES, f"{text.rstrip()}\ndirectory.id={made}\n")
+            self.directory_id = made
+        return self.directory_id
 
     # -- how it was left --------------------------------------------------------------------------------------
 
@@ -200,13 +207,22 @@ class LogDir:
         marker = dict(_properties(read_text(self.path / CLEAN_SHUTDOWN)))
         self.same_boot = bool(boot) and read_text(self.path / BOOT_ID) == boot
         self.clean = bool(marker) and (self.same_boot or marker.get("synced") == "true")
+        generation = read_text(self.path / GENERATION)
+        self.generation = (int(generation) if generation.isdecimal() else 0) if generation else None
 
     def mark_in_use(self, boot: str) -> None:
         """From now on a kill is one. Blocking. OSError, LogDirError."""
+        if not (self.same_boot or self.clean):  # which a restart must not forget
+            self._write(GENERATION, "0\n")
         if not self.same_boot:
             self._write(BOOT_ID, boot)
         (self.path / CLEAN_SHUTDOWN).unlink(missing_ok=True)
         fsync_directory(str(self.path))
+
+    def write_generation(self, generation: int, *, sync: bool) -> None:
+        """Blocking. OSError."""
+        write_atomically(str(self.path / GENERATION), f"{generation}\n".encode(), sync=sync)
+        self.generation = generation
 
     def mark_clean(self, *, synced: bool) -> None:
         """Every log is closed. Blocking. LogDirError."""

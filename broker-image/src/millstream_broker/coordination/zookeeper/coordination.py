@@ -8,8 +8,8 @@ of it. A broker campaigns for /controller as long as it is registered; whoever w
 - When the session is over, what was ephemeral is gone: whoever was the controller is so no more, and the broker
   registers again, with a new epoch, as soon as there is a session.
 - A broker's id belongs to one log directory at a time. A registration with our own directory is that of an earlier
-  incarnation, which is dead, as we hold the directory's lock: it is taken over at once. Any other is waited for as
-  long as a session may live, and then this broker does not start.
+  incarnation, which is dead, as we hold the directory's lock: it is taken over at once, unless our directory is a copy
+  (`takes_over`). Any other is waited for as long as a session may live, and then this broker does not start.
 - After an answer was lost (`Unavailable`), what is stored is read before anything is written again.
 """
 
@@ -71,6 +71,8 @@ class ZooKeeperCoordination:
         self.changes: Callable[[ClusterState], None] = lambda state: None
         self.on_elected: Callable[[ControllerStore], None] = lambda store: None
         self.on_deposed: Callable[[], None] = lambda: None
+        self.on_accepted: Callable[[], None] = lambda: None
+        """Called when what follows from our having registered as unclean is stored."""
         self.failed: Callable[[OSError], None] = lambda error: None
         """As of the embedded coordination, which has a file on a disk that may fail; here it is never called."""
         self.told = asyncio.Event()
@@ -141,9 +143,17 @@ class ZooKeeperCoordination:
             name: TopicRecord(name, ZERO_UUID, (), config) for name, config in self._configs.topics.items()
         }
 
-    async def join(self, broker: BrokerRecord) -> ClusterState:
+    async def generations(self, broker_id: int) -> Mapping[str, int]:
+        return await self._persist(lambda: writes.read_generations(self._session, broker_id), deadline=None)
+
+    async def show_generations(self, broker_id: int, generations: Mapping[str, int]) -> None:
+        await self._persist(lambda: writes.show_generations(self._session, broker_id, generations))
+
+    async def join(self, broker: BrokerRecord, *, takes_over: bool = True) -> ClusterState:
         """Raises CoordinationError when the id is taken."""
-        self._broker = await self._persist(lambda: self._register_patiently(broker), deadline=None)
+        self._broker = await self._persist(
+            lambda: self._register_patiently(broker, takes_over), deadline=None
+        )
         self._state = ClusterState(
             self.cluster_id,
             {broker.broker_id: self._broker},
@@ -203,18 +213,18 @@ class ZooKeeperCoordination:
 
     # Registration
 
-    async def _register_patiently(self, broker: BrokerRecord) -> BrokerRecord:
+    async def _register_patiently(self, broker: BrokerRecord, takes_over: bool) -> BrokerRecord:
         """At start: whoever has the id may be about to lose its session."""
         end = time.monotonic() + self._session_timeout * 1.5
         while True:
             try:
-                return await self._register(broker)
+                return await self._register(broker, takes_over)
             except CoordinationError as error:
                 if isinstance(error, Unavailable) or time.monotonic() > end:
                     raise
             await asyncio.sleep(0.2)
 
-    async def _register(self, broker: BrokerRecord) -> BrokerRecord:
+    async def _register(self, broker: BrokerRecord, takes_over: bool = True) -> BrokerRecord:
         """Under a new epoch, or under that which we have in this session. Raises CoordinationError when it is taken."""
         path = tree.broker_path(broker.broker_id)
         watch = lambda path: self._chores.need("registration")  # noqa: E731
@@ -225,7 +235,7 @@ class ZooKeeperCoordination:
             if there.owner == self._session.session_id and not self._is_outdated:
                 # The controller may have written there that it has dealt with our being unclean.
                 return replace(broker, epoch=there.created, unclean=other.unclean)
-            if other.directory is None or other.directory != broker.directory:
+            if not takes_over or other.directory is None or other.directory != broker.directory:
                 where = ",".join(map(str, other.listeners))
                 raise CoordinationError(
                     f"broker.id={broker.broker_id} is taken: the broker at {where} has registered it at"
@@ -262,7 +272,9 @@ class ZooKeeperCoordination:
     async def _renew_registration(self) -> None:
         assert self._broker is not None
         assert self._state is not None
-        self._broker = await self._register(self._broker)
+        was_unclean, self._broker = self._broker.unclean, await self._register(self._broker)
+        if was_unclean and not self._broker.unclean:
+            self.on_accepted()
         brokers = {**self._state.brokers, self._broker.broker_id: self._broker}
         self._become(replace(self._state, brokers=brokers))
 

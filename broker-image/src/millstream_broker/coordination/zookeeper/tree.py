@@ -13,8 +13,10 @@
     /admin/delete_topics/T                       empty: somebody asked to delete the topic
     /isr_change_notification/isr_change_… seq.   {"version":1,"partitions":[{"topic":"T","partition":0}]}
     /latest_producer_id_block                    {"version":1,"broker":1,"block_start":"0","block_end":"999"}
+    /brokers/generations/N                       {"version":1,"generations":{"DIRECTORY-ID":7}}
 
-What Millstream adds are fields that other readers pass over: `directory` and `unclean` of a broker, `elr` of a state.
+What Millstream adds: fields that other readers pass over (`directory` and `unclean` of a broker, `elr` of a state), and
+/brokers/generations.
 Reading raises TreeError, naming the path.
 """
 
@@ -46,6 +48,7 @@ DELETE_TOPICS = "/admin/delete_topics"
 ISR_CHANGES = "/isr_change_notification"
 ISR_CHANGE = "/isr_change_notification/isr_change_"
 PRODUCER_IDS = "/latest_producer_id_block"
+GENERATIONS = "/brokers/generations"
 
 ALWAYS = (
     "/consumers",
@@ -62,6 +65,7 @@ ALWAYS = (
     ISR_CHANGES,
     "/log_dir_event_notification",
     PRODUCER_IDS,
+    GENERATIONS,
 )
 """What is there before anything else, as in Kafka."""
 MAX_NODE_BYTES = 1_000_000
@@ -347,6 +351,22 @@ def producer_ids_from(data: bytes) -> ProducerIdBlock:
         return ProducerIdBlock(int(value["broker"]), int(value["block_start"]), int(value["block_end"]))
     except (KeyError, TypeError, ValueError) as error:
         raise _wrong(PRODUCER_IDS, data, error) from None
+
+
+def generations_path(broker_id: int) -> str:
+    return f"{GENERATIONS}/{broker_id}"
+
+
+def generations_json(generations: Mapping[str, int]) -> bytes:
+    """By the log directories' ids."""
+    return _dump({"version": 1, "generations": dict(generations)})
+
+
+def generations_from(path: str, data: bytes) -> dict[str, int]:
+    try:
+        return {one: int(generation) for one, generation in _load(path, data)["generations"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _wrong(path, data, error) from None
 
 
 def _now(now_ms: int | None) -> str:

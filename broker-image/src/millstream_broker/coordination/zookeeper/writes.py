@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
@@ -111,3 +112,30 @@ async def take_producer_ids(session: Session, broker_id: int) -> range:
     except BadVersionError:
         raise Unavailable("another broker takes producer ids") from None
     return block
+
+
+async def read_generations(session: Session, broker_id: int) -> dict[str, int]:
+    path = tree.generations_path(broker_id)
+    node = await session.get(path)
+    return {} if node is None else tree.generations_from(path, node.data)
+
+
+async def show_generations(session: Session, broker_id: int, generations: Mapping[str, int]) -> None:
+    """Raises Conflict."""
+    path = tree.generations_path(broker_id)
+    node = await session.get(path)
+    stored = {} if node is None else tree.generations_from(path, node.data)
+    for directory, generation in generations.items():
+        if stored.get(directory, 0) > generation:
+            raise Conflict(
+                f"a log directory of broker.id={broker_id} ({directory}) is used by another process, too, which has a"
+                f" copy of it: generation {generation}, ZooKeeper has {stored[directory]}. Stop one of the two."
+            )
+    data = tree.generations_json({**stored, **generations})
+    try:
+        if node is None:
+            await session.create(path, data)
+        else:
+            await session.set(path, data, node.version)
+    except (BadVersionError, NodeExistsError, NoNodeError):
+        raise Unavailable(f"{path} is being changed") from None

@@ -1,0 +1,146 @@
+"""Whether this broker can vouch for its logs: generations tell an older copy of a disk from the disk itself.
+
+Each log directory holds a number, its generation (`.generation`), and coordination keeps the last one it was shown, by
+`directory.id`. Generations rise when the broker starts, while its logs grow, and when it stops in order; always in the
+directory first, then in coordination. So a directory behind coordination is an older copy (a restored snapshot),
+whatever crashed when; one ahead is the directory itself.
+
+A directory vouches for its logs unless
+
+- it is behind coordination;
+- the machine restarted, or the directory is new: there is no clean stop that still holds (`LogDir.clean`), and the
+  page cache of the last process is gone (`LogDir.same_boot`); its generation is set to 0 before anything else happens;
+- its generation is 0: the broker was killed before a controller had acted on one of the two.
+
+A broker with a directory that does not vouch registers as `unclean`, and the controller elects others where it can
+(`controller.elections`). Until that is stored (`accepted`) its generations stay as they are.
+
+What is not recognised: a copy taken since the last rise and restored after a crash before the next one. While logs
+grow, that is `replica.high.watermark.checkpoint.interval.ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from .coordination import Coordination
+from .log.directory import LogDir, LogDirError, describe
+from .log.manager import LogManager
+from .protocol.errors import ApiError
+
+STOP_S = 2.0
+"""How long a stop waits until coordination has the last generations."""
+
+log = logging.getLogger(__name__)
+
+
+class Generations:
+    """Of one broker's log directories; `judge`, then `rise`. All is called on the loop."""
+
+    def __init__(self, broker_id: int, logs: LogManager, coordination: Coordination) -> None:
+        self._broker_id = broker_id
+        self._logs = logs
+        self._coordination = coordination
+        self._known: Mapping[str, int] = {}
+        """As coordination had them at the start."""
+        self._ends = 0
+        self._rising = asyncio.Lock()
+        self._is_shown = True
+        self.directory = ""
+        """The id of the first log directory."""
+        self.vouches = False
+        """Whether every log directory vouches for its logs; while it is not so, generations do not rise."""
+        self.is_older_copy = False
+
+    async def judge(self) -> None:
+        """Hold the directories, whose logs are open, against coordination. Raises CoordinationError, LogDirError."""
+        homes = self._logs.dirs
+        ids = await asyncio.to_thread(lambda: [home.own_id() for home in homes])
+        self.directory = ids[0]
+        self._known = await self._coordination.generations(self._broker_id)
+        self.vouches = not self._logs.offline
+        for home, directory in zip(homes, ids, strict=True):
+            self._judge(home, self._known.get(directory))
+
+    def _judge(self, home: LogDir, known: int | None) -> None:
+        own = home.generation or 0
+        is_older, is_kept = own < (known or 0), home.clean or home.same_boot
+        self.is_older_copy |= is_older
+        if is_older and own and is_kept:
+            self.vouches = False
+            log.error(
+                "log.dirs: %s is an older copy: its generation is %d, coordination has seen %d. What was acknowledged"
+                " in between is missing in it: other replicas lead, and this broker copies from them. Where there are"
+                " none, it is lost; where they are gone for good, elect this broker by kafka-leader-election"
+                " --election-type unclean.",
+                home.path,
+                own,
+                known,
+            )
+        elif is_older or not is_kept or home.generation == 0:
+            self.vouches = False
+            if self._known:
+                log.warning(
+                    "log.dirs: %s may lack acknowledged records: it is new, or its machine restarted without a clean"
+                    " stop, or it is an older copy (generation %d, coordination has seen %d). Other replicas lead as"
+                    " far as there are any.",
+                    home.path,
+                    own,
+                    known or 0,
+                )
+        elif own > (known or 0) + 1:
+            log.warning(
+                "log.dirs: %s has generation %d, coordination has seen %d: coordination was restored from an older copy"
+                " or is new. The logs are used as they are.",
+                home.path,
+                own,
+                known or 0,
+            )
+
+    async def accepted(self) -> None:
+        """Nobody relies any more on what may be missing here."""
+        self.vouches = True
+        await self.rise()
+
+    async def rise_if_grown(self) -> None:
+        """Raises CoordinationError."""
+        ends = sum(one.log_end_offset for one in self._logs)
+        if ends != self._ends or not self._is_shown:
+            await self.rise()
+            self._ends = ends
+
+    async def rise(self, *, is_last: bool = False) -> None:
+        """Raise the generations and show them to coordination; `is_last` before a clean stop. Raises CoordinationError.
+
+        A crash of the machine may take back what is not synced: such a directory does not vouch anyhow, unless it was
+        stopped in order before.
+        """
+        async with self._rising:
+            if not self.vouches:
+                return
+            if self._is_shown or is_last:  # else they are ahead of coordination already
+                await asyncio.to_thread(self._raise, is_last)
+            self._is_shown = False
+            shown = {home.directory_id: home.generation or 0 for home in self._logs.dirs}
+            await self._coordination.show_generations(self._broker_id, shown)
+            self._is_shown = True
+
+    def _raise(self, sync: bool) -> None:
+        for home in list(self._logs.dirs):
+            if home.failure is None:
+                known = self._known.get(home.directory_id, 0)
+                try:
+                    home.write_generation(max(home.generation or 0, known) + 1, sync=sync)
+                except OSError as error:
+                    log.error("%s: its generation cannot be written: %s", home.path, describe(error))
+                    home.check(error)
+
+    async def stop(self) -> None:
+        """Before a clean stop; within STOP_S though coordination is away."""
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self.rise(is_last=True)
+        except (TimeoutError, ApiError, LogDirError) as error:
+            log.warning("coordination does not learn the generations of the log directories: %s", error)
