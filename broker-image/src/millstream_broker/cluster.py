@@ -77,7 +77,13 @@ class Cluster:
             self.coordination.lost_data()
 
     def _accepted(self) -> None:
-        self._spawn(self._broker.generations.accepted())
+        async def rise() -> None:
+            try:
+                await self._broker.generations.accepted()
+            except ApiError as error:
+                log.warning("the generations of the log directories rise later: %s", error)
+
+        self._spawn(rise())
 
     def cannot_write(self) -> None:
         """A disk takes no records, being full perhaps: others had better lead, and this broker catch up when it can."""

@@ -26,7 +26,7 @@ import logging
 from collections.abc import Mapping
 
 from .coordination import Coordination
-from .log.directory import LogDir, LogDirError, describe
+from .log.directory import LogDir, LogDirError
 from .log.manager import LogManager
 from .protocol.errors import ApiError
 
@@ -57,12 +57,12 @@ class Generations:
     async def judge(self) -> None:
         """Hold the directories, whose logs are open, against coordination. Raises CoordinationError, LogDirError."""
         homes = self._logs.dirs
-        ids = await asyncio.to_thread(lambda: [home.own_id() for home in homes])
-        self.directory = ids[0]
+        await asyncio.to_thread(_identify, homes)
+        self.directory = homes[0].directory_id
         self._known = await self._coordination.generations(self._broker_id)
         self.vouches = not self._logs.offline
-        for home, directory in zip(homes, ids, strict=True):
-            self._judge(home, self._known.get(directory))
+        for home in homes:
+            self._judge(home, self._known.get(home.directory_id))
 
     def _judge(self, home: LogDir, known: int | None) -> None:
         own = home.generation or 0
@@ -93,7 +93,7 @@ class Generations:
         elif own > (known or 0) + 1:
             log.warning(
                 "log.dirs: %s has generation %d, coordination has seen %d: coordination was restored from an older copy"
-                " or is new. The logs are used as they are.",
+                " (ZooKeeper, or the first log directory of a broker by itself). The logs are used as they are.",
                 home.path,
                 own,
                 known or 0,
@@ -123,7 +123,7 @@ class Generations:
             if self._is_shown or is_last:  # else they are ahead of coordination already
                 await asyncio.to_thread(self._raise, is_last)
             self._is_shown = False
-            shown = {home.directory_id: home.generation or 0 for home in self._logs.dirs}
+            shown = {home.directory_id: home.generation or 0 for home in self._logs.dirs if home.directory_id}
             await self._coordination.show_generations(self._broker_id, shown)
             self._is_shown = True
 
@@ -134,7 +134,6 @@ class Generations:
                 try:
                     home.write_generation(max(home.generation or 0, known) + 1, sync=sync)
                 except OSError as error:
-                    log.error("%s: its generation cannot be written: %s", home.path, describe(error))
                     home.check(error)
 
     async def stop(self) -> None:
@@ -144,3 +143,14 @@ class Generations:
                 await self.rise(is_last=True)
         except (TimeoutError, ApiError, LogDirError) as error:
             log.warning("coordination does not learn the generations of the log directories: %s", error)
+
+
+def _identify(homes: list[LogDir]) -> None:
+    """Read or make the directories' ids; a full disk has none yet, and its directory is judged without. LogDirError."""
+    for home in homes:
+        try:
+            home.own_id()
+        except LogDirError as error:
+            if home is homes[0]:
+                raise
+            log.error("%s", error)

@@ -1,0 +1,283 @@
+"""Which log directories vouch for their logs: older copies, restarted machines, brokers killed before acceptance."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream_broker.config import Listener
+from millstream_broker.coordination import BrokerRecord, Conflict, CoordinationError
+from millstream_broker.coordination.embedded import EmbeddedCoordination
+from millstream_broker.generations import Generations
+from millstream_broker.log.directory import BOOT_ID, GENERATION
+from millstream_broker.log.manager import LogManager
+from millstream_broker.protocol import metadata
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.members import Member, members, topic_of
+from millstream_harness.wire import Wire, record
+from millstream_harness.zookeeper import ZooKeeperProcess
+
+
+class Life:
+    """A broker's log directories through its starts, with coordination that outlives them in a folder of its own."""
+
+    def __init__(self, folder: Path, count: int = 1) -> None:
+        self.paths = [folder / f"data-{number}" for number in range(count)]
+        self.coordination = EmbeddedCoordination(folder)
+        self.logs: LogManager
+        self.generations: Generations
+
+    async def start(self) -> bool:
+        """Whether it vouches for its logs."""
+        self.logs = LogManager(self.paths)
+        self.logs.lock()
+        self.logs.identify(1, "c1")
+        self.logs.start()
+        self.generations = Generations(1, self.logs, self.coordination)
+        await self.generations.judge()
+        await self.generations.rise()
+        return self.generations.vouches
+
+    async def first(self) -> None:
+        await self.start()
+        await self.generations.accepted()
+
+    def kill(self) -> None:
+        self.logs.unlock()
+
+    async def stop(self) -> None:
+        await self.generations.stop()
+        self.logs.close()
+
+    def copy(self, number: int = 0) -> Path:
+        target = self.paths[number].with_suffix(".copy")
+        shutil.copytree(self.paths[number], target)
+        return target
+
+    def restore(self, copied: Path) -> None:
+        shutil.rmtree(copied.with_suffix(""))
+        copied.rename(copied.with_suffix(""))
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    tmp_path.joinpath("data").mkdir()
+    return Life(tmp_path)
+
+
+async def test_a_new_directory_vouches_for_nothing_until_it_is_accepted(life: Life) -> None:
+    assert not await life.start()
+    life.kill()
+    assert not await life.start(), "a kill changes nothing"
+    await life.generations.accepted()
+    life.kill()
+    assert await life.start()
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+async def test_restarts_are_no_copies(life: Life, is_clean: bool) -> None:
+    await life.first()
+    for _ in range(3):
+        await (life.stop() if is_clean else life.generations.rise())
+        life.kill()
+        assert await life.start()
+
+
+async def test_a_restarted_machine_is_not_forgotten_by_a_kill(life: Life) -> None:
+    await life.first()
+    life.kill()
+    (life.paths[0] / BOOT_ID).write_text("of another boot")
+    for _ in range(2):
+        assert not await life.start()
+        life.kill()
+    await life.start()
+    await life.generations.accepted()
+    await life.generations.rise()
+    life.kill()
+    assert await life.start()
+
+
+async def test_a_crash_between_directory_and_coordination_is_no_copy(life: Life) -> None:
+    await life.first()
+    life.logs.dirs[0].write_generation(3, sync=False)
+    life.kill()
+    assert await life.start()
+    assert life.logs.dirs[0].generation == 4
+
+
+@pytest.mark.parametrize("taken", ["stopped", "running"])
+@pytest.mark.parametrize("until", ["start", "stop", "rise"])
+async def test_an_older_copy(life: Life, taken: str, until: str, caplog: Any) -> None:
+    await life.first()
+    if taken == "stopped":
+        await life.stop()
+        copied = life.copy()
+        assert await life.start()
+    else:
+        copied = life.copy()
+    if until == "rise":
+        await life.generations.rise()
+    if until == "stop":
+        await life.stop()
+    life.kill()
+    if until == "start" and taken == "running":
+        assert await life.start()
+        life.kill()
+    life.restore(copied)
+    assert not await life.start()
+    assert life.generations.is_older_copy
+    assert f"{life.paths[0]} is an older copy: its generation is" in caplog.text
+    life.kill()
+    assert not await life.start(), "a kill changes nothing"
+    await life.generations.accepted()
+    life.kill()
+    assert await life.start()
+
+
+async def test_a_copy_from_before_there_were_generations(life: Life) -> None:
+    await life.first()
+    await life.stop()
+    (life.paths[0] / GENERATION).unlink()
+    assert not await life.start()
+
+
+async def test_directories_from_before_there_were_generations(life: Life) -> None:
+    await life.first()
+    await life.stop()
+    (life.paths[0] / GENERATION).unlink()
+    life.coordination = EmbeddedCoordination(life.paths[0].parent / "new")
+    assert await life.start()
+    assert life.logs.dirs[0].generation == 1
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_each_directory_is_judged_by_itself(tmp_path: Path, number: int, caplog: Any) -> None:
+    life = Life(tmp_path, 2)
+    await life.first()
+    copied = life.copy(number)
+    await life.stop()
+    life.restore(copied)
+    assert not await life.start()
+    assert f"{life.paths[number]} is an older copy" in caplog.text
+    assert f"{life.paths[1 - number]} is an older copy" not in caplog.text
+
+
+async def test_an_older_coordination_makes_nobody_a_suspect(life: Life, tmp_path: Path, caplog: Any) -> None:
+    await life.first()
+    older = await life.coordination.generations(1)
+    for _ in range(3):
+        await life.generations.rise()
+    await life.stop()
+    life.coordination = EmbeddedCoordination(tmp_path / "restored")
+    await life.coordination.show_generations(1, older)
+    assert await life.start()
+    assert "coordination was restored from an older copy" in caplog.text
+    shown = await life.coordination.generations(1)
+    assert list(shown.values()) == [life.logs.dirs[0].generation]
+
+
+async def test_generations_rise_when_logs_have_grown(life: Life) -> None:
+    await life.first()
+    log = life.logs.get_or_create("t", 0)
+    await life.generations.rise_if_grown()
+    before = life.logs.dirs[0].generation
+    await life.generations.rise_if_grown()
+    assert life.logs.dirs[0].generation == before
+    log.start_anew(10)
+    await life.generations.rise_if_grown()
+    assert (life.logs.dirs[0].generation or 0) > (before or 0)
+
+
+# In ZooKeeper
+
+
+async def test_zookeeper_has_the_generations(shared_zookeeper: ZooKeeperProcess) -> None:
+    connect = shared_zookeeper.own_tree()
+    async with members(connect, 1, 2) as (one, two):
+        assert await one.coordination.generations(1) == {}
+        await one.coordination.show_generations(1, {"a": 3})
+        await one.coordination.show_generations(1, {"b": 1})
+        await one.coordination.show_generations(1, {"a": 3, "b": 2})
+        await two.coordination.show_generations(2, {"c": 1})
+        assert await two.coordination.generations(1) == {"a": 3, "b": 2}
+        with pytest.raises(Conflict, match="is used by another process, too"):
+            await two.coordination.show_generations(1, {"a": 2})
+        assert await two.coordination.generations(1) == {"a": 3, "b": 2}
+
+
+async def test_a_copy_takes_over_no_registration(shared_zookeeper: ZooKeeperProcess) -> None:
+    connect = shared_zookeeper.own_tree()
+    async with members(connect, 1) as (one,):
+        epoch = one.epoch
+        other = Member(connect, 1, session_s=2.0)
+        try:
+            await other.coordination.connect()
+            with pytest.raises(CoordinationError, match="is taken"):
+                await other.coordination.join(other.record, takes_over=False)
+            assert one.epoch == epoch
+            await other.coordination.join(other.record)
+        finally:
+            await other.coordination.leave()
+
+
+# A broker by itself
+
+
+@pytest.mark.parametrize(("generation", "epochs"), [(6, 1), (11, 6)])
+async def test_epochs_rise_by_the_starts_that_an_older_file_has_missed(
+    tmp_path: Path, generation: int, epochs: int
+) -> None:
+    broker = BrokerRecord(1, (Listener("PLAINTEXT", "localhost", 9092),))
+    first = EmbeddedCoordination(tmp_path)
+    await first.show_generations(1, {"a": 5, "b": 9})
+    await first.join(broker)
+    await first.create_topic(topic_of("t", 1, (1,)))
+    again = EmbeddedCoordination(tmp_path)
+    assert await again.generations(1) == {"a": 5, "b": 9}
+    await again.show_generations(1, {"a": generation, "b": 10, "new": 100})
+    state = await again.join(broker)
+    assert state.topics["t"].partitions[0].leader_epoch == epochs
+
+
+def leader_epoch(wire: Wire, topic: str) -> int:
+    asked = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=topic)])
+    return wire.call(metadata.API, 12, asked).topics[0].partitions[0].leader_epoch
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_broker_by_itself_leads_an_older_copy_and_says_so(tmp_path: Path, number: int) -> None:
+    """Nobody else has the data; leader epochs rise, by which consumers notice (KIP-320)."""
+    broker = BrokerProcess(tmp_path / "broker")
+    dirs = [tmp_path / "first", tmp_path / "second"]
+    broker.config["log.dirs"] = ",".join(map(str, dirs))
+    topics = ("t", "u")
+    copied = tmp_path / "copy"
+    with broker.start():
+        with Wire(broker.bootstrap) as wire:
+            wire.create(*topics)
+            for topic in topics:
+                assert wire.produce(topic, [record("a")]).error_code == 0
+        broker.stop()
+        shutil.copytree(dirs[number], copied)
+        broker.start()
+        with Wire(broker.bootstrap) as wire:
+            for topic in topics:
+                assert wire.produce(topic, [record("b")]).error_code == 0
+        broker.restart()
+        with Wire(broker.bootstrap) as wire:
+            epochs = {topic: leader_epoch(wire, topic) for topic in topics}
+        broker.stop()
+        shutil.rmtree(dirs[number])
+        copied.rename(dirs[number])
+        broker.start()
+        with Wire(broker.bootstrap) as wire:
+            assert sorted(wire.end_offset(topic) for topic in topics) == [1, 2]
+            for topic in topics:
+                assert leader_epoch(wire, topic) > epochs[topic]
+        if number == 0:
+            assert f"{dirs[1]} has generation" in broker.said()
+        else:
+            assert f"{dirs[1]} is an older copy" in broker.said()
