@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from millstream_faults.checker import Batch, Entry, Violation
-from millstream_faults.history import Acknowledged, Event, Led, Read, Struck, Trouble
+from millstream_broker.log.batch import Record
+from millstream_faults.history import (
+    TOMBSTONE,
+    Acknowledged,
+    Event,
+    Led,
+    Read,
+    Struck,
+    TopicCreated,
+    TopicDeleted,
+    Trouble,
+)
+from millstream_faults.probe import Probe
 from millstream_faults.replicas import BadLogError, batches, copies, entries
 from millstream_faults.report import recoveries, summary, timeline
 from millstream_faults.story import tell
+from millstream_faults.violations import Batch, Entry, Violation
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.ledger import Load
 from millstream_harness.scenario import unique
@@ -54,7 +67,7 @@ def test_the_story_of_a_record(tmp_path: Path) -> None:
     log = tmp_path / "broker.log"
     log.write_text("INFO faults-0: leads from epoch 7\nINFO faults-1: something else\n")
     violation = Violation("lost", "w 2 was acknowledged at 2, is nowhere", 0, 2, "w", 2)
-    story = tell(violation, EVENTS, {2: log}, "faults", 100.0)
+    story = tell(violation, EVENTS, {2: log}, 100.0)
     assert story.splitlines() == [
         "lost: partition 0: w 2 was acknowledged at 2, is nowhere",
         "      2.000  fault: kill leader: broker 1, until 4.00",
@@ -65,7 +78,30 @@ def test_the_story_of_a_record(tmp_path: Path) -> None:
         "  broker 2: INFO faults-0: leads from epoch 7",
     ]
     trouble = Trouble(105.0, "reader", "truncated")
-    assert "5.000" in tell(Violation("trouble", "reader: truncated"), [trouble], {}, "faults", 100.0)
+    assert "5.000" in tell(Violation("trouble", "reader: truncated"), [trouble], {}, 100.0)
+
+
+def test_the_story_names_the_topic_that_it_means(tmp_path: Path) -> None:
+    log = tmp_path / "broker.log"
+    log.write_text("INFO anew-0: leads from epoch 0\n")
+    events: list[Event] = [
+        TopicCreated(101.0, "a", "old", "anew", 100.5, False),
+        Acknowledged(102.0, "w", 0, 2, 7, 101.9, "old"),
+        TopicDeleted(104.0, "a", "old", 103.0),
+        TopicCreated(104.0, "a", "new", "anew", 103.5, False),
+        Acknowledged(105.0, "w", 0, 9, 7, 104.9, "new"),
+        Read(106.0, "reader#1", 0, 0, "w", 2, "new", 105.9),
+    ]
+    violation = Violation("resurrected", "w 2 is back", 0, 0, "w", 2, None, "new")
+    assert tell(violation, events, {2: log}, 100.0).splitlines() == [
+        "resurrected: anew (new) partition 0: w 2 is back",
+        "      1.000  anew is old, requested at 0.500",
+        "      2.000  w 2 acknowledged at old 0:7, sent at 1.900",
+        "      3.000  anew old: deletion requested, the name was free at 4.000",
+        "      4.000  anew is new, requested at 3.500",
+        "      6.000  reader#1 read new 0:0: w 2",
+        "  broker 2: INFO anew-0: leads from epoch 0",
+    ]
 
 
 def test_logs_are_read_as_they_are_on_the_disk(tmp_path: Path) -> None:
@@ -73,20 +109,33 @@ def test_logs_are_read_as_they_are_on_the_disk(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, {"log.segment.bytes": "2000"}) as broker:
         with Wire(broker.bootstrap) as wire:
             wire.create(topic)
-            wire.produce(topic, [record("w:0:0:"), record("w:0:1:xx")])
-            wire.produce(topic, [record("what?")])
+            wire.produce(topic, [record("w:0:0:", b"k"), record("w:0:1:xx")])
+            wire.produce(topic, [Record(b"k", None, 1, ((TOMBSTONE, b"w:0:2:"),)), record("what?")])
         with Load(broker.bootstrap, topic, name="more", pause_s=0.01) as load:
             load.until(50)
+        identity = asyncio.run(identity_of(broker.bootstrap, topic))
         broker.stop()
     folder = broker.data / f"{topic}-0"
     found = entries(folder)
-    assert found[:3] == [Entry(0, "w", 0, 0), Entry(1, "w", 0, 1), Entry(2, "?", -1, -1)]
-    assert [entry.offset for entry in found] == list(range(3 + load.ledger.count))
+    assert found[:2] == [Entry(0, "w", 0, 0, "k"), Entry(1, "w", 0, 1)]
+    assert found[2:4] == [Entry(2, "w", 0, 2, "k"), Entry(3, "?", -1, -1)]
+    assert [entry.offset for entry in found] == list(range(4 + load.ledger.count))
     assert len(list(folder.glob("*.log"))) > 1
-    (logs,) = copies({1: broker.data}, topic).values()
-    assert [batch.base_offset for batch in logs[0]][:2] == [0, 2]
-    assert logs[0] == [batch for batch, _ in batches(folder)]
-    assert isinstance(logs[0][0], Batch)
+    ((place, copy),) = copies({1: broker.data}, {topic: identity})[1].items()
+    assert place == (identity, 0)
+    assert [batch.base_offset for batch in copy.batches][:3] == [0, 2, 4]
+    assert copy.batches == [batch for batch, _ in batches(folder)]
+    assert isinstance(copy.batches[0], Batch)
+    assert copy.start == 0
+    with pytest.raises(BadLogError, match=f"belongs to {identity}, {topic} is another"):
+        copies({1: broker.data}, {topic: "another"})
+
+
+async def identity_of(bootstrap: str, topic: str) -> str:
+    async with Probe(bootstrap, "test") as probe:
+        known = await probe.topic(topic)
+        assert known is not None
+        return known.id
 
 
 @pytest.mark.parametrize(

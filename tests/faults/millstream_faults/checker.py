@@ -13,6 +13,12 @@ commit        a committed offset never goes back; who is no member may be told o
 failed        no producer gives up, as every fault ends
 trouble       nothing happens that must not happen to a client or a broker
 replicas      the replicas' logs are equal, byte for byte
+resurrected   what was acknowledged to a topic that was deleted is not in the one that has its name now
+undeleted     what DeleteRecords deleted is read by nobody
+
+A topic is its id. What is gone for a reason is not lost: records of a deleted topic, and those before an offset that
+DeleteRecords or retention was to delete. See `topics` for what counts when a request met a deletion; `compacted` and
+`positions` have promises of their own.
 """
 
 from __future__ import annotations
@@ -20,9 +26,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
+from .compacted import check_compacted
 from .history import (
     UNKNOWN,
     Acknowledged,
@@ -35,6 +40,9 @@ from .history import (
     Struck,
     Trouble,
 )
+from .positions import SIMPLE, check_positions
+from .topics import Lives, Place
+from .violations import Batch, Copy, Entry, Violation
 
 GROUP = "group-"
 """How the sessions of the group's members are called."""
@@ -44,133 +52,153 @@ AWAKE_S = 3.0
 """How long it may take until such a broker knows better."""
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """What does not hold; where it concerns a record or an offset, which."""
-
-    kind: str
-    text: str
-    partition: int | None = None
-    offset: int | None = None
-    writer: str | None = None
-    number: int | None = None
-    at: float | None = None
-    """When somebody was told what is wrong, where that is one moment."""
-
-
-class Entry(NamedTuple):
-    """A record of the log that is left."""
-
-    offset: int
-    writer: str
-    partition: int
-    number: int
-
-
-class Batch(NamedTuple):
-    """A batch as a replica has it on its disk."""
-
-    base_offset: int
-    last_offset: int
-    leader_epoch: int
-    crc: int
-    length: int
-
-
 Value = tuple[str, int]
 
 
-def check(events: Iterable[Event], log: Mapping[int, Sequence[Entry]]) -> list[Violation]:
-    """Everything that is wrong with this history, given each partition's log as it is at the end."""
-    found: list[Violation] = []
-    at_offset: dict[int, dict[int, Value]] = {}
-    for partition, entries in log.items():
-        at_offset[partition] = {entry.offset: (entry.writer, entry.number) for entry in entries}
-        found += _check_log(partition, entries)
-    places = {
-        partition: {value: offset for offset, value in values.items()}
-        for partition, values in at_offset.items()
-    }
-    sessions: dict[tuple[str, int], int] = {}
-    told: dict[int, dict[int, Value]] = defaultdict(dict)  # beyond what the log has
-    covered: dict[int, set[int]] = defaultdict(set)
-    commits: list[Committed | CommitUnknown | FoundCommitted] = []
-    zombies: list[Struck] = []
+def check(
+    history: Iterable[Event],
+    log: Mapping[Place, Sequence[Entry]],
+    compacted: Mapping[int, Mapping[Place, Sequence[Entry]]] | None = None,
+) -> list[Violation]:
+    """Everything that is wrong with this history, given each partition's log as it is at the end.
+
+    ``log`` has the partitions whose records all stay, ``compacted`` each broker's copy of the others.
+    """
+    events = list(history)
+    lives = Lives(events)
+    zombies = [event for event in events if isinstance(event, Struck) and event.text.startswith(ZOMBIES)]
+    records = _Records(lives, log, zombies)
+    for place, entries in log.items():
+        records.found += _check_log(place, entries, lives.start(place))
+    commits: dict[Place, list[Committed | CommitUnknown | FoundCommitted]] = defaultdict(list)
     for event in events:
         match event:
-            case Acknowledged(_, who, partition, number, offset):
-                place = places.get(partition, {}).get((who, number))
-                if place is None or offset not in (place, UNKNOWN):
-                    text = f"{who} {number} was acknowledged at {offset}, is "
-                    text += "nowhere" if place is None else f"at {place}"
-                    found.append(Violation("lost", text, partition, offset, who, number))
-                if offset != UNKNOWN:
-                    values = at_offset.get(partition, {})
-                    found += _same_value(event, (who, number), values, told[partition])
-            case Read(_, who, partition, offset, writer, number):
-                values = at_offset.get(partition, {})
-                if offset not in values:
-                    text = f"{who} read {writer} {number}, which the log does not have any more"
-                    found.append(Violation("lost", text, partition, offset, writer, number))
-                found += _same_value(event, (writer, number), values, told[partition])
-                before = sessions.get((who, partition))
-                if before is not None and offset != before + 1:
-                    kind = "backwards" if offset <= before else "gap"
-                    text = f"{who} read offset {offset} after {before}"
-                    found.append(Violation(kind, text, partition, offset, writer, number))
-                sessions[who, partition] = offset
-                if who.startswith(GROUP):
-                    covered[partition].add(offset)
-            case Struck(text=text) if text.startswith(ZOMBIES):
-                zombies.append(event)
-            case Committed() | CommitUnknown() | FoundCommitted():
-                commits.append(event)
-            case Failed(_, who, partition, number, error):
-                found.append(Violation("failed", f"{who} {number}: {error}", partition, None, who, number))
+            case Acknowledged():
+                records.acknowledged(event)
+            case Read():
+                records.read(event)
+            case Failed(_, who, partition, number, error, topic) if lives.is_steady(topic):
+                text = f"{who} {number}: {error}"
+                records.found.append(Violation("failed", text, partition, None, who, number, None, topic))
+            case Committed() | CommitUnknown() | FoundCommitted() if not event.who.startswith(SIMPLE):
+                commits[event.topic, event.partition].append(event)
             case Trouble(_, who, text):
-                found.append(Violation("trouble", f"{who}: {text}"))
-    for partition in sorted({event.partition for event in commits}):
-        of_partition = [event for event in commits if event.partition == partition]
-        found += _check_commits(partition, of_partition, zombies)
-        found += _check_coverage(partition, of_partition, covered[partition])
+                records.found.append(Violation("trouble", f"{who}: {text}"))
+    found = records.found + check_compacted(events, lives, compacted or {})
+    found += check_positions(events, lives, lambda read: _met(read, zombies))
+    for place in sorted(commits):
+        found += _check_commits(place, commits[place], zombies)
+        found += _check_coverage(place, commits[place], records.covered[place])
     return found
 
 
-def _same_value(
-    event: Acknowledged | Read, value: Value, log: Mapping[int, Value], told: dict[int, Value]
-) -> list[Violation]:
-    known = log.get(event.offset) or told.setdefault(event.offset, value)
-    if known == value:
-        return []
-    text = f"{event.who} was told of {value[0]} {value[1]}, others of {known[0]} {known[1]}"
-    return [Violation("value", text, event.partition, event.offset, *value)]
+class _Records:
+    """What clients were told of records, one event after the other."""
+
+    def __init__(self, lives: Lives, log: Mapping[Place, Sequence[Entry]], zombies: Sequence[Struck]) -> None:
+        self.found: list[Violation] = []
+        self.covered: dict[Place, set[int]] = defaultdict(set)
+        self._lives, self._zombies = lives, zombies
+        self._log = {
+            place: {entry.offset: (entry.writer, entry.number) for entry in entries}
+            for place, entries in log.items()
+        }
+        self._places = {
+            place: {value: offset for offset, value in values.items()} for place, values in self._log.items()
+        }
+        self._now: dict[tuple[str, int], list[Place]] = defaultdict(list)
+        for topic, partition in log:
+            self._now[lives.name(topic), partition].append((topic, partition))
+        self._told: dict[Place, dict[int, Value]] = defaultdict(dict)  # beyond what the log has
+        self._sessions: dict[tuple[str, Place], int] = {}
+
+    def acknowledged(self, event: Acknowledged) -> None:
+        if not self._lives.is_certain(event.topic, event.sent, event.at):
+            return
+        place, value = (event.topic, event.partition), (event.who, event.number)
+        if place in self._log:
+            self._is_kept(event, place, value)
+        for successor in self._now[self._lives.name(event.topic), event.partition]:
+            offset = self._places[successor].get(value)
+            if successor != place and offset is not None:
+                text = f"{event.who} {event.number} was acknowledged to {event.topic}, which was deleted"
+                self._add("resurrected", text, successor, offset, *value)
+        if event.offset != UNKNOWN:
+            self._is_same(event, place, value)
+
+    def _is_kept(self, event: Acknowledged, place: Place, value: Value) -> None:
+        offset = self._places[place].get(value)
+        if offset is not None and event.offset in (offset, UNKNOWN):
+            return
+        start = self._lives.start(place)
+        if offset is None and (event.offset < start if event.offset != UNKNOWN else start):
+            return
+        text = f"{event.who} {event.number} was acknowledged at {event.offset}, is "
+        text += "nowhere" if offset is None else f"at {offset}"
+        self._add("lost", text, place, event.offset, *value)
+
+    def read(self, event: Read) -> None:
+        _, who, partition, offset, writer, number, topic, asked = event
+        if not self._lives.is_certain(topic, asked, event.at):
+            return
+        place, value = (topic, partition), (writer, number)
+        is_live = place in self._log and offset >= self._lives.start(place)
+        if is_live and offset not in self._log[place]:
+            text = f"{who} read {writer} {number}, which the log does not have any more"
+            self._add("lost", text, place, offset, *value)
+        self._is_same(event, place, value)
+        before = self._sessions.get((who, place))
+        if before is not None and offset <= before:
+            self._add("backwards", f"{who} read offset {offset} after {before}", place, offset, *value)
+        elif before is not None and offset != before + 1 and not self._lives.is_compacted(topic):
+            self._add("gap", f"{who} read offset {offset} after {before}", place, offset, *value)
+        self._sessions[who, place] = offset
+        if offset < self._lives.kept_from(place, asked) and not _met(event, self._zombies):
+            text = f"{who} read {offset}, before {self._lives.kept_from(place, asked)} all was deleted"
+            self._add("undeleted", text, place, offset, *value)
+        if who.startswith(GROUP):
+            self.covered[place].add(offset)
+
+    def _is_same(self, event: Acknowledged | Read, place: Place, value: Value) -> None:
+        log = self._log.get(place, {})
+        known = log.get(event.offset) or self._told[place].setdefault(event.offset, value)
+        if known != value:
+            text = f"{event.who} was told of {value[0]} {value[1]}, others of {known[0]} {known[1]}"
+            self._add("value", text, place, event.offset, *value)
+
+    def _add(self, kind: str, text: str, place: Place, offset: int, writer: str, number: int) -> None:
+        self.found.append(Violation(kind, text, place[1], offset, writer, number, None, place[0]))
 
 
-def _check_log(partition: int, entries: Sequence[Entry]) -> list[Violation]:
+def _check_log(place: Place, entries: Sequence[Entry], start: float) -> list[Violation]:
     found: list[Violation] = []
     first: dict[Value, int] = {}
     last: dict[str, int] = {}
+
+    def add(kind: str, text: str, entry: Entry) -> None:
+        concerns = (place[1], entry.offset, entry.writer, entry.number, None, place[0])
+        found.append(Violation(kind, text, *concerns))
+
     expected = 0
-    for offset, writer, written_to, number in entries:
-        if offset != expected:
-            found.append(Violation("gap", f"the log has {offset} after {expected - 1}", partition, offset))
+    for entry in entries:
+        offset, writer, written_to, number = entry[:4]
+        if offset != expected and not (expected == 0 and offset <= start):
+            add("gap", f"the log has {offset} after {expected - 1}", entry)
         expected = offset + 1
-        if written_to != partition:
-            text = f"the record is {writer} {number} of partition {written_to}"
-            found.append(Violation("foreign", text, partition, offset, writer, number))
+        if written_to != place[1]:
+            add("foreign", f"the record is {writer} {number} of partition {written_to}", entry)
         elif (writer, number) in first:
-            text = f"{writer} {number} is here a second time, first at {first[writer, number]}"
-            found.append(Violation("duplicated", text, partition, offset, writer, number))
+            at = first[writer, number]
+            add("duplicated", f"{writer} {number} is here a second time, first at {at}", entry)
         elif number < last.get(writer, -1):
-            text = f"{writer} {number} comes after {last[writer]}"
-            found.append(Violation("order", text, partition, offset, writer, number))
+            add("order", f"{writer} {number} comes after {last[writer]}", entry)
         first.setdefault((writer, number), offset)
         last[writer] = max(number, last.get(writer, -1))
     return found
 
 
 def _check_commits(
-    partition: int,
+    place: Place,
     events: Sequence[Committed | CommitUnknown | FoundCommitted],
     zombies: Sequence[Struck],
 ) -> list[Violation]:
@@ -186,14 +214,15 @@ def _check_commits(
     for event in sorted(known, key=lambda event: event.at):
         floor = floors[-1] if floors else -1
         if isinstance(event, FoundCommitted):
-            place = bisect_right(times, event.asked)
-            needed = floors[place - 1] if place else -1
+            before = bisect_right(times, event.asked)
+            needed = floors[before - 1] if before else -1
             if event.offset < needed:
                 if any(one.offset == event.offset and one.at <= event.at for one in tried):
                     floor = event.offset
                 elif not _is_stale(event, floors, zombies):
                     text = f"{event.who} was told that {event.offset} is committed, after {needed} was"
-                    found.append(Violation("commit", text, partition, event.offset, at=event.at))
+                    concerns = (place[1], event.offset, None, None, event.at, place[0])
+                    found.append(Violation("commit", text, *concerns))
         times.append(event.at)
         floors.append(max(floor, event.offset))
     return found
@@ -201,15 +230,16 @@ def _check_commits(
 
 def _is_stale(event: FoundCommitted, before: Sequence[int], zombies: Sequence[Struck]) -> bool:
     """Whether it is what a coordinator knew that was one before."""
-    return (
-        not event.who.startswith(GROUP)
-        and event.offset in before
-        and any(fault.at <= event.at and event.asked <= fault.until + AWAKE_S for fault in zombies)
-    )
+    return not event.who.startswith(GROUP) and event.offset in before and _met(event, zombies)
+
+
+def _met(event: FoundCommitted | Read, zombies: Sequence[Struck]) -> bool:
+    """Whether the answer may come from a broker that believes to lead what it does not any more."""
+    return any(fault.at <= event.at and event.asked <= fault.until + AWAKE_S for fault in zombies)
 
 
 def _check_coverage(
-    partition: int,
+    place: Place,
     events: Sequence[Committed | CommitUnknown | FoundCommitted],
     covered: set[int],
 ) -> list[Violation]:
@@ -218,31 +248,38 @@ def _check_coverage(
     if not missed:
         return []
     text = f"the group committed {end} and never read {len(missed)} before it, the first {missed[0]}"
-    return [Violation("skipped", text, partition, missed[0])]
+    return [Violation("skipped", text, place[1], missed[0], topic=place[0])]
 
 
-def check_replicas(copies: Mapping[int, Mapping[int, Sequence[Batch]]]) -> list[Violation]:
-    """Where the logs of two brokers differ; ``copies`` has the batches of each broker's partitions."""
+def check_replicas(copies: Mapping[int, Mapping[Place, Copy]]) -> list[Violation]:
+    """Where the logs of two brokers differ.
+
+    Each broker deletes segments from the begin of its logs when it may, so they are compared from where all begin.
+    """
     found: list[Violation] = []
-    for partition in sorted({partition for logs in copies.values() for partition in logs}):
-        having = sorted(broker for broker, logs in copies.items() if partition in logs)
-        first, *others = having
-        expected = copies[first][partition]
-        for broker in others:
-            batches = copies[broker][partition]
-            differing = next(
-                (
-                    index
-                    for index, (one, two) in enumerate(zip(expected, batches, strict=False))
-                    if one != two
-                ),
-                min(len(expected), len(batches)),
-            )
-            if differing < max(len(expected), len(batches)):
-                sides = [
-                    f"broker {number} has {log[differing] if differing < len(log) else 'nothing'}"
-                    for number, log in ((first, expected), (broker, batches))
-                ]
-                place = (expected if differing < len(expected) else batches)[differing].base_offset
-                found.append(Violation("replicas", ", ".join(sides), partition, place))
+    for place in sorted({place for logs in copies.values() for place in logs}):
+        having = sorted(broker for broker, logs in copies.items() if place in logs)
+        start = max(copies[one][place].start for one in having)
+        first, *others = [
+            (one, [batch for batch in copies[one][place].batches if batch.base_offset >= start])
+            for one in having
+        ]
+        for other in others:
+            found += _difference(place, first, other)
     return found
+
+
+def _difference(
+    place: Place, one: tuple[int, Sequence[Batch]], other: tuple[int, Sequence[Batch]]
+) -> list[Violation]:
+    pairs = enumerate(zip(one[1], other[1], strict=False))
+    shorter, longer = sorted((one[1], other[1]), key=len)
+    differing = next((index for index, (mine, theirs) in pairs if mine != theirs), len(shorter))
+    if differing == len(longer):
+        return []
+    sides = [
+        f"broker {number} has {log[differing] if differing < len(log) else 'nothing'}"
+        for number, log in (one, other)
+    ]
+    offset = longer[differing].base_offset
+    return [Violation("replicas", ", ".join(sides), place[1], offset, topic=place[0])]

@@ -4,15 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from millstream_harness.zookeeper import ZooKeeperProcess
 
-from .lab import PARTITIONS, Lab, Watch
+from .hostile import Hostile
+from .lab import Lab, Watch
 from .plan import Fault, Kind
+from .topics import ANEW, COMPACTED, MOST_PARTITIONS, STEADY
 
 WHOLE_S = 60.0
+STRUCK = (STEADY, STEADY, ANEW, COMPACTED)
+"""The topics whose leaders are struck, as often as they are named."""
+CODECS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+PATHS = {
+    "compression.type": CODECS,
+    "message.timestamp.type": ("LogAppendTime", "CreateTime"),
+    "min.insync.replicas": ("1",),
+    "segment.bytes": ("300000", "1000000", "4000000"),
+}
+"""Configuration that changes which way records take."""
+ALTERED = {
+    STEADY: PATHS,
+    ANEW: PATHS | {"retention.bytes": ("200000",)},
+    COMPACTED: PATHS | {"cleanup.policy": ("delete", "compact,delete")},
+}
+MOVED = ("NONE", "UNKNOWN_TOPIC_OR_PARTITION", "NONE, UNKNOWN_TOPIC_OR_PARTITION")
+"""Answers to a reassignment that has happened, or cannot as the topic is away or anew with fewer partitions."""
+USUAL = {"min.insync.replicas": "2", "retention.bytes": "-1", "cleanup.policy": "compact"}
+"""What does not outlive its fault."""
 
 
 class NothingToStrikeError(Exception):
@@ -33,8 +57,17 @@ class Faults:
 
     # Roles
 
+    def partition(self, fault: Fault) -> tuple[str, int]:
+        """A topic that is there, and a partition."""
+        topics = self.lab.administration.topics
+        name = STRUCK[fault.target // 64 % len(STRUCK)]
+        name = name if name in topics else STEADY
+        return name, fault.target % topics[name].partitions
+
     def leader(self, fault: Fault) -> int:
-        return _somebody(self.watch.await_leader(fault.target % PARTITIONS), "leads")
+        name, partition = self.partition(fault)
+        known = self.lab.administration.topics.get(name)
+        return _somebody(self.watch.await_leader((known.id if known else "", partition)), "leads")
 
     def follower(self, fault: Fault) -> int:
         leader = self.leader(fault)
@@ -95,9 +128,7 @@ class Faults:
         for number in self.lab.brokers:
             with self.stopped(number):
                 pass
-            deadline = time.monotonic() + WHOLE_S
-            while not self.watch.whole() and time.monotonic() < deadline:
-                time.sleep(0.1)
+            self.watch.await_whole(WHOLE_S)
         yield "each broker in turn"
 
     # Network
@@ -159,6 +190,41 @@ class Faults:
         finally:
             disk.free()
 
+    @contextlib.contextmanager
+    def wiped(self, number: int) -> Iterator[str]:
+        """A broker that starts again with nothing. Before, nobody else may be missing."""
+        self._await_whole()
+        self.lab.brokers[number].kill()
+        _empty(self.lab.brokers[number].data)
+        try:
+            yield f"broker {number}"
+        finally:
+            self.lab.brokers[number].start()
+
+    @contextlib.contextmanager
+    def restored(self, fault: Fault) -> Iterator[str]:
+        """A broker that starts again with what its disk had some seconds ago."""
+        number = self.leader(fault)
+        broker = self.lab.brokers[number]
+        self._await_whole()
+        broker.kill()
+        with tempfile.TemporaryDirectory() as saved:
+            shutil.copytree(broker.data, saved, dirs_exist_ok=True)
+            broker.start()
+            time.sleep(fault.seconds)
+            self._await_whole()
+            broker.kill()
+            _empty(broker.data)
+            shutil.copytree(saved, broker.data, dirs_exist_ok=True)
+        try:
+            yield f"broker {number}"
+        finally:
+            broker.start()
+
+    def _await_whole(self) -> None:
+        if not self.watch.await_whole(WHOLE_S):
+            raise NothingToStrikeError("not everybody has everything")
+
     # ZooKeeper
 
     @contextlib.contextmanager
@@ -197,25 +263,86 @@ class Faults:
     @contextlib.contextmanager
     def moving(self, fault: Fault) -> Iterator[str]:
         """A replica less, and another order; then the third again, which copies all of it."""
-        partition = fault.target % PARTITIONS
+        name, partition = self.partition(fault)
         order = random.Random(fault.target).sample(sorted(self.lab.brokers), 3)
-        told = self.lab.reassign({partition: order[:2]})
+        told = self.lab.administration.reassign(name, {partition: order[:2]})
         try:
-            yield f"partition {partition} to {order[:2]} ({told}) and to {order}"
+            yield f"{name}-{partition} to {order[:2]} ({told}) and to {order}"
         finally:
             deadline = time.monotonic() + WHOLE_S
-            while self.lab.reassign({partition: order}) != "NONE":
+            while self.lab.administration.reassign(name, {partition: order}) not in MOVED:
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"partition {partition} could not be moved to {order}")
+                    raise RuntimeError(f"{name}-{partition} could not be moved to {order}")
                 time.sleep(0.2)
 
     @contextlib.contextmanager
     def moving_leaders(self, fault: Fault) -> Iterator[str]:
         """Another order of the same replicas, and the preferred leaders elected."""
         orders = random.Random(fault.target)
-        targets = {partition: orders.sample(sorted(self.lab.brokers), 3) for partition in range(PARTITIONS)}
-        told = self.lab.reassign(targets)
-        yield f"reassignment {told}, election {self.lab.elect_preferred()}"
+        name, _ = self.partition(fault)
+        count = self.lab.administration.topics[name].partitions
+        targets = {partition: orders.sample(sorted(self.lab.brokers), 3) for partition in range(count)}
+        told = self.lab.administration.reassign(name, targets)
+        yield f"{name}: reassignment {told}, election {self.lab.administration.elect_preferred(name)}"
+
+    @contextlib.contextmanager
+    def anew(self, name: str, fault: Fault) -> Iterator[str]:
+        yield self.lab.administration.make_anew(name, random.Random(fault.target).choice((0.0, 0.0, 0.5)))
+
+    @contextlib.contextmanager
+    def records_deleted(self, fault: Fault) -> Iterator[str]:
+        count = self.lab.administration.topics[ANEW].partitions
+        part = random.Random(fault.target).choice((0.3, 0.8, 1.0))
+        yield self.lab.administration.delete_records(ANEW, fault.target % count, part)
+
+    @contextlib.contextmanager
+    def partition_added(self, _: Fault) -> Iterator[str]:
+        if self.lab.administration.topics[ANEW].partitions >= MOST_PARTITIONS:
+            raise NothingToStrikeError(f"{ANEW} has {MOST_PARTITIONS} partitions")
+        yield self.lab.administration.add_partition(ANEW)
+
+    @contextlib.contextmanager
+    def altered(self, fault: Fault) -> Iterator[str]:
+        drawn = random.Random(fault.target)
+        name = drawn.choice(list(ALTERED))
+        key = drawn.choice(list(ALTERED[name]))
+        value = drawn.choice(ALTERED[name][key])
+        self.lab.administration.alter(name, {key: value})
+        try:
+            yield f"{name}: {key}={value}"
+        finally:
+            if key in USUAL:
+                self.lab.administration.alter(name, {key: USUAL[key]})
+
+    @contextlib.contextmanager
+    def group_deleted(self, _: Fault) -> Iterator[str]:
+        yield self.lab.administration.delete_group()
+
+    @contextlib.contextmanager
+    def group_reset(self, fault: Fault) -> Iterator[str]:
+        part = random.Random(fault.target).random()
+        try:
+            yield self.lab.administration.reset_group(ANEW, part)
+        except KeyError:
+            raise NothingToStrikeError(f"{ANEW} is being made anew") from None
+
+    # Hostility
+
+    @contextlib.contextmanager
+    def hostile(self, fault: Fault, is_forging: bool) -> Iterator[str]:
+        """While the fault lasts, and not once it is over."""
+        client = Hostile(self.lab.bootstrap, fault.target)
+        answers = client.forge(fault.seconds) if is_forging else client.send_odd_batches(fault.seconds)
+        yield ", ".join(f"{count} {answer}" for answer, count in answers.most_common())
+
+
+def _empty(folder: Path) -> None:
+    """Delete all that is in it."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _somebody(number: int | None, does: str) -> int:
@@ -243,10 +370,21 @@ _KINDS: dict[Kind, _Strike] = {
     Kind.CUT_CONTROLLER: lambda faults, fault: faults.cut_zookeeper(faults.controller(fault)),
     Kind.ISOLATE_LEADER: lambda faults, fault: faults.isolated(faults.leader(fault)),
     Kind.FULL_DISK: lambda faults, fault: faults.full_disk(faults.leader(fault)),
+    Kind.WIPE_DISK: lambda faults, fault: faults.wiped(faults.leader(fault)),
+    Kind.RESTORE_DISK: Faults.restored,
     Kind.KILL_ZOOKEEPER: Faults.server_killed,
     Kind.PAUSE_ZOOKEEPER: Faults.server_paused,
     Kind.ZOOKEEPER_AWAY: Faults.zookeeper_away,
     Kind.ZOOKEEPER_LONG_AWAY: Faults.zookeeper_away,
     Kind.MOVE_REPLICAS: Faults.moving,
     Kind.MOVE_LEADERS: Faults.moving_leaders,
+    Kind.MAKE_ANEW: lambda faults, fault: faults.anew(ANEW, fault),
+    Kind.COMPACTED_ANEW: lambda faults, fault: faults.anew(COMPACTED, fault),
+    Kind.DELETE_RECORDS: Faults.records_deleted,
+    Kind.ADD_PARTITION: Faults.partition_added,
+    Kind.ALTER_CONFIG: Faults.altered,
+    Kind.DELETE_GROUP: Faults.group_deleted,
+    Kind.RESET_GROUP: Faults.group_reset,
+    Kind.ODD_BATCHES: lambda faults, fault: faults.hostile(fault, is_forging=False),
+    Kind.FORGED_REQUESTS: lambda faults, fault: faults.hostile(fault, is_forging=True),
 }

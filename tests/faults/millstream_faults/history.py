@@ -1,7 +1,9 @@
 """What clients were told and saw, one line of JSON each: ``["Acknowledged", 12.5, "writer-1", 0, 17, 230, 12.4]``.
 
 Each process writes a file of its own. Times are seconds of CLOCK_MONOTONIC, which is one clock for the whole machine.
-``who`` names one session of one client: a consumer that is assigned partitions anew is somebody new.
+``who`` names one session of one client: a consumer that is assigned partitions anew is somebody new. ``topic`` is the
+id of the topic as the client knew it when it sent the request (``asked``, ``sent``); a topic that is deleted and made
+anew has another id.
 """
 
 from __future__ import annotations
@@ -11,8 +13,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 UNKNOWN = -1
+TOMBSTONE = "value"
+"""The header that says whose a record without a value is."""
+NEVER = -1.0
+"""The time of an answer that never came."""
 
 
 class Acknowledged(NamedTuple):
@@ -24,6 +31,7 @@ class Acknowledged(NamedTuple):
     number: int
     offset: int
     sent: float
+    topic: str = ""
 
 
 class Failed(NamedTuple):
@@ -34,6 +42,8 @@ class Failed(NamedTuple):
     partition: int
     number: int
     error: str
+    topic: str = ""
+    sent: float = 0.0
 
 
 class Read(NamedTuple):
@@ -45,6 +55,8 @@ class Read(NamedTuple):
     offset: int
     writer: str
     number: int
+    topic: str = ""
+    asked: float = 0.0
 
 
 class Committed(NamedTuple):
@@ -54,6 +66,8 @@ class Committed(NamedTuple):
     who: str
     partition: int
     offset: int
+    topic: str = ""
+    asked: float = 0.0
 
 
 class CommitUnknown(NamedTuple):
@@ -63,6 +77,7 @@ class CommitUnknown(NamedTuple):
     who: str
     partition: int
     offset: int
+    topic: str = ""
 
 
 class FoundCommitted(NamedTuple):
@@ -73,6 +88,7 @@ class FoundCommitted(NamedTuple):
     partition: int
     offset: int
     asked: float
+    topic: str = ""
 
 
 class Trouble(NamedTuple):
@@ -92,6 +108,7 @@ class Led(NamedTuple):
     leader: int
     epoch: int
     isr: list[int]
+    topic: str = ""
 
 
 class Struck(NamedTuple):
@@ -103,11 +120,73 @@ class Struck(NamedTuple):
     until: float
 
 
-Event = Acknowledged | Failed | Read | Committed | CommitUnknown | FoundCommitted | Trouble | Led | Struck
-KINDS: dict[str, type[Event]] = {
-    kind.__name__: kind
-    for kind in (Acknowledged, Failed, Read, Committed, CommitUnknown, FoundCommitted, Trouble, Led, Struck)
-}
+class TopicCreated(NamedTuple):
+    """A topic exists under its name from ``at`` on, or a little before, though not before ``asked``."""
+
+    at: float
+    who: str
+    topic: str
+    name: str
+    asked: float
+    is_compacted: bool
+
+
+class TopicDeleted(NamedTuple):
+    """The topic's deletion was requested at ``asked``, and its name was free at ``at``."""
+
+    at: float
+    who: str
+    topic: str
+    asked: float
+
+
+class RecordsDeleted(NamedTuple):
+    """DeleteRecords before an offset, requested at ``asked``; ``at`` is NEVER where no answer came."""
+
+    at: float
+    who: str
+    topic: str
+    partition: int
+    offset: int
+    asked: float
+
+
+class ConfigAltered(NamedTuple):
+    """A topic's configuration was changed, or may have been, since ``asked``."""
+
+    at: float
+    who: str
+    topic: str
+    key: str
+    value: str
+    asked: float
+
+
+class GroupDeleted(NamedTuple):
+    """The group of the positions was deleted; ``at`` is NEVER where no answer came."""
+
+    at: float
+    who: str
+    asked: float
+
+
+Event = (
+    Acknowledged
+    | Failed
+    | Read
+    | Committed
+    | CommitUnknown
+    | FoundCommitted
+    | Trouble
+    | Led
+    | Struck
+    | TopicCreated
+    | TopicDeleted
+    | RecordsDeleted
+    | ConfigAltered
+    | GroupDeleted
+)
+KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__args__}
 
 
 class HistoryWriter:
@@ -154,3 +233,19 @@ def parse_value(value: bytes) -> tuple[str, int, int]:
     if len(parts) == 4 and parts[1].isdigit() and parts[2].isdigit() and not parts[3].strip(b"x"):
         return parts[0].decode(errors="replace"), int(parts[1]), int(parts[2])
     return "?", -1, -1
+
+
+KEYS = 23
+ONCE_EVERY = 150
+"""Of so many numbers of a writer four go to a key that no later number has."""
+ONCE = {10: False, 40: False, 60: True, 90: False}
+"""Their places, and whether it is a tombstone. The last comes in every second round; otherwise the key stays away."""
+
+
+def key_of(writer: str, number: int) -> tuple[str, bool]:
+    """The key of a writer's record in a compacted topic, and whether the record is a tombstone."""
+    number_round, place = divmod(number, ONCE_EVERY)
+    if place in ONCE and not (place == 90 and number_round % 2):
+        return f"{writer}-once-{number_round}", ONCE[place]
+    drawn = crc32(f"{writer}:{number}".encode())
+    return f"{writer}-{drawn % KEYS}", drawn // KEYS % 4 == 0

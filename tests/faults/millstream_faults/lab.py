@@ -14,23 +14,24 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from millstream_broker.client import ClusterClient, Connection
+from millstream_broker.client import Connection
 from millstream_broker.client.errors import BrokerError
-from millstream_broker.protocol import alter_partition_reassignments, create_topics, elect_leaders, metadata
-from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.kafka_uuid import uuid_text
+from millstream_broker.protocol import metadata
 from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.disk import Disk, small_disk
 from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
 
+from .administration import Administration
 from .history import HistoryWriter, Led
 from .isolation import HERE, Network
+from .topics import PLANS, Place
 
-TOPIC = "faults"
-PARTITIONS = 6
+BROKERS = 3
 OFFSETS_PARTITIONS = 4
 DISK_MB = 512
 PATIENCE_S = 120.0
@@ -40,17 +41,31 @@ CONFIG = {
     "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
     "replica.lag.time.max.ms": "2000",
     "log.segment.bytes": "4000000",
+    "log.retention.check.interval.ms": "3000",
+    "log.cleaner.backoff.ms": "1000",
+    "auto.create.topics.enable": "false",
     "leader.imbalance.check.interval.seconds": "20",
     "log.flush.offset.checkpoint.interval.ms": "2000",
 }
 
 
 class LabBroker(BrokerProcess):
-    """One that may live in a network of its own."""
+    """One that may live in a network of its own. Clients and brokers reach it on a listener each."""
 
     start_timeout_s = PATIENCE_S
     stop_timeout_s = 40.0
     entering: Sequence[str] = ()
+
+    def listen(self, host: str) -> str:
+        """On ports that stay; where clients reach it."""
+        address = f"{host}:{fixed_port()}"
+        self.config |= {
+            "listeners": f"PLAINTEXT://{address},BROKERS://{host}:{fixed_port()}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKERS:PLAINTEXT",
+            "inter.broker.listener.name": "BROKERS",
+            "http.listener": f"{host}:0",
+        }
+        return address
 
     @property
     def command(self) -> list[str]:
@@ -75,7 +90,7 @@ class LabBroker(BrokerProcess):
 class Lab(ClusterProcesses):
     """Brokers 1 to 3. ``network`` is None where there is none; ``servers`` is how many ZooKeeper has."""
 
-    def __init__(self, folder: Path, network: Network | None, servers: int) -> None:
+    def __init__(self, folder: Path, network: Network | None, servers: int, history: HistoryWriter) -> None:
         self.network = network
         host = HERE if network else "127.0.0.1"
         if servers == 1:
@@ -87,7 +102,9 @@ class Lab(ClusterProcesses):
             self.servers = zookeeper.servers
         for server in self.servers:
             server.start_timeout_s = PATIENCE_S
-        super().__init__(folder, 3, CONFIG, zookeeper=zookeeper)
+        self.addresses: dict[int, str] = {}
+        super().__init__(folder, BROKERS, CONFIG, zookeeper=zookeeper)
+        self.administration = Administration(self.bootstrap, history)
         self.disks: dict[int, Disk] = {}
         self._mounted = contextlib.ExitStack()
 
@@ -95,13 +112,15 @@ class Lab(ClusterProcesses):
         settings = {"broker.id": str(number), **self.config, **config}
         broker = LabBroker(self.folder / f"broker-{number}", settings)
         if self.network is None:
-            broker.keep_port()
+            self.addresses[number] = broker.listen("127.0.0.1")
         else:
             broker.entering = self.network.entering(number)
-            address = self.network.address(number)
-            broker.config["listeners"] = f"PLAINTEXT://{address}:{fixed_port()}"
-            broker.config["http.listener"] = f"{address}:0"
+            self.addresses[number] = broker.listen(self.network.address(number))
         return broker
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(self.addresses.values())
 
     @property
     def zookeeper_ports(self) -> list[int]:
@@ -113,17 +132,10 @@ class Lab(ClusterProcesses):
             for number, broker in self.brokers.items():
                 self.disks[number] = self._mounted.enter_context(small_disk(broker.data, DISK_MB))
         super().start()
-        asyncio.run(self._create())
-        self.await_in_sync(TOPIC, 3)
+        for name in PLANS:
+            self.administration.create(name)
+            self.await_in_sync(name, 3)
         return self
-
-    async def _create(self) -> None:
-        topic = create_topics.CreatableTopic(TOPIC, PARTITIONS, 3)
-        async with ClusterClient(self.bootstrap, "lab") as client:
-            request = create_topics.CreateTopicsRequest([topic], 20_000, False)
-            answer = await client.call_any(create_topics.API, request)
-        for one in answer.topics:
-            assert one.error_code == 0, one.error_message
 
     def kill(self) -> None:
         super().kill()
@@ -137,62 +149,14 @@ class Lab(ClusterProcesses):
             if broker.process is None or broker.process.poll() is not None
         ]
 
-    def reassign(self, targets: dict[int, list[int]]) -> str:
-        """Ask for other replicas of partitions; what became of the request."""
-
-        async def ask() -> str:
-            request = alter_partition_reassignments.AlterPartitionReassignmentsRequest(
-                5000,
-                [
-                    alter_partition_reassignments.ReassignableTopic(
-                        TOPIC,
-                        [
-                            alter_partition_reassignments.ReassignablePartition(partition, replicas)
-                            for partition, replicas in targets.items()
-                        ],
-                    )
-                ],
-            )
-            async with ClusterClient(self.bootstrap, "lab", timeout=6.0, connect_timeout=1.0) as client:
-                answer = await client.call_any(alter_partition_reassignments.API, request)
-            codes = {answer.error_code} | {
-                one.error_code for topic in answer.responses for one in topic.partitions
-            }
-            return ", ".join(ErrorCode.of(code).name for code in codes)
-
-        return _told(ask)
-
-    def elect_preferred(self) -> str:
-        """Ask for the preferred leaders of all partitions; what became of the request."""
-
-        async def ask() -> str:
-            request = elect_leaders.ElectLeadersRequest(
-                0, [elect_leaders.TopicPartitions(TOPIC, list(range(PARTITIONS)))], 5000
-            )
-            async with ClusterClient(self.bootstrap, "lab", timeout=6.0, connect_timeout=1.0) as client:
-                answer = await client.call_any(elect_leaders.API, request)
-            codes = {answer.error_code} | {
-                one.error_code for topic in answer.replica_election_results for one in topic.partition_result
-            }
-            return ", ".join(ErrorCode.of(code).name for code in codes)
-
-        return _told(ask)
-
-
-def _told(ask: Callable[[], Coroutine[None, None, str]]) -> str:
-    try:
-        return asyncio.run(ask())
-    except (BrokerError, ApiError) as error:
-        return str(error)
-
 
 class Watch:
-    """Asks every broker for the topic's metadata, all the time; notes who leads, for the story of a record."""
+    """Asks every broker for the topics' metadata, all the time; notes who leads, for the story of a record."""
 
     def __init__(self, lab: Lab, history: HistoryWriter) -> None:
         self._lab, self._history = lab, history
         self._answers: dict[int, tuple[float, metadata.MetadataResponse]] = {}
-        self._known: dict[int, metadata.MetadataResponsePartition] = {}
+        self._known: dict[Place, metadata.MetadataResponsePartition] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="watch")
 
@@ -204,39 +168,58 @@ class Watch:
         self._stop.set()
         self._thread.join()
 
-    def partition(self, index: int) -> metadata.MetadataResponsePartition | None:
-        """What is known of a partition from the newest leader epoch that anybody told."""
-        return self._known.get(index)
-
-    def leader(self, index: int) -> int | None:
-        """The broker that leads, if one does."""
-        known = self._known.get(index)
+    def leader(self, place: Place) -> int | None:
+        """The broker that leads, if one does, by the newest leader epoch that anybody told."""
+        known = self._known.get(place)
         return known.leader_id if known is not None and known.leader_id > 0 else None
 
     def controller(self) -> int | None:
         """The broker that most of those who answered of late call the controller."""
-        now = time.monotonic()
-        said = Counter(answer.controller_id for at, answer in self._answers.values() if now - at < 2.0)
+        said = Counter(answer.controller_id for answer in self._fresh())
         return next((controller for controller, _ in said.most_common() if controller > 0), None)
 
-    def await_leader(self, index: int, timeout: float = 20.0) -> int | None:
+    def await_leader(self, place: Place, timeout: float = 20.0) -> int | None:
         deadline = time.monotonic() + timeout
-        while self.leader(index) is None and time.monotonic() < deadline:
+        while self.leader(place) is None and time.monotonic() < deadline:
             time.sleep(0.05)
-        return self.leader(index)
+        return self.leader(place)
 
     def whole(self) -> bool:
         """Whether every broker says, just now, that all partitions have a leader and three in-sync replicas."""
+        return not self.missing()
+
+    def await_whole(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while self.missing() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return self.whole()
+
+    def missing(self) -> list[str]:
+        """What keeps the cluster from being whole."""
+        fresh = self._fresh()
+        missing = [f"{name} is away" for name in PLANS if name not in self._lab.administration.topics]
+        if len(fresh) < len(self._lab.brokers):
+            missing.append(f"{len(fresh)} brokers answer")
+        for answer in fresh:
+            topics = {topic.name: topic for topic in answer.topics}
+            for name, known in list(self._lab.administration.topics.items()):
+                topic = topics[name]
+                if uuid_text(topic.topic_id) != known.id or len(topic.partitions) < known.partitions:
+                    missing.append(f"{name} is {uuid_text(topic.topic_id)}, expected {known}")
+                missing += [f"{name}: {one}" for one in topic.partitions if not _is_whole(one)]
+        return missing
+
+    def _fresh(self) -> list[metadata.MetadataResponse]:
         now = time.monotonic()
-        fresh = [answer for at, answer in self._answers.values() if now - at < 2.0]
-        return len(fresh) == len(self._lab.brokers) and all(_is_whole(answer) for answer in fresh)
+        return [answer for at, answer in self._answers.values() if now - at < 2.0]
 
     async def _run(self) -> None:
         await asyncio.gather(*(self._follow(number) for number in self._lab.brokers))
 
     async def _follow(self, number: int) -> None:
-        host, port = self._lab.brokers[number].config["listeners"].split("://")[1].rsplit(":", 1)
-        request = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=TOPIC)], False)
+        host, port = self._lab.addresses[number].rsplit(":", 1)
+        asked = [metadata.MetadataRequestTopic(name=name) for name in PLANS]
+        request = metadata.MetadataRequest(asked, False)
         connection: Connection | None = None
         while not self._stop.is_set():
             try:
@@ -246,7 +229,7 @@ class Watch:
                 self._answers[number] = time.monotonic(), answer
                 for topic in answer.topics:
                     for one in topic.partitions:
-                        self._note(number, one)
+                        self._note(number, (uuid_text(topic.topic_id), one.partition_index), one)
             except BrokerError:
                 if connection is not None:
                     await connection.close()
@@ -255,15 +238,15 @@ class Watch:
         if connection is not None:
             await connection.close()
 
-    def _note(self, number: int, one: metadata.MetadataResponsePartition) -> None:
-        known = self._known.get(one.partition_index)
+    def _note(self, number: int, place: Place, one: metadata.MetadataResponsePartition) -> None:
+        known = self._known.get(place)
         if known is not None:
             if one.leader_epoch < known.leader_epoch:
                 return
             same = (one.leader_id, one.leader_epoch) == (known.leader_id, known.leader_epoch)
             if same and (one.leader_id != number or set(one.isr_nodes) == set(known.isr_nodes)):
                 return  # of one epoch, the leader knows the ISR first
-        self._known[one.partition_index] = one
+        self._known[place] = one
         event = Led(
             time.monotonic(),
             f"broker {number}",
@@ -271,12 +254,10 @@ class Watch:
             one.leader_id,
             one.leader_epoch,
             one.isr_nodes,
+            place[0],
         )
         self._history.add(event)
 
 
-def _is_whole(answer: metadata.MetadataResponse) -> bool:
-    partitions = [one for topic in answer.topics for one in topic.partitions]
-    return len(partitions) == PARTITIONS and all(
-        one.leader_id > 0 and len(one.isr_nodes) == 3 and len(one.replica_nodes) == 3 for one in partitions
-    )
+def _is_whole(one: metadata.MetadataResponsePartition) -> bool:
+    return one.leader_id > 0 and len(one.isr_nodes) == BROKERS and len(one.replica_nodes) == BROKERS

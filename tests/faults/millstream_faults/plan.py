@@ -21,7 +21,10 @@ class Group(Enum):
     NETWORK = "network"
     DISK = "disks"
     ZOOKEEPER = "ZooKeeper"
-    ADMIN = "administration"
+    ADMIN = "reassignment"
+    TOPICS = "topics"
+    GROUPS = "groups"
+    HOSTILITY = "hostility"
 
 
 class Kind(Enum):
@@ -47,12 +50,23 @@ class Kind(Enum):
     CUT_CONTROLLER = ("cut controller and ZooKeeper", Group.NETWORK, 3, 1.0, 5.0)
     ISOLATE_LEADER = ("isolate leader", Group.NETWORK, 4, 1.0, 5.0)
     FULL_DISK = ("full disk", Group.DISK, 4, 1.0, 4.0)
+    WIPE_DISK = ("wipe disk", Group.DISK, 2, 0.0, 2.0)
+    RESTORE_DISK = ("restore older disk", Group.DISK, 2, 1.0, 3.0)
     KILL_ZOOKEEPER = ("kill a ZooKeeper server", Group.ZOOKEEPER, 4, 0.0, 3.0)
     PAUSE_ZOOKEEPER = ("pause a ZooKeeper server", Group.ZOOKEEPER, 3, 1.0, 4.0)
     ZOOKEEPER_AWAY = ("ZooKeeper away", Group.ZOOKEEPER, 2, 2.0, 6.0)
     ZOOKEEPER_LONG_AWAY = ("ZooKeeper away for long", Group.ZOOKEEPER, 0, 60.0, 60.0)
     MOVE_REPLICAS = ("move replicas", Group.ADMIN, 4, 0.0, 2.0)
     MOVE_LEADERS = ("move leaders", Group.ADMIN, 3, 0.0, 1.0)
+    MAKE_ANEW = ("make topic anew", Group.TOPICS, 6, 0.0, 1.0)
+    COMPACTED_ANEW = ("make compacted topic anew", Group.TOPICS, 3, 0.0, 1.0)
+    DELETE_RECORDS = ("delete records", Group.TOPICS, 5, 0.0, 0.5)
+    ADD_PARTITION = ("add partition", Group.TOPICS, 2, 0.0, 0.5)
+    ALTER_CONFIG = ("alter configuration", Group.TOPICS, 7, 0.5, 3.0)
+    DELETE_GROUP = ("delete group", Group.GROUPS, 3, 0.0, 0.5)
+    RESET_GROUP = ("reset group", Group.GROUPS, 3, 0.0, 0.5)
+    ODD_BATCHES = ("odd batches", Group.HOSTILITY, 4, 1.0, 3.0)
+    FORGED_REQUESTS = ("forged requests", Group.HOSTILITY, 4, 1.0, 3.0)
 
     def __init__(self, text: str, group: Group, weight: int, shortest: float, longest: float) -> None:
         self.text = text

@@ -16,8 +16,9 @@ from crc32c import crc32c
 
 from millstream_broker.log.batch import read_records
 
-from .checker import Batch, Entry
-from .history import parse_value
+from .history import TOMBSTONE, parse_value
+from .topics import Place
+from .violations import Batch, Copy, Entry
 
 _HEAD = struct.Struct(">qiibI")
 _LAST = struct.Struct(">hi")
@@ -50,21 +51,43 @@ def batches(folder: Path) -> Iterator[tuple[Batch, bytes]]:
             position = end
 
 
-def copies(data: Mapping[int, Path], topic: str) -> dict[int, dict[int, list[Batch]]]:
-    """What each broker has of a topic's partitions, by its data folder."""
+def copies(data: Mapping[int, Path], topics: Mapping[str, str]) -> dict[int, dict[Place, Copy]]:
+    """What each broker has, by its data folder, of the partitions of these topics (ids by name).
+
+    Raises BadLogError for a folder of one of these names that belongs to another id.
+    """
     return {
         broker: {
-            int(folder.name.rpartition("-")[2]): [batch for batch, _ in batches(folder)]
-            for folder in sorted(path.glob(f"{topic}-[0-9]*"))
-            if folder.name.rpartition("-")[2].isdigit()
+            (identity, partition): Copy(_start(folder), [batch for batch, _ in batches(folder)])
+            for name, identity in topics.items()
+            for partition, folder in folders(path, name, identity)
         }
         for broker, path in data.items()
     }
 
 
+def folders(data: Path, name: str, identity: str) -> Iterator[tuple[int, Path]]:
+    """The partitions of a topic in a broker's data folder. Raises BadLogError where one is another topic's."""
+    for folder in sorted(data.glob(f"{name}-[0-9]*")):
+        topic, _, partition = folder.name.rpartition("-")
+        if topic != name or not partition.isdigit():
+            continue
+        told = (folder / "partition.metadata").read_text()
+        if f"topic_id: {identity}\n" not in f"{told}\n":
+            raise BadLogError(f"{folder} belongs to {told.split()[-1]}, {name} is {identity}")
+        yield int(partition), folder
+
+
+def _start(folder: Path) -> int:
+    return min((int(segment.stem) for segment in folder.glob("*.log")), default=0)
+
+
 def entries(folder: Path) -> list[Entry]:
-    """The records of a partition's folder."""
+    """The records of a partition's folder. A tombstone says in a header what others say in their value."""
     found: list[Entry] = []
     for _, raw in batches(folder):
-        found += [Entry(record.offset, *parse_value(record.value or b"")) for record in read_records(raw)]
+        for record in read_records(raw):
+            value = record.value if record.value is not None else dict(record.headers).get(TOMBSTONE)
+            key = (record.key or b"").decode(errors="replace")
+            found.append(Entry(record.offset, *parse_value(value or b""), key))
     return found

@@ -12,8 +12,9 @@ from statistics import median
 import matplotlib
 from matplotlib import pyplot as plt
 
-from .checker import Violation
-from .history import Acknowledged, Committed, Event, Read, Struck
+from .history import Acknowledged, Committed, Event, Read, Struck, TopicCreated, TopicDeleted
+from .topics import STEADY, Lives
+from .violations import Violation
 
 matplotlib.use("Agg")
 BUCKET_S = 1.0
@@ -33,10 +34,11 @@ class Recovery:
 
 
 def recoveries(events: Sequence[Event]) -> list[Recovery]:
-    """For each fault, in order; None where some partition acknowledged nothing any more."""
+    """For each fault, in order; None where some partition of the topic that stays acknowledged nothing any more."""
+    lives = Lives(events)
     acknowledged: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for event in events:
-        if isinstance(event, Acknowledged):
+        if isinstance(event, Acknowledged) and lives.name(event.topic) in ("", STEADY):
             acknowledged[event.partition].append((event.sent, event.at))
     firsts: dict[int, tuple[list[float], list[float]]] = {}
     for partition, times in acknowledged.items():
@@ -69,7 +71,8 @@ def summary(
     total = sum(len(found) for found in by_kind.values())
     lines = [
         f"{total} faults in {seconds:.0f} s; {count[Acknowledged]} records acknowledged, {count[Read]} read, "
-        f"{count[Committed]} positions committed",
+        f"{count[Committed]} positions committed; "
+        f"{count[TopicCreated]} topics created, {count[TopicDeleted]} deleted",
         "",
         f"{'fault':32}{'times':>6}  until every partition acknowledges again: median, max (s)",
     ]

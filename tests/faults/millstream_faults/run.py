@@ -13,28 +13,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .checker import GROUP, Violation, check, check_replicas
+from .checker import GROUP, check, check_replicas
 from .faults import Faults, NothingToStrikeError
 from .history import Acknowledged, Event, HistoryWriter, Struck, Trouble, read_history
 from .isolation import Network, inside
-from .lab import PARTITIONS, TOPIC, Lab, Watch
+from .lab import Lab, Watch
 from .plan import Fault, Group, Kind, Step, draw
-from .replicas import BadLogError, copies, entries
+from .positions import SIMPLE
+from .probe import Known
+from .replicas import BadLogError, copies, entries, folders
 from .report import summary, timeline
 from .story import tell
+from .topics import ANEW, COMPACTED, STEADY, Place
+from .violations import Entry, Violation
 
 WORKERS = (
-    ("writer", "writer-1"),
-    ("writer", "writer-2"),
-    ("aiowriter", "writer-3"),
-    ("member", f"{GROUP}1"),
-    ("member", f"{GROUP}2"),
-    ("reader", "reader"),
-    ("rereader", "rereader"),
-    ("watcher", "watcher"),
+    ("writer", "writer-1", STEADY),
+    ("writer", "writer-2", STEADY),
+    ("aiowriter", "writer-3", STEADY),
+    ("writer", "writer-4", ANEW),
+    ("writer", "writer-5", COMPACTED),
+    ("member", f"{GROUP}1", STEADY),
+    ("member", f"{GROUP}2", STEADY),
+    ("reader", "reader", STEADY),
+    ("rereader", "rereader", STEADY),
+    ("watcher", "watcher", STEADY),
+    ("visitor", f"{SIMPLE}-1", ANEW),
 )
+CHECKED = (STEADY, ANEW, COMPACTED)
 HEAL_S = 90.0
 WARM_UP_S = 2.0
+COOL_DOWN_S = 3.0
+"""Of writing when all is whole: what is the latest topic then takes records."""
 MOST_STORIES = 5
 
 
@@ -65,7 +75,7 @@ class Run:
         kinds = self._possible(network)
         steps = draw(self.options.seed, self.options.count, kinds)
         self.history = HistoryWriter(self.histories / "lab.jsonl")
-        self.lab = Lab(self.out / "cluster", network, self.options.servers)
+        self.lab = Lab(self.out / "cluster", network, self.options.servers, self.history)
         violations: list[Violation] = []
         with contextlib.ExitStack() as ending:
             ending.callback(self.lab.kill)
@@ -78,6 +88,7 @@ class Run:
             time.sleep(WARM_UP_S)
             self._strike_all(steps, Faults(self.lab, watch), watch)
             self._await_whole(watch)
+            time.sleep(COOL_DOWN_S)
             self._end_workers()
             self.seconds = time.monotonic() - self.began
             self._stop_brokers()
@@ -100,7 +111,7 @@ class Run:
         if network is None:
             why = "no namespaces for this user (root has them; see unshare(1))"
             self.left_out |= {"networks that are cut": why, "disks that are full": why}
-            kinds = [kind for kind in kinds if kind.group not in (Group.NETWORK, Group.DISK)]
+            kinds = [kind for kind in kinds if kind.group is not Group.NETWORK and kind is not Kind.FULL_DISK]
         if self.options.servers == 1:
             single = (Kind.KILL_ZOOKEEPER, Kind.PAUSE_ZOOKEEPER)
             kinds = [kind for kind in kinds if kind not in single]
@@ -111,17 +122,21 @@ class Run:
     # Clients
 
     def _start_workers(self) -> None:
-        for role, name in WORKERS:
+        for role, name, topic in WORKERS:
+            known = self.lab.administration.topics[topic]
             with (self.out / f"{name}.log").open("wb") as log:
                 command = [sys.executable, "-P", "-m", "millstream_faults.workers", role, name]
-                command += [str(self.histories / f"{name}.jsonl"), self.lab.bootstrap, TOPIC, str(PARTITIONS)]
+                command += [str(self.histories / f"{name}.jsonl"), self.lab.bootstrap, topic]
+                command += [known.id, str(known.partitions)]
                 self.workers.append(subprocess.Popen(command, stdout=log, stderr=log))
 
     def _end_workers(self) -> None:
         """Writers first, so that readers know where the end is."""
         by_role = list(zip(WORKERS, self.workers, strict=True))
         for writers in (True, False):
-            ending = [(name, process) for (role, name), process in by_role if ("writer" in role) == writers]
+            ending = [
+                (name, process) for (role, name, _), process in by_role if ("writer" in role) == writers
+            ]
             for _, process in ending:
                 process.send_signal(signal.SIGTERM)
             for name, process in ending:
@@ -184,12 +199,9 @@ class Run:
     def _await_whole(self, watch: Watch) -> None:
         """With no fault under way, everything comes back in time."""
         begun = time.monotonic()
-        while not watch.whole():
-            if time.monotonic() - begun > HEAL_S:
-                states = [watch.partition(index) for index in range(PARTITIONS)]
-                self.trouble(f"not whole {HEAL_S:g} s after the last fault: {states}")
-                return
-            time.sleep(0.1)
+        if not watch.await_whole(HEAL_S):
+            self.trouble(f"not whole {HEAL_S:g} s after the last fault: {'; '.join(watch.missing())}")
+            return
         self.say(f"whole again after {time.monotonic() - begun:.1f} s")
 
     def _stop_brokers(self) -> None:
@@ -215,28 +227,55 @@ class Run:
 
     def _check(self) -> list[Violation]:
         data = {number: broker.data for number, broker in self.lab.brokers.items()}
+        topics = {name: self.lab.administration.topics[name] for name in CHECKED}
         try:
-            on_disk = copies(data, TOPIC)
-            log = {partition: entries(data[1] / f"{TOPIC}-{partition}") for partition in range(PARTITIONS)}
+            on_disk = copies(data, {name: topics[name].id for name in (STEADY, ANEW)})
+            logs = {
+                number: {
+                    (topics[name].id, partition): entries(folder)
+                    for name in CHECKED
+                    for partition, folder in folders(path, name, topics[name].id)
+                }
+                for number, path in data.items()
+            }
         except BadLogError as error:
             return [Violation("replicas", str(error))]
-        violations = check(self.events(), log) + check_replicas(on_disk)
-        missing = [
-            Violation("replicas", f"broker {broker} does not have it", partition)
-            for broker, having in on_disk.items()
-            for partition in range(PARTITIONS)
-            if partition not in having
+        events = list(self.events())
+        compacted = {
+            number: {place: log for place, log in of_broker.items() if place[0] == topics[COMPACTED].id}
+            for number, of_broker in logs.items()
+        }
+        log = {place: log for place, log in logs[1].items() if place[0] != topics[COMPACTED].id}
+        found = check(events, log, compacted) + check_replicas(on_disk)
+        return found + self._missing(topics, logs) + self._silent(topics, events)
+
+    def _missing(
+        self, topics: Mapping[str, Known], logs: Mapping[int, Mapping[Place, Sequence[Entry]]]
+    ) -> list[Violation]:
+        return [
+            Violation("replicas", f"broker {broker} does not have it", partition, topic=known.id)
+            for broker, having in logs.items()
+            for known in topics.values()
+            for partition in range(known.partitions)
+            if (known.id, partition) not in having
         ]
-        if not any(isinstance(event, Acknowledged) for event in self.events()):
-            missing.append(Violation("trouble", "nothing was acknowledged at all"))
-        return violations + missing
+
+    def _silent(self, topics: Mapping[str, Known], events: Sequence[Event]) -> list[Violation]:
+        """Partitions of which no record was acknowledged, though all was whole for some seconds."""
+        acknowledged = {(event.topic, event.partition) for event in events if isinstance(event, Acknowledged)}
+        return [
+            Violation("trouble", "nothing was acknowledged at all", partition, topic=known.id)
+            for known in topics.values()
+            for partition in range(known.partitions)
+            if (known.id, partition) not in acknowledged
+        ]
 
     def _report(self, violations: Sequence[Violation]) -> None:
         events = list(self.events())
         text = summary(events, violations, self.left_out, self.seconds)
         logs: Mapping[int, Path] = {number: broker.output for number, broker in self.lab.brokers.items()}
         for violation in violations[:MOST_STORIES]:
-            text = f"{tell(violation, events, logs, TOPIC, self.began)}\n\n{text}"
+            text = f"{tell(violation, events, logs, self.began)}\n\n{text}"
         (self.out / "summary.txt").write_text(text + "\n")
         (self.out / "violations.txt").write_text("".join(f"{violation}\n" for violation in violations))
         timeline(events, self.began, self.out / "timeline.png")

@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .checker import Violation
 from .history import (
     Acknowledged,
     Committed,
     CommitUnknown,
+    ConfigAltered,
     Event,
     Failed,
     FoundCommitted,
+    GroupDeleted,
     Led,
     Read,
+    RecordsDeleted,
     Struck,
+    TopicCreated,
+    TopicDeleted,
     Trouble,
 )
+from .topics import Lives
+from .violations import Violation
 
 AROUND_S = 8.0
 MOST_LINES = 40
+POSITIONS = ("commit", "skipped", "position", "inherited")
+"""Violations of positions."""
 
 
-def tell(
-    violation: Violation, events: Iterable[Event], logs: Mapping[int, Path], topic: str, began: float
-) -> str:
+def tell(violation: Violation, events: Sequence[Event], logs: Mapping[int, Path], began: float) -> str:
     """The story of what a violation is about; times are seconds since ``began``."""
+    lives = Lives(events)
+    name = lives.name(violation.topic)
     told: list[tuple[float, str]] = []
     background: list[tuple[float, float, str]] = []
     for event in events:
         match event:
             case Struck(at, _, text, until):
                 background.append((at, until, f"fault: {text}, until {until - began:.2f}"))
-            case Led(at, who, partition, leader, epoch, isr) if partition == violation.partition:
+            case TopicCreated(at, _, topic, called, asked, _) if called == name:
+                background.append((at, at, f"{called} is {topic}, requested at {asked - began:.3f}"))
+            case TopicDeleted(at, _, topic, asked) if lives.name(topic) == name:
+                text = f"{name} {topic}: deletion requested, the name was free at {at - began:.3f}"
+                background.append((asked, at, text))
+            case RecordsDeleted(at, _, topic, partition, offset, asked) if _is_at(violation, event):
+                text = f"{name} {topic}: DeleteRecords of {partition} before {offset} requested"
+                background.append((asked, asked, f"{text}, answered at {at - began:.3f}"))
+            case ConfigAltered(at, _, topic, key, value, asked) if topic == violation.topic:
+                background.append((asked, at, f"{name} {topic}: {key}={value}"))
+            case Led(at, who, partition, leader, epoch, isr) if _is_at(violation, event):
                 text = f"partition {partition}: leader {leader}, epoch {epoch}, ISR {isr} (says {who})"
                 background.append((at, at, text))
-            case _ if concerns(violation, event):
+            case _ if concerns(violation, event, lives):
                 told.append((event.at, describe(event, began)))
     if violation.at is not None:
         told = [(at, text) for at, text in told if abs(at - violation.at) <= AROUND_S]
@@ -44,44 +62,71 @@ def tell(
     last = max((at for at, _ in told), default=0.0) + AROUND_S
     if told:
         told += [(at, text) for at, until, text in background if at <= last and until >= first]
-    lines = [f"{violation.kind}: partition {violation.partition}: {violation.text}"]
+    where = f"{name} ({violation.topic}) " if violation.topic else ""
+    lines = [f"{violation.kind}: {where}partition {violation.partition}: {violation.text}"]
     lines += [f"  {at - began:9.3f}  {text}" for at, text in _shortened(sorted(told))]
     if violation.partition is not None:
         for broker, path in logs.items():
-            lines += [
-                f"  broker {broker}: {line}" for line in mentions(path, f"{topic}-{violation.partition}")
-            ]
+            said = mentions(path, f"{name}-{violation.partition}")
+            lines += [f"  broker {broker}: {line}" for line in said]
     return "\n".join(lines)
 
 
-def concerns(violation: Violation, event: Event) -> bool:
-    """Whether an event is about the record, the offset or the position that a violation names."""
-    if isinstance(event, Trouble):
-        return event.text in violation.text
-    if isinstance(event, Struck | Led) or event.partition != violation.partition:
-        return False
-    if isinstance(event, Committed | CommitUnknown | FoundCommitted):
-        return violation.kind in ("commit", "skipped")
-    if isinstance(event, Read | Acknowledged) and event.offset == violation.offset:
-        return True
-    writer = event.writer if isinstance(event, Read) else event.who
-    return violation.number is not None and (writer, event.number) == (violation.writer, violation.number)
+def _is_at(violation: Violation, event: Led | RecordsDeleted) -> bool:
+    return (event.topic, event.partition) == (violation.topic, violation.partition)
+
+
+def concerns(violation: Violation, event: Event, lives: Lives) -> bool:
+    """Whether an event is about the record, the offset or the position that a violation names.
+
+    A record may concern two topics of one name.
+    """
+    match event:
+        case Trouble():
+            return event.text in violation.text
+        case GroupDeleted():
+            return violation.kind in POSITIONS
+        case Committed() | CommitUnknown() | FoundCommitted():
+            return violation.kind in POSITIONS and _is_of_name(violation, event, lives)
+        case Read() | Acknowledged() | Failed() if _is_of_name(violation, event, lives):
+            writer = event.writer if isinstance(event, Read) else event.who
+            if violation.number is not None and (writer, event.number) == (
+                violation.writer,
+                violation.number,
+            ):
+                return True
+            at_offset = not isinstance(event, Failed) and event.offset == violation.offset
+            return at_offset and event.topic == violation.topic
+    return False
+
+
+def _is_of_name(
+    violation: Violation,
+    event: Read | Acknowledged | Failed | Committed | CommitUnknown | FoundCommitted,
+    lives: Lives,
+) -> bool:
+    return event.partition == violation.partition and lives.name(event.topic) == lives.name(violation.topic)
 
 
 def describe(event: Event, began: float) -> str:
+    where = (
+        f"{event.topic} " if not isinstance(event, Trouble | GroupDeleted | Struck) and event.topic else ""
+    )
     match event:
         case Acknowledged(_, who, partition, number, offset, sent):
-            return f"{who} {number} acknowledged at {partition}:{offset}, sent at {sent - began:.3f}"
+            return f"{who} {number} acknowledged at {where}{partition}:{offset}, sent at {sent - began:.3f}"
         case Failed(_, who, partition, number, error):
-            return f"{who} {number} given up in {partition}: {error}"
+            return f"{who} {number} given up in {where}{partition}: {error}"
         case Read(_, who, partition, offset, writer, number):
-            return f"{who} read {partition}:{offset}: {writer} {number}"
+            return f"{who} read {where}{partition}:{offset}: {writer} {number}"
         case Committed(_, who, partition, offset):
-            return f"{who} committed {partition}:{offset}"
+            return f"{who} committed {where}{partition}:{offset}"
         case CommitUnknown(_, who, partition, offset):
-            return f"{who} tried to commit {partition}:{offset} and was not told"
+            return f"{who} tried to commit {where}{partition}:{offset}, without an answer"
         case FoundCommitted(_, who, partition, offset, asked):
-            return f"{who} was told that {partition}:{offset} is committed, asked at {asked - began:.3f}"
+            return f"{who} found {where}{partition}:{offset} committed, asked at {asked - began:.3f}"
+        case GroupDeleted(_, _, asked):
+            return f"the group of the positions was deleted, requested at {asked - began:.3f}"
         case Trouble(_, who, text):
             return f"{who}: {text}"
     return str(event)

@@ -1,0 +1,114 @@
+"""The topics of a run, and which record belongs to which of two topics that had one name.
+
+STEADY       is never deleted, and keeps every record
+ANEW         is deleted and created again, gets partitions, loses records to DeleteRecords and retention
+COMPACTED    keeps the last record of each key; it is deleted and created again, too
+ODD          takes what a hostile client sends; nobody demands anything of it
+
+Clients name topics by their names, so a request that is under way while its topic is deleted may take effect in the
+one or in the other. Something is certain of an id only when it was sent after the topic was known to exist and answered
+before its deletion was requested. (The name is free only when every replica is gone, so nothing of the old topic
+answers after that.)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from .history import ConfigAltered, Event, RecordsDeleted, TopicCreated, TopicDeleted
+
+STEADY = "faults"
+ANEW = "anew"
+COMPACTED = "compacted"
+ODD = "odd"
+
+Place = tuple[str, int]
+"""A topic's id and a partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """How a topic is created."""
+
+    partitions: int
+    config: Mapping[str, str]
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.config.get("cleanup.policy", "")
+
+
+PLANS = {
+    STEADY: TopicPlan(6, {}),
+    ANEW: TopicPlan(3, {}),
+    COMPACTED: TopicPlan(
+        3,
+        {
+            "cleanup.policy": "compact",
+            "segment.ms": "2000",
+            "min.cleanable.dirty.ratio": "0.01",
+            # Longer than a replica is ever behind: one that misses a tombstone keeps the value, as in Kafka.
+            "delete.retention.ms": "40000",
+        },
+    ),
+    ODD: TopicPlan(
+        1,
+        {
+            "cleanup.policy": "compact",
+            "segment.ms": "1000",
+            "min.cleanable.dirty.ratio": "0.01",
+            "delete.retention.ms": "1000",
+        },
+    ),
+}
+MOST_PARTITIONS = 6
+
+
+class Lives:
+    """When each topic id was its name's."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.created: dict[str, TopicCreated] = {}
+        self.deleted: dict[str, TopicDeleted] = {}
+        self.records_deleted: dict[Place, list[RecordsDeleted]] = defaultdict(list)
+        self._retained: set[str] = set()
+        for event in events:
+            match event:
+                case TopicCreated():
+                    self.created[event.topic] = event
+                case TopicDeleted():
+                    self.deleted[event.topic] = event
+                case RecordsDeleted():
+                    self.records_deleted[event.topic, event.partition].append(event)
+                case ConfigAltered(_, _, topic, key, value) if key.startswith("retention") and value != "-1":
+                    self._retained.add(topic)
+
+    def name(self, topic: str) -> str:
+        """The name of an id; the id itself where nobody created it."""
+        return self.created[topic].name if topic in self.created else topic
+
+    def is_steady(self, topic: str) -> bool:
+        return topic not in self.deleted
+
+    def is_compacted(self, topic: str) -> bool:
+        return topic in self.created and self.created[topic].is_compacted
+
+    def is_certain(self, topic: str, sent: float, answered: float) -> bool:
+        """Whether what was sent and answered at these times can have happened to this id only."""
+        created, deleted = self.created.get(topic), self.deleted.get(topic)
+        return (created is None or sent >= created.at) and (deleted is None or answered <= deleted.asked)
+
+    def start(self, place: Place) -> float:
+        """The offset before which records may be gone, as somebody asked for that."""
+        if place[0] in self._retained:
+            return float("inf")
+        return max((one.offset for one in self.records_deleted[place]), default=0)
+
+    def kept_from(self, place: Place, asked: float) -> int:
+        """The offset before which nothing may be read any more by who asks at this time."""
+        return max(
+            (one.offset for one in self.records_deleted[place] if 0 <= one.at < asked),
+            default=0,
+        )
