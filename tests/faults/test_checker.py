@@ -300,6 +300,16 @@ class TestCompacted:
         assert one(self.check([self.entry(0, new), self.entry(1, old)]))[0] == "order"
         assert one(self.check([self.entry(0, old)._replace(key="another")]))[0] == "foreign"
 
+    def test_a_partition_that_is_written_for_long_is_compacted(self) -> None:
+        numbers = [number for number in range(200) if not key_of("w", number)[1]]
+        events = [self.acknowledged(number, offset) for offset, number in enumerate(numbers)]
+        log = [self.entry(offset, number) for offset, number in enumerate(numbers)]
+        found = self.check(log, *events)
+        assert one(found)[0] == "uncompacted"
+        once = next(at for at in range(1, len(log)) if log[at].key in [entry.key for entry in log[at + 1 :]])
+        assert self.check([*log[:once], *log[once + 1 :]], *events) == []
+        assert self.check(log[:50], *events[:50]) == [], "it may take a minute"
+
     def test_reads_leave_out_what_was_compacted(self) -> None:
         reads = [Read(5.0, "r#1", 0, at, "w", at, "c", 4.0) for at in (0, 3)]
         assert self.check([], *reads) == []

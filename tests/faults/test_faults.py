@@ -14,7 +14,11 @@ from millstream_faults import isolation
 from millstream_harness.scenario import eventually
 from millstream_harness.tools import missing, require
 
-SEED = int(os.environ.get("MILLSTREAM_SEED", "6"))
+KINDS = (
+    "kill leader,kill controller,pause leader,isolate leader,full disk,move replicas,make topic anew,"
+    "make compacted topic anew,delete records,alter configuration,add partition,delete group,reset group"
+)
+SEED = int(os.environ.get("MILLSTREAM_SEED", "7"))
 FOLDERS = [Path(__file__).parent, Path(__file__).parents[1] / "harness"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
 COMMAND = [sys.executable, "-P", "-m", "millstream_faults"]
@@ -36,9 +40,8 @@ def need_namespaces() -> None:
 def test_a_cluster_that_is_broken(tmp_path: Path) -> None:
     need_namespaces()
     out = tmp_path / "run"
-    done = run(
-        "--seconds", "30", "--faults", "8", "--seed", str(SEED), "--zookeepers", "1", "--out", str(out)
-    )
+    few = ["--seconds", "30", "--faults", "9", "--seed", str(SEED), "--zookeepers", "1", "--kinds", KINDS]
+    done = run(*few, "--out", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "violations: 0" in done.stdout
     assert (out / "timeline.png").stat().st_size > 10_000
@@ -66,7 +69,7 @@ def test_nothing_is_left_when_it_is_killed(tmp_path: Path) -> None:
     command = [*COMMAND, "--zookeepers", "1", "--out", str(out)]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
-        assert "8 clients" in running.stdout.readline()
+        assert "11 clients" in running.stdout.readline()
         assert len(mentioning(str(out))) > 10, "brokers, ZooKeeper and clients run"
         running.kill()
     eventually(lambda: mentioning(str(out)), lambda found: not found, "processes of the run")

@@ -39,3 +39,12 @@ def test_one_broker_at_a_time() -> None:
     assert not may_meet(Kind.KILL_ZOOKEEPER, Kind.ZOOKEEPER_AWAY)
     assert may_meet(Kind.KILL_LEADER, Kind.ZOOKEEPER_AWAY)
     assert may_meet(Kind.ISOLATE_LEADER, Kind.MOVE_REPLICAS)
+    assert not may_meet(Kind.WIPE_DISK, Kind.KILL_LEADER)
+
+
+def test_administration_meets_everything_but_itself() -> None:
+    assert may_meet(Kind.MAKE_ANEW, Kind.KILL_LEADER)
+    assert may_meet(Kind.MAKE_ANEW, Kind.MOVE_REPLICAS)
+    assert may_meet(Kind.DELETE_GROUP, Kind.MAKE_ANEW)
+    assert may_meet(Kind.FORGED_REQUESTS, Kind.ALTER_CONFIG)
+    assert not may_meet(Kind.MAKE_ANEW, Kind.DELETE_RECORDS)

@@ -4,6 +4,7 @@ final         a key's last record is the last one that was acknowledged, or one 
 resurrected   no value comes back whose tombstone was acknowledged
 order         the numbers of a writer ascend, each at most once
 foreign       every record has the key that its writer gave it
+uncompacted   of a partition that takes records for a minute some are compacted away on every broker
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from .history import Acknowledged, Event, Failed, key_of
 from .topics import Lives, Place
 from .violations import Entry, Violation
 
+LONG_S = 60.0
 Key = tuple[str, str]
 """A writer's, with its name."""
 
@@ -24,6 +26,7 @@ def check_compacted(
 ) -> list[Violation]:
     """What is wrong with the copies that brokers have of compacted partitions."""
     acknowledged: dict[Place, dict[Key, int]] = defaultdict(dict)
+    times: dict[Place, list[float]] = defaultdict(list)
     tried: dict[tuple[str, Key], set[int]] = defaultdict(set)
     for event in events:
         if not isinstance(event, Acknowledged | Failed) or not lives.is_compacted(event.topic):
@@ -31,6 +34,7 @@ def check_compacted(
         place, key = (event.topic, event.partition), (event.who, key_of(event.who, event.number)[0])
         tried[f"{lives.name(event.topic)}-{event.partition}", key].add(event.number)
         if isinstance(event, Acknowledged) and lives.is_certain(event.topic, event.sent, event.at):
+            times[place].append(event.at)
             acknowledged[place][key] = max(event.number, acknowledged[place].get(key, -1))
     found: list[Violation] = []
     for broker, places in copies.items():
@@ -44,6 +48,10 @@ def check_compacted(
             name = f"{lives.name(place[0])}-{place[1]}"
             for key, number in acknowledged[place].items():
                 found += _check_key(broker, place, key, number, tried[name, key], last.get(key))
+            lasted = max(times[place], default=0.0) - min(times[place], default=0.0)
+            if lasted >= LONG_S and entries and len(entries) > entries[-1].offset - entries[0].offset:
+                text = f"broker {broker} has every record of {lasted:.0f} s"
+                found.append(Violation("uncompacted", text, place[1], topic=place[0]))
     return found
 
 

@@ -38,7 +38,7 @@ from millstream_broker.protocol.errors import ErrorCode
 from .topics import ANEW, COMPACTED, ODD, PLANS, STEADY
 
 OFFSETS_TOPIC = "__consumer_offsets"
-PAUSE_S = 0.05
+PAUSE_S = 0.02
 TIMEOUT_S = 2.0
 INT32_MAX = 0x7FFFFFFF
 INT64_MAX = 0x7FFFFFFFFFFFFFFF
