@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable
 
 from .coordination import BrokerRecord, ClusterState, TopicRecord
 from .protocol.errors import ApiError, ErrorCode
@@ -20,10 +19,11 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 class Metadata:
     """One state of the cluster, indexed for lookups."""
 
-    __slots__ = ("brokers", "cluster_id", "controller_id", "state", "topics", "topics_by_id")
+    __slots__ = ("_collisions", "brokers", "cluster_id", "controller_id", "state", "topics", "topics_by_id")
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
+        self._collisions: dict[str, str] | None = None
         self.cluster_id = state.cluster_id
         self.controller_id = state.controller_id
         self.brokers: dict[int, BrokerRecord] = dict(state.brokers)
@@ -38,16 +38,26 @@ class Metadata:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return topic
 
+    def collision(self, name: str) -> str | None:
+        """Another topic that metrics would take for one of this name: `.` and `_` both become `_` there."""
+        if "." not in name and "_" not in name:
+            return None
+        if self._collisions is None:
+            self._collisions = {plain_name(one): one for one in self.topics}
+        other = self._collisions.get(plain_name(name))
+        return None if other == name else other
+
+
+def plain_name(name: str) -> str:
+    return name.replace(".", "_")
+
 
 def is_internal(name: str) -> bool:
     return name in INTERNAL_TOPICS
 
 
-def check_topic_name(name: str, existing: Iterable[str] = ()) -> None:
-    """Kafka's rules; raises ApiError INVALID_TOPIC_EXCEPTION.
-
-    `.` and `_` must not tell two names apart: both become `_` in the names of metrics.
-    """
+def check_topic_name(name: str) -> None:
+    """Kafka's rules; raises ApiError INVALID_TOPIC_EXCEPTION."""
     problem = None
     if not name:
         problem = "the empty string is not allowed"
@@ -59,9 +69,3 @@ def check_topic_name(name: str, existing: Iterable[str] = ()) -> None:
         problem = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
     if problem is not None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
-    if "." in name or "_" in name:
-        plain = name.replace(".", "_")
-        for other in existing:
-            if other != name and other.replace(".", "_") == plain:
-                message = f"Topic '{name}' collides with existing topic: {other}"
-                raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)

@@ -2,18 +2,23 @@
 
 Everything is validated before anything changes. A change is written to coordination first and is done when this
 broker has followed it (`Broker.follow`), so that a client which is told "created" can produce at once.
+
+A request may name thousands of topics. They are planned in a thread, given to coordination together, which writes them
+together where it can, and followed once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .controller.placement import place
 from .coordination import Conflict, PartitionRecord, TopicRecord
-from .metadata import check_topic_name, is_internal
+from .metadata import Metadata, check_topic_name, is_internal, plain_name
 from .protocol.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_PARTITIONS = 100_000
 """A limit of our own on what one request may create, so that a slip cannot fill the disk with folders."""
+AT_ONCE = 100
+"""Topics or partitions that are worked on in one turn of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +41,13 @@ class NewTopic:
     config: Mapping[str, str] = field(default_factory=dict)
 
 
-def plan_topic(broker: Broker, new: NewTopic) -> TopicRecord:
-    """The topic as it would be created; raises ApiError."""
-    existing = broker.metadata.topics
-    if new.name in existing:
+def _plan_topic(broker: Broker, new: NewTopic, metadata: Metadata) -> TopicRecord:
+    """The topic as it would be created; raises ApiError. In any thread."""
+    if new.name in metadata.topics:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
-    check_topic_name(new.name, existing)
+    check_topic_name(new.name)
+    if (other := metadata.collision(new.name)) is not None:
+        raise _collides(new.name, other)
     broker.configs.check_topic(new.config)
     if new.assignment:
         if new.partitions != -1 or new.replication_factor != -1:
@@ -61,8 +69,27 @@ def plan_topic(broker: Broker, new: NewTopic) -> TopicRecord:
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 "Replication factor must be larger than 0, or -1 to use the default value.",
             )
-        replicas = place(broker.metadata.brokers, count, factor)
+        replicas = place(metadata.brokers, count, factor)
     return TopicRecord(new.name, uuid.uuid4(), _partitions(broker, replicas), dict(new.config))
+
+
+def _collides(name: str, other: str) -> ApiError:
+    message = f"Topic '{name}' collides with existing topic: {other}"
+    return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+
+
+def _plan_topics(broker: Broker, new: Sequence[NewTopic]) -> list[TopicRecord | ApiError]:
+    metadata, names = broker.metadata, dict[str, str]()
+    planned: list[TopicRecord | ApiError] = []
+    for one in new:
+        try:
+            topic = _plan_topic(broker, one, metadata)
+            if (other := names.setdefault(plain_name(one.name), one.name)) != one.name:
+                raise _collides(one.name, other)
+            planned.append(topic)
+        except ApiError as error:
+            planned.append(error)
+    return planned
 
 
 def check_partition_count(count: int) -> None:
@@ -104,15 +131,51 @@ def _partitions(broker: Broker, replicas: Sequence[Sequence[int]]) -> tuple[Part
     return tuple(PartitionRecord(tuple(one), one[0], 0, tuple(one)) for one in replicas)
 
 
+async def create_topics(
+    broker: Broker, new: Sequence[NewTopic], *, validate_only: bool = False
+) -> list[TopicRecord | ApiError]:
+    """Each topic as it was created, or why it was not."""
+    is_configured = any(one.config for one in new)
+    async with broker.configs.changing if is_configured and not validate_only else nullcontext():
+        if len(new) > AT_ONCE or any(one.partitions > AT_ONCE for one in new):
+            planned = await asyncio.to_thread(_plan_topics, broker, new)
+        else:
+            planned = _plan_topics(broker, new)
+        if validate_only:
+            return planned
+        topics = [topic for topic in planned if isinstance(topic, TopicRecord)]
+        failed = await _each((topic.name, broker.coordination.create_topic(topic)) for topic in topics)
+        await broker.follow()
+    for name, error in failed.items():
+        if isinstance(error, Conflict):
+            failed[name] = ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    return [topic if isinstance(topic, ApiError) else failed.get(topic.name, topic) for topic in planned]
+
+
 async def create_topic(broker: Broker, new: NewTopic) -> TopicRecord:
     """Raises ApiError."""
-    topic = plan_topic(broker, new)
-    try:
-        await broker.coordination.create_topic(topic)
-    except Conflict:
-        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.") from None
-    await broker.follow()
-    return topic
+    (created,) = await create_topics(broker, [new])
+    if isinstance(created, ApiError):
+        raise created
+    return created
+
+
+async def _each(changes: Iterable[tuple[str, Coroutine[Any, Any, None]]]) -> dict[str, ApiError]:
+    """Make changes at the same time, and say which failed; they are begun in slices, for others need the loop, too."""
+    begun: dict[str, asyncio.Task[None]] = {}
+    for number, (name, change) in enumerate(changes, 1):
+        begun[name] = asyncio.create_task(change)
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
+    if begun:
+        await asyncio.wait(begun.values())
+    failed = {}
+    for name, task in begun.items():
+        try:
+            task.result()
+        except ApiError as error:
+            failed[name] = error
+    return failed
 
 
 async def ensure_topic(broker: Broker, new: NewTopic) -> TopicRecord:
@@ -127,15 +190,18 @@ async def ensure_topic(broker: Broker, new: NewTopic) -> TopicRecord:
     return topic
 
 
-async def delete_topic(broker: Broker, topic: TopicRecord) -> None:
-    """Raises ApiError."""
+async def delete_topics(broker: Broker, names: Collection[str]) -> dict[str, ApiError]:
+    """Those that could not be deleted, and why."""
     if not broker.config.flag("delete.topic.enable"):
-        raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED)
-    try:
-        await broker.coordination.delete_topic(topic.name)
-    except Conflict:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
+        return dict.fromkeys(names, ApiError(ErrorCode.TOPIC_DELETION_DISABLED))
+    failed = await _each((name, broker.coordination.delete_topic(name)) for name in names)
     await broker.follow()
+    return _unknown_where_in_conflict(failed)
+
+
+def _unknown_where_in_conflict(failed: dict[str, ApiError]) -> dict[str, ApiError]:
+    unknown = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return {name: unknown if isinstance(error, Conflict) else error for name, error in failed.items()}
 
 
 def plan_partitions(
@@ -168,10 +234,11 @@ def plan_partitions(
     return _partitions(broker, replicas)
 
 
-async def add_partitions(broker: Broker, name: str, partitions: tuple[PartitionRecord, ...]) -> None:
-    """Raises ApiError."""
-    try:
-        await broker.coordination.add_partitions(name, partitions)
-    except Conflict:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
+async def add_partitions(
+    broker: Broker, added: Mapping[str, tuple[PartitionRecord, ...]]
+) -> dict[str, ApiError]:
+    """The topics that were given none, and why."""
+    coordination = broker.coordination
+    failed = await _each((name, coordination.add_partitions(name, new)) for name, new in added.items())
     await broker.follow()
+    return _unknown_where_in_conflict(failed)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ..coordination import PartitionRecord
 from ..protocol import create_partitions
 from ..protocol.create_partitions import (
     CreatePartitionsRequest,
@@ -26,21 +29,31 @@ async def handle(
 ) -> CreatePartitionsResponse:
     named = Counter(topic.name for topic in request.topics)
     topics = {topic.name: topic for topic in request.topics}
+    planned, failed = await asyncio.to_thread(_plan, broker, topics, named)
+    if not request.validate_only:
+        failed |= await add_partitions(broker, planned)
     return CreatePartitionsResponse(
-        results=[await _grow(broker, topic, named, request.validate_only) for topic in topics.values()]
+        results=[
+            CreatePartitionsTopicResult(name, error.code, error.message)
+            if (error := failed.get(name)) is not None
+            else CreatePartitionsTopicResult(name)
+            for name in topics
+        ]
     )
 
 
-async def _grow(
-    broker: Broker, topic: CreatePartitionsTopic, named: Counter[str], validate_only: bool
-) -> CreatePartitionsTopicResult:
-    try:
-        if named[topic.name] > 1:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-        assignments = None if topic.assignments is None else [one.broker_ids for one in topic.assignments]
-        partitions = plan_partitions(broker, topic.name, topic.count, assignments)
-        if not validate_only:
-            await add_partitions(broker, topic.name, partitions)
-    except ApiError as error:
-        return CreatePartitionsTopicResult(topic.name, error.code, error.message)
-    return CreatePartitionsTopicResult(topic.name)
+def _plan(
+    broker: Broker, topics: Mapping[str, CreatePartitionsTopic], named: Counter[str]
+) -> tuple[dict[str, tuple[PartitionRecord, ...]], dict[str, ApiError]]:
+    """What each topic is given, and which cannot be. In a thread: there may be many."""
+    planned: dict[str, tuple[PartitionRecord, ...]] = {}
+    failed: dict[str, ApiError] = {}
+    for name, topic in topics.items():
+        try:
+            if named[name] > 1:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            assignments = None if topic.assignments is None else [one.broker_ids for one in topic.assignments]
+            planned[name] = plan_partitions(broker, name, topic.count, assignments)
+        except ApiError as error:
+            failed[name] = error
+    return planned, failed

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from .. import topics
 from ..config import TopicConfig
 from ..coordination import TopicRecord
 from ..protocol import create_topics
@@ -21,7 +22,7 @@ from ..protocol.create_topics import (
     CreateTopicsResponse,
 )
 from ..protocol.errors import ApiError, ErrorCode
-from ..topics import MAX_PARTITIONS, NewTopic, create_topic, plan_topic
+from ..topics import AT_ONCE, MAX_PARTITIONS, NewTopic
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -34,22 +35,27 @@ async def handle(
 ) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
     too_many = _check_total(request)
-
-    async def answer(topic: CreatableTopic) -> CreatableTopicResult:
+    results: dict[str, CreatableTopicResult] = {}
+    new: list[NewTopic] = []
+    for topic in request.topics:
         try:
             if named[topic.name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             if too_many is not None:
                 raise too_many
-            return await _create(broker, topic, request.validate_only)
+            new.append(_new_topic(topic))
         except ApiError as error:
-            return _refused(topic.name, error)
-
-    asked = {topic.name: topic for topic in request.topics}.values()
-    if broker.cluster is None:
-        return CreateTopicsResponse(topics=[await answer(topic) for topic in asked])
-    # Each waits for the controller, which elects the leaders of many at once.
-    return CreateTopicsResponse(topics=await asyncio.gather(*map(answer, asked)))
+            results[topic.name] = _refused(topic.name, error)
+    created = await topics.create_topics(broker, new, validate_only=request.validate_only)
+    describe = _Described(broker)
+    for number, (one, outcome) in enumerate(zip(new, created, strict=True), 1):
+        if isinstance(outcome, ApiError):
+            results[one.name] = _refused(one.name, outcome)
+        else:
+            results[one.name] = describe.created(outcome)
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return CreateTopicsResponse(topics=[results[name] for name in named])
 
 
 def _check_total(request: CreateTopicsRequest) -> ApiError | None:
@@ -62,7 +68,8 @@ def _check_total(request: CreateTopicsRequest) -> ApiError | None:
     )
 
 
-async def _create(broker: Broker, topic: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    """Raises ApiError."""
     assignment: dict[int, list[int]] = {}
     for one in topic.assignments:
         if assignment.setdefault(one.partition_index, one.broker_ids) is not one.broker_ids:
@@ -75,24 +82,31 @@ async def _create(broker: Broker, topic: CreatableTopic, validate_only: bool) ->
             ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(unset)}"
         )
     config = {one.name: one.value for one in topic.configs if one.value is not None}
-    new = NewTopic(topic.name, topic.num_partitions, topic.replication_factor, assignment, config)
-    created = plan_topic(broker, new) if validate_only else await create_topic(broker, new)
-    return _created(broker, created)
+    return NewTopic(topic.name, topic.num_partitions, topic.replication_factor, assignment, config)
 
 
-def _created(broker: Broker, topic: TopicRecord) -> CreatableTopicResult:
-    configs = [
-        CreatableTopicConfigs(entry.key.name, entry.value, False, entry.source, False)
-        for entry in TopicConfig(broker.config, topic.config).describe()
-    ]
-    return CreatableTopicResult(
-        topic.name,
-        topic.topic_id,
-        error_message=None,
-        num_partitions=len(topic.partitions),
-        replication_factor=len(topic.partitions[0].replicas),
-        configs=configs,
-    )
+class _Described:
+    """Topics as they were created; those with the same overrides share their configuration."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._configs: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
+
+    def created(self, topic: TopicRecord) -> CreatableTopicResult:
+        overrides = frozenset(topic.config.items())
+        if (configs := self._configs.get(overrides)) is None:
+            configs = self._configs[overrides] = [
+                CreatableTopicConfigs(entry.key.name, entry.value, False, entry.source, False)
+                for entry in TopicConfig(self._broker.config, topic.config).describe()
+            ]
+        return CreatableTopicResult(
+            topic.name,
+            topic.topic_id,
+            error_message=None,
+            num_partitions=len(topic.partitions),
+            replication_factor=len(topic.partitions[0].replicas),
+            configs=configs,
+        )
 
 
 def _refused(name: str, error: ApiError) -> CreatableTopicResult:

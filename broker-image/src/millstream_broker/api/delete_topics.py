@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from .. import topics
 from ..coordination import TopicRecord
 from ..protocol import delete_topics
 from ..protocol.delete_topics import (
@@ -16,7 +17,6 @@ from ..protocol.delete_topics import (
 )
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.schema import ZERO_UUID
-from ..topics import delete_topic
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ async def handle(
         name: topic.topic_id for name, _ in named if name and (topic := broker.metadata.topics.get(name))
     }
     both = {topic_id for topic_id in known.values() if (None, topic_id) in named}
-    responses = []
+    responses: list[DeletableTopicResult] = []
+    deleting: dict[str, DeletableTopicResult] = {}
     for (name, topic_id), times in named.items():
         if name is None and topic_id in both:
             continue  # told under its name
@@ -47,9 +48,11 @@ async def handle(
             if topic.topic_id in both:
                 message = "The provided topic name maps to an ID that was already supplied."
                 raise ApiError(ErrorCode.INVALID_REQUEST, message)
-            await delete_topic(broker, topic)
+            deleting[topic.name] = result
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
+    for failed, reason in (await topics.delete_topics(broker, deleting)).items():
+        deleting[failed].error_code, deleting[failed].error_message = reason.code, reason.message
     return DeleteTopicsResponse(responses=responses)
 
 

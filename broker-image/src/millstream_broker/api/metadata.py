@@ -22,7 +22,7 @@ from ..protocol.metadata import (
     MetadataResponseTopic,
 )
 from ..protocol.schema import ZERO_UUID
-from ..topics import NewTopic, create_topic
+from ..topics import NewTopic, create_topics
 from . import Answer, RequestContext, handler
 
 if TYPE_CHECKING:
@@ -73,15 +73,13 @@ async def _create_then_answer(
     missing: set[str],
 ) -> MetadataResponse:
     failed: dict[str, ErrorCode] = {}
-    for name in sorted(missing):
-        try:
-            await create_topic(broker, NewTopic(name))
-        except CoordinationError as error:
-            log.error("cannot create topic %s: %s", name, error)
+    names = sorted(missing)
+    for name, outcome in zip(names, await create_topics(broker, list(map(NewTopic, names))), strict=True):
+        if isinstance(outcome, CoordinationError):
+            log.error("cannot create topic %s: %s", name, outcome)
             failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
-        except ApiError as error:
-            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                failed[name] = error.code
+        elif isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            failed[name] = outcome.code
     return _answer(broker, context, request, asked, failed)
 
 

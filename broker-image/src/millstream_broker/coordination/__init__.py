@@ -7,14 +7,14 @@ promise:
 - A partition's state (leader, leader epoch, ISR) is written on condition of the version that was read:
   `Conflict` means that somebody else wrote in between, and the state must be read again.
 - `changes` is called on the loop after every change, with the state as it is then, whoever made the change.
-- A topic that is deleted stays in `deleting` until its brokers have removed its logs (`topic_removed`), so that a
+- A topic that is deleted stays in `deleting` until its brokers have removed its logs (`topics_removed`), so that a
   crash in between is finished after the restart rather than leaving the logs behind.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -140,7 +140,7 @@ class Coordination(Protocol):
 
     async def delete_topic(self, name: str) -> None: ...
 
-    async def topic_removed(self, topic_id: uuid.UUID) -> None: ...
+    async def topics_removed(self, topic_ids: Collection[uuid.UUID]) -> None: ...
 
     async def allocate_producer_ids(self) -> range:
         """A block of producer ids that nobody else gets, ever."""

@@ -12,8 +12,8 @@
      "generations": {"DIRECTORY-ID": 7}}         of the log directories (`generations`); absent in older files
 
 It is replaced atomically: written beside itself, fsynced, renamed, and the folder fsynced, so a crash leaves the old
-file or the new one. Writing happens in a thread, one change after the other; a change that cannot be written has not
-happened.
+file or the new one. A thread writes it, once for all changes that wait (group commit): changes that come while it is
+written wait for the next write. They are made in their order; a change that cannot be written has not happened.
 
 Joining elects the broker leader of all its partitions under a new leader epoch, as a controller would after the
 broker was away: consumers that read records which a crash of the machine then took back notice it by the epoch
@@ -26,7 +26,7 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,21 +39,25 @@ log = logging.getLogger(__name__)
 
 FILE_NAME = "coordination.json"
 PRODUCER_ID_BLOCK = 1000
+TOLD_AT_ONCE = 200
+"""Callers that are resumed in one turn of the loop."""
+FIELDS = ("replicas", "leader", "leader_epoch", "isr", "version")
+"""What the file has of a partition."""
 
 
 def new_cluster_id() -> str:
     return uuid_text(uuid.uuid4())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stored:
-    """What the file holds."""
+    """What the file holds. Once written it never changes: the next write begins with a copy."""
 
     cluster_id: str
     broker_epoch: int = 0
     next_producer_id: int = 0
-    topics: Mapping[str, TopicRecord] = field(default_factory=dict)
-    deleting: Mapping[uuid.UUID, str] = field(default_factory=dict)
+    topics: dict[str, TopicRecord] = field(default_factory=dict)
+    deleting: dict[uuid.UUID, str] = field(default_factory=dict)
     broker_configs: Mapping[int | None, Mapping[str, str]] = field(default_factory=dict)
     generations: Mapping[str, int] = field(default_factory=dict)
 
@@ -62,8 +66,12 @@ class Stored:
             raise Conflict(f"there is no topic {name}")
         return topic
 
-    def with_topic(self, topic: TopicRecord) -> Stored:
-        return replace(self, topics={**self.topics, topic.name: topic})
+    def copy(self) -> Stored:
+        return replace(self, topics=dict(self.topics), deleting=dict(self.deleting))
+
+
+Change = Callable[[Stored], None]
+"""Makes a change, or raises and makes none."""
 
 
 class EmbeddedCoordination:
@@ -71,7 +79,10 @@ class EmbeddedCoordination:
 
     def __init__(self, folder: Path, known_cluster_id: str | None = None) -> None:
         self._path = folder / FILE_NAME
-        self._writing = asyncio.Lock()
+        self._waiting: list[tuple[Change, asyncio.Future[None]]] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._texts: dict[str, tuple[TopicRecord, bytes]] = {}
+        """Each topic as the file has it."""
         self._broker: BrokerRecord | None = None
         self._behind = 0
         """How many starts this file may have missed."""
@@ -92,7 +103,7 @@ class EmbeddedCoordination:
     def adopt(self, topics: Iterable[TopicRecord]) -> None:
         """Take over topics whose logs were found although the file was not; before joining."""
         for topic in topics:
-            self._stored = self._stored.with_topic(topic)
+            self._stored.topics[topic.name] = topic
 
     def state(self) -> ClusterState:
         assert self._broker is not None, "join comes first"
@@ -111,27 +122,26 @@ class EmbeddedCoordination:
 
     async def show_generations(self, broker_id: int, generations: Mapping[str, int]) -> None:
         """Before joining they are kept in memory, and are written by it."""
+
+        def show(stored: Stored) -> None:
+            stored.generations = {**stored.generations, **generations}
+
         if self._broker is None:
             known = self._stored.generations
             ahead = [generation - known[one] - 1 for one, generation in generations.items() if one in known]
             self._behind = max(0, *ahead, 0)
-            self._stored = replace(self._stored, generations={**known, **generations})
+            show(self._stored)
         else:
-            await self._change(
-                lambda stored: replace(stored, generations={**stored.generations, **generations})
-            )
+            await self._change(show)
 
     async def join(self, broker: BrokerRecord, *, takes_over: bool = True) -> ClusterState:
         epochs = 1 + self._behind
 
-        def elect(stored: Stored) -> Stored:
-            topics = {
-                topic.name: replace(
-                    topic, partitions=tuple(_elect(one, broker.broker_id, epochs) for one in topic.partitions)
-                )
-                for topic in stored.topics.values()
-            }
-            return replace(stored, broker_epoch=stored.broker_epoch + 1, topics=topics)
+        def elect(stored: Stored) -> None:
+            stored.broker_epoch += 1
+            for topic in stored.topics.values():
+                partitions = tuple(_elect(one, broker.broker_id, epochs) for one in topic.partitions)
+                stored.topics[topic.name] = replace(topic, partitions=partitions)
 
         self._broker = broker
         await self._change(elect)
@@ -139,84 +149,132 @@ class EmbeddedCoordination:
         return self.state()
 
     async def create_topic(self, topic: TopicRecord) -> None:
-        def create(stored: Stored) -> Stored:
+        def create(stored: Stored) -> None:
             if topic.name in stored.topics:
                 raise Conflict(f"there is a topic {topic.name}")
-            return stored.with_topic(topic)
+            stored.topics[topic.name] = topic
 
         await self._change(create)
 
     async def add_partitions(self, name: str, partitions: tuple[PartitionRecord, ...]) -> None:
-        def add(stored: Stored) -> Stored:
+        def add(stored: Stored) -> None:
             topic = stored.topic(name)
-            return stored.with_topic(replace(topic, partitions=topic.partitions + partitions))
+            stored.topics[name] = replace(topic, partitions=topic.partitions + partitions)
 
         await self._change(add)
 
     async def set_topic_config(self, name: str, config: Mapping[str, str]) -> None:
-        await self._change(lambda stored: stored.with_topic(replace(stored.topic(name), config=dict(config))))
+        def configure(stored: Stored) -> None:
+            stored.topics[name] = replace(stored.topic(name), config=dict(config))
+
+        await self._change(configure)
 
     async def set_broker_config(self, broker_id: int | None, config: Mapping[str, str]) -> None:
-        await self._change(
-            lambda stored: replace(stored, broker_configs={**stored.broker_configs, broker_id: dict(config)})
-        )
+        def configure(stored: Stored) -> None:
+            stored.broker_configs = {**stored.broker_configs, broker_id: dict(config)}
+
+        await self._change(configure)
 
     async def write_partition(self, name: str, index: int, record: PartitionRecord) -> PartitionRecord:
         written = replace(record, version=record.version + 1)
 
-        def write(stored: Stored) -> Stored:
+        def write(stored: Stored) -> None:
             topic = stored.topic(name)
             if topic.partitions[index].version != record.version:
                 raise Conflict(f"{name}-{index} was changed meanwhile")
             partitions = (*topic.partitions[:index], written, *topic.partitions[index + 1 :])
-            return stored.with_topic(replace(topic, partitions=partitions))
+            stored.topics[name] = replace(topic, partitions=partitions)
 
         await self._change(write)
         return written
 
     async def delete_topic(self, name: str) -> None:
-        def delete(stored: Stored) -> Stored:
-            topic = stored.topic(name)
-            topics = {other: record for other, record in stored.topics.items() if other != name}
-            return replace(stored, topics=topics, deleting={**stored.deleting, topic.topic_id: name})
+        def delete(stored: Stored) -> None:
+            stored.deleting[stored.topic(name).topic_id] = name
+            del stored.topics[name]
 
         await self._change(delete)
 
-    async def topic_removed(self, topic_id: uuid.UUID) -> None:
-        def forget(stored: Stored) -> Stored:
-            return replace(
-                stored, deleting={id_: name for id_, name in stored.deleting.items() if id_ != topic_id}
-            )
+    async def topics_removed(self, topic_ids: Collection[uuid.UUID]) -> None:
+        def forget(stored: Stored) -> None:
+            for topic_id in topic_ids:
+                stored.deleting.pop(topic_id, None)
 
         await self._change(forget)
 
     async def allocate_producer_ids(self) -> range:
-        await self._change(
-            lambda stored: replace(stored, next_producer_id=stored.next_producer_id + PRODUCER_ID_BLOCK)
-        )
-        end = self._stored.next_producer_id
-        return range(end - PRODUCER_ID_BLOCK, end)
+        block = range(0)
+
+        def allocate(stored: Stored) -> None:
+            nonlocal block
+            block = range(stored.next_producer_id, stored.next_producer_id + PRODUCER_ID_BLOCK)
+            stored.next_producer_id = block.stop
+
+        await self._change(allocate)
+        return block
 
     async def leave(self) -> None:
-        """Wait for a write that is under way."""
-        async with self._writing:
-            self.changes = lambda state: None
+        """Wait for what is to be written."""
+        self.changes = lambda state: None
+        if self._writing is not None:
+            await self._writing
 
-    async def _change(self, change: Callable[[Stored], Stored]) -> None:
-        async with self._writing:
-            changed = change(self._stored)
+    async def _change(self, change: Change) -> None:
+        """Return when it is written; raises what `change` raises, or CoordinationError."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((change, written))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_all())
+        await written
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                await self._write(waiting)
+        finally:
+            self._writing = None
+
+    async def _write(self, waiting: list[tuple[Change, asyncio.Future[None]]]) -> None:
+        """Make these changes in one write."""
+        changed, outcomes = self._stored.copy(), list[Exception | None]()
+        for change, _ in waiting:
             try:
-                await asyncio.to_thread(
-                    write_atomically,
-                    str(self._path),
-                    json.dumps(_as_json(changed), separators=(",", ":")).encode(),
-                )
-            except OSError as error:
-                log.error("%s: cannot be written: %s", self._path, error.strerror)
-                self.failed(error)
-                raise CoordinationError(f"{self._path}: cannot be written: {error.strerror}") from None
-            self._stored = changed
-            self.changes(self.state())
+                change(changed)
+                outcomes.append(None)
+            except Exception as error:
+                outcomes.append(error)
+        if None in outcomes and (failure := await self._store(changed)) is not None:
+            outcomes = [failure if outcome is None else outcome for outcome in outcomes]
+        for number, ((_, written), outcome) in enumerate(zip(waiting, outcomes, strict=True), 1):
+            if not written.done():
+                if outcome is None:
+                    written.set_result(None)
+                else:
+                    written.set_exception(outcome)
+            if number % TOLD_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    async def _store(self, changed: Stored) -> CoordinationError | None:
+        try:
+            await asyncio.to_thread(lambda: write_atomically(str(self._path), self._text(changed)))
+        except OSError as error:
+            log.error("%s: cannot be written: %s", self._path, error.strerror)
+            self.failed(error)
+            return CoordinationError(f"{self._path}: cannot be written: {error.strerror}")
+        self._stored = changed
+        self.changes(self.state())
+        return None
+
+    def _text(self, stored: Stored) -> bytes:
+        """The file's content, of which only topics that changed are written anew. In the thread that writes."""
+        texts = {}
+        for name, topic in stored.topics.items():
+            known = self._texts.get(name)
+            texts[name] = (topic, _topic_text(topic)) if known is None or known[0] is not topic else known
+        self._texts = texts
+        topics = b",".join(text for _, text in texts.values())
+        return b'%s,"topics":{%s}}' % (_dump(_without_topics(stored))[:-1], topics)
 
 
 def _load(path: Path) -> Stored:
@@ -237,13 +295,12 @@ def _load(path: Path) -> Stored:
         raise CoordinationError(f"{path}: cannot be read: {error!r}") from None
 
 
-def _as_json(stored: Stored) -> dict[str, Any]:
+def _without_topics(stored: Stored) -> dict[str, Any]:
     return {
         "version": 1,
         "cluster_id": stored.cluster_id,
         "broker_epoch": stored.broker_epoch,
         "next_producer_id": stored.next_producer_id,
-        "topics": {name: _topic_as_json(topic) for name, topic in stored.topics.items()},
         "deleting": {str(topic_id): name for topic_id, name in stored.deleting.items()},
         "broker_configs": {
             "" if key is None else str(key): dict(of) for key, of in stored.broker_configs.items()
@@ -262,10 +319,17 @@ def _elect(partition: PartitionRecord, broker_id: int, epochs: int) -> Partition
     )
 
 
-def _topic_as_json(topic: TopicRecord) -> dict[str, Any]:
-    fields = ("replicas", "leader", "leader_epoch", "isr", "version")
-    partitions = [{name: getattr(partition, name) for name in fields} for partition in topic.partitions]
-    return {"id": str(topic.topic_id), "config": dict(topic.config), "partitions": partitions}
+def _topic_text(topic: TopicRecord) -> bytes:
+    """`"name":{…}`. In short steps, however many partitions there are: the loop runs beside it."""
+    partitions = b",".join(
+        _dump({field: getattr(partition, field) for field in FIELDS}) for partition in topic.partitions
+    )
+    head = _dump({"id": str(topic.topic_id), "config": dict(topic.config)})[:-1]
+    return b'%s:%s,"partitions":[%s]}' % (_dump(topic.name), head, partitions)
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _topic_from_json(name: str, topic: dict[str, Any]) -> TopicRecord:

@@ -71,6 +71,7 @@ class ReplicaManager:
         self._closing: set[asyncio.Task[None]] = set()
         self._following = asyncio.Lock()
         self._catching_up: asyncio.Task[None] | None = None
+        self._has_deletions = self._is_deleting = False
 
     # Following coordination
 
@@ -117,7 +118,8 @@ class ReplicaManager:
         if deleted:
             broker.groups.forget_topics(deleted)
         if gone or state.deleting:
-            broker.spawn(self._finish_deletions(list(state.deleting)))
+            self._has_deletions = True
+            broker.spawn(self._finish_deletions())
 
     def _let_go(self, state: ClusterState) -> set[str]:
         """Stop serving what is of no topic any more; the names of those topics."""
@@ -392,15 +394,22 @@ class ReplicaManager:
     def _is_lost(self, topic: TopicRecord, index: int) -> bool:
         return (topic.topic_id, index) in self._lost
 
-    async def _finish_deletions(self, deleting: list[uuid.UUID]) -> None:
-        await asyncio.to_thread(self._broker.logs.remove_deleted)
-        if self._broker.logs.offline:  # there may be more of them in there: the start that finds it goes on
+    async def _finish_deletions(self) -> None:
+        """Remove the files of all topics that are being deleted, in one pass; in another those that came since."""
+        if self._is_deleting:
             return
-        for topic_id in deleting:
-            try:
-                await self._broker.coordination.topic_removed(topic_id)
-            except CoordinationError as error:
-                log.error("a deleted topic stays noted: %s", error)
+        self._is_deleting = True
+        try:
+            while self._has_deletions:
+                self._has_deletions = False
+                deleting = self._broker.metadata.state.deleting.keys() & self.wanted.deleting.keys()
+                await asyncio.to_thread(self._broker.logs.remove_deleted)
+                if deleting and not self._broker.logs.offline:  # else the start that finds them goes on
+                    await self._broker.coordination.topics_removed(deleting)
+        except CoordinationError as error:
+            log.error("deleted topics stay noted: %s", error)
+        finally:
+            self._is_deleting = False
 
     # What handlers ask
 

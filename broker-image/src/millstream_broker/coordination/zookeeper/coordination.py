@@ -19,7 +19,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -471,7 +471,7 @@ class ZooKeeperCoordination:
             f"the deletion of {name}",
         )
 
-    async def topic_removed(self, topic_id: uuid.UUID) -> None:
+    async def topics_removed(self, topic_ids: Collection[uuid.UUID]) -> None:
         """Nothing: the controller knows, by the answers to StopReplica."""
 
     async def write_partition(self, name: str, index: int, record: PartitionRecord) -> PartitionRecord:
