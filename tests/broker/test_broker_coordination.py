@@ -17,8 +17,10 @@ from millstream_broker.coordination import (
     CoordinationError,
     PartitionRecord,
     TopicRecord,
+    embedded,
 )
 from millstream_broker.coordination.embedded import FILE_NAME, EmbeddedCoordination
+from millstream_broker.log.files import write_atomically
 from millstream_broker.producer_ids import ProducerIds
 
 BROKER = BrokerRecord(1, (Listener("PLAINTEXT", "localhost", 9092),))
@@ -120,3 +122,73 @@ async def test_a_file_of_the_future_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text('{"version": 2}')
     with pytest.raises(CoordinationError, match="version 2 is not known: expected 1"):
         EmbeddedCoordination(tmp_path)
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that were written, in their order."""
+    written: list[str] = []
+
+    def write(path: str, data: bytes) -> None:
+        written.append(path)
+        write_atomically(path, data)
+
+    monkeypatch.setattr(embedded, "write_atomically", write)
+    return written
+
+
+async def test_changes_that_wait_are_written_at_once(tmp_path: Path, writes: list[str]) -> None:
+    """One write for what comes together, each with its own outcome; what comes meanwhile waits for the next."""
+    coordination, _ = await joined(tmp_path)
+    await coordination.create_topic(topic("old"))
+    del writes[:]
+    outcomes = await asyncio.gather(
+        *(coordination.create_topic(topic(f"t{number % 50}")) for number in range(100)),
+        coordination.delete_topic("old"),
+        coordination.create_topic(topic("old")),
+        coordination.delete_topic("none"),
+        coordination.set_broker_config(1, {"log.retention.ms": "8"}),
+        *(coordination.allocate_producer_ids() for _ in range(3)),
+        return_exceptions=True,
+    )
+    assert len(writes) == 1
+    assert [outcome is None for outcome in outcomes[:104]] == [
+        *([True] * 50),
+        *([False] * 50),
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert all(isinstance(outcome, Conflict) for outcome in (*outcomes[50:100], outcomes[102]))
+    ids = [one for block in outcomes[104:] for one in block]  # type: ignore[union-attr]
+    assert len(set(ids)) == len(ids) == 3000
+    _, after = await joined(tmp_path)
+    assert after.topics.keys() == {"old", *(f"t{number}" for number in range(50))}
+    assert len(after.deleting) == 1
+
+
+async def test_of_a_write_that_fails_nothing_has_happened(tmp_path: Path, writes: list[str]) -> None:
+    coordination, _ = await joined(tmp_path)
+    await coordination.create_topic(topic("kept"))
+    (tmp_path / f"{FILE_NAME}.tmp").mkdir()
+    outcomes = await asyncio.gather(
+        coordination.create_topic(topic("t")),
+        coordination.delete_topic("kept"),
+        coordination.delete_topic("none"),
+        return_exceptions=True,
+    )
+    assert ["cannot be written" in str(outcome) for outcome in outcomes] == [True, True, False]
+    assert coordination.state().topics.keys() == {"kept"}
+    (tmp_path / f"{FILE_NAME}.tmp").rmdir()
+    await coordination.create_topic(topic("t"))
+    assert (await joined(tmp_path))[1].topics.keys() == {"kept", "t"}
+
+
+async def test_what_is_handed_out_never_changes(tmp_path: Path) -> None:
+    coordination, before = await joined(tmp_path)
+    await coordination.create_topic(topic("t"))
+    after = coordination.state()
+    await coordination.delete_topic("t")
+    assert (before.topics.keys(), after.topics.keys(), dict(after.deleting)) == (set(), {"t"}, {})
+    assert after.broker_configs is coordination.state().broker_configs

@@ -8,7 +8,7 @@ There is one log of a name. Whose it is, its topic id says: the folder's when it
 
 Threads. The loop's thread calls everything but what is named here. In another thread: :meth:`LogManager.start`
 (before the loop serves), :meth:`checkpoint`, :meth:`remove_deleted`, :meth:`close` (when the loop no longer appends),
-:meth:`get_or_create` (one caller at a time). Retention and fsync are in ``upkeep``.
+:meth:`put_aside`, :meth:`get_or_create` (one caller at a time). Retention and fsync are in ``upkeep``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..protocol.errors import ApiError
 from . import checkpoints, folders
@@ -44,6 +45,14 @@ class Found:
     topic: str
     partition: int
     topic_id: uuid.UUID | None
+
+
+class Released(NamedTuple):
+    """A log that is deleted, and whose folder still has its name."""
+
+    home: LogDir
+    key: TopicPartition
+    log: Log
 
 
 class LogManager:
@@ -324,12 +333,18 @@ class LogManager:
         raise LogDirError("; ".join(problems) or "no log directory is left")
 
     def delete(self, topic: str, partition: int) -> None:
-        """Take a partition away: its folder is renamed now, and removed by :meth:`remove_deleted`."""
-        key = (topic, partition)
-        home = self._homes.pop(key, None)
-        if home is None:
-            return
-        self._take_away(home, key, home.logs.pop(key))
+        """Take a partition away: its folder is renamed now, and removed by :meth:`remove_deleted`. Blocking."""
+        self.put_aside(self.release([(topic, partition)]))
+
+    def release(self, keys: Iterable[TopicPartition]) -> list[Released]:
+        """Forget partitions that are deleted. Nothing may be opened in their names before :meth:`put_aside`."""
+        homes = ((key, self._homes.pop(key, None)) for key in keys)
+        return [Released(home, key, home.logs.pop(key)) for key, home in homes if home is not None]
+
+    def put_aside(self, released: Iterable[Released]) -> None:
+        """Rename the folders; :meth:`remove_deleted` removes them. Blocking, in any thread."""
+        for one in released:
+            self._take_away(*one)
 
     def _take_away(self, home: LogDir, key: TopicPartition, log: Log) -> None:
         home.rolled.discard(log)

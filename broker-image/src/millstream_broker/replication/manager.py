@@ -47,6 +47,10 @@ log = logging.getLogger(__name__)
 TopicIdPartition = tuple[uuid.UUID, int]
 
 
+AT_ONCE = 100
+"""Partitions that are begun or stopped in one turn of the loop."""
+
+
 class ReplicaManager:
     """`Broker.replicas`. All calls are made on the loop."""
 
@@ -99,14 +103,18 @@ class ReplicaManager:
             if state is before:
                 return
             broker.configs.follow(state.broker_configs)
-            gone = self._let_go(state)
-            new = []
+            gone = await self._let_go(state)
+            new, followed = list[tuple[TopicRecord, int]](), 0
             for topic in state.topics.values():
                 if (
                     before.topics.get(topic.name) is not topic
                     or state.broker_configs is not before.broker_configs
                 ):
                     new += self._follow_topic(topic)
+                    followed += len(topic.partitions)
+                    if followed >= AT_ONCE:
+                        followed = 0
+                        await asyncio.sleep(0)
             self._forget(state, before)
             await self._bring_up(new)
             broker.metadata = Metadata(state)
@@ -121,9 +129,9 @@ class ReplicaManager:
             self._has_deletions = True
             broker.spawn(self._finish_deletions())
 
-    def _let_go(self, state: ClusterState) -> set[str]:
+    async def _let_go(self, state: ClusterState) -> set[str]:
         """Stop serving what is of no topic any more; the names of those topics."""
-        gone = set()
+        gone, deleted, stopped = set[str](), list[TopicPartition](), 0
         for key, topic_id in [
             (key, one.topic_id) for held in (self.partitions, self.followers) for key, one in held.items()
         ]:
@@ -133,8 +141,18 @@ class ReplicaManager:
             gone.add(key[0])
             self._stop(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             if topic is not None or topic_id in state.deleting:
-                self._broker.logs.delete(*key)
+                deleted.append(key)
+            stopped += 1
+            if stopped % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        await self._delete(deleted)
         return gone
+
+    async def _delete(self, keys: Iterable[TopicPartition]) -> None:
+        """Take logs away; before this returns, nothing else may be opened in their names."""
+        logs = self._broker.logs
+        if released := logs.release(keys):
+            await asyncio.to_thread(logs.put_aside, released)
 
     def _forget(self, state: ClusterState, before: ClusterState) -> None:
         """Keep nothing of topics that are gone, or that have only the name of one that is there."""
@@ -298,8 +316,11 @@ class ReplicaManager:
     ) -> dict[TopicPartition, ErrorCode]:
         """A controller says to stop these: topic, partition, leader epoch (below 0: any), and whether to delete."""
         errors: dict[TopicPartition, ErrorCode] = {}
+        deleted: list[TopicPartition] = []
         async with self._following:
-            for topic, index, epoch, delete in stops:
+            for number, (topic, index, epoch, delete) in enumerate(stops, 1):
+                if number % AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 key = topic, index
                 held = self.partitions.get(key) or self.followers.get(key)
                 if held is not None and 0 <= epoch < held.record.leader_epoch:
@@ -312,7 +333,8 @@ class ReplicaManager:
                         self._removed[held.topic_id, index] = held.record.leader_epoch
                     if key in self.unopened:
                         errors[key] = ErrorCode.KAFKA_STORAGE_ERROR
-                    self._broker.logs.delete(*key)
+                    deleted.append(key)
+            await self._delete(deleted)
             self._end_idle_fetchers()
         self._broker.spawn(asyncio.to_thread(self._broker.logs.remove_deleted))
         return errors
@@ -336,13 +358,17 @@ class ReplicaManager:
     async def _bring_up(self, new: list[tuple[TopicRecord, int]]) -> None:
         """Open or create the logs of these partitions; those where it fails are offline."""
         logs = self._broker.logs
-        for topic, index in new:
-            there = logs.get(topic.name, index)
-            if there is not None and there.topic_id not in (None, topic.topic_id):  # an older topic's
-                logs.delete(topic.name, index)
+        await self._delete(
+            (topic.name, index)
+            for topic, index in new
+            if (there := logs.get(topic.name, index)) is not None
+            and there.topic_id not in (None, topic.topic_id)  # an older topic's
+        )
         configs = {topic.name: self._broker.configs.of(topic) for topic, _ in new}
         failed = await asyncio.to_thread(self._open, new, configs) if new else {}
-        for topic, index in new:
+        for number, (topic, index) in enumerate(new, 1):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
             key = topic.name, index
             if (reason := failed.get(key)) is not None:
                 if self.unopened.get(key) != reason:

@@ -1,0 +1,179 @@
+"""Thousands of topics in one request: few writes, one pass of deletion, and no long turn of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream_broker.broker import Broker
+from millstream_broker.client import Connection
+from millstream_broker.config import BrokerConfig
+from millstream_broker.coordination import embedded
+from millstream_broker.log.files import write_atomically
+from millstream_broker.log.manager import LogManager
+from millstream_broker.protocol import create_partitions, create_topics, delete_topics, metadata
+from millstream_broker.protocol.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from millstream_broker.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from millstream_broker.protocol.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from millstream_broker.protocol.errors import ErrorCode
+from millstream_broker.protocol.metadata import MetadataRequest, MetadataRequestTopic
+from millstream_broker.replication import manager
+from millstream_broker.replication.manager import ReplicaManager
+from millstream_harness.scenario import eventually
+
+TOPICS, PARTITIONS = 150, 3
+
+
+class Counts:
+    """What a broker does, counted; by turns of the loop where it says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.writes = 0
+        self.passes = 0
+        self.begun: Counter[int] = Counter()
+        self.stopped: Counter[int] = Counter()
+        self._turn = 0
+        self._is_counted = False
+        monkeypatch.setattr(embedded, "write_atomically", self._counted("writes", write_atomically))
+        monkeypatch.setattr(LogManager, "remove_deleted", self._counted("passes", LogManager.remove_deleted))
+        monkeypatch.setattr(ReplicaManager, "_assume", self._by_turn(self.begun, ReplicaManager._assume))
+        monkeypatch.setattr(ReplicaManager, "_stop", self._by_turn(self.stopped, ReplicaManager._stop))
+
+    def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            setattr(self, name, getattr(self, name) + 1)
+            return function(*args)
+
+        return call
+
+    def _by_turn(self, counter: Counter[int], function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            if not self._is_counted:
+                self._is_counted = True
+                asyncio.get_running_loop().call_soon(self._next_turn)
+            counter[self._turn] += 1
+            return function(*args)
+
+        return call
+
+    def _next_turn(self) -> None:
+        self._turn += 1
+        self._is_counted = False
+
+    def clear(self) -> None:
+        self.writes = self.passes = 0
+        self.begun.clear()
+        self.stopped.clear()
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
+    return Counts(monkeypatch)
+
+
+@pytest.fixture
+async def client(tmp_path: Path, counts: Counts) -> AsyncIterator[Connection]:
+    """Of a broker in this process."""
+    listeners = {"listeners": "PLAINTEXT://127.0.0.1:0", "http.listener": "127.0.0.1:0"}
+    broker = Broker(BrokerConfig({"log.dirs": str(tmp_path), **listeners}))
+    ready = await broker.start()
+    port = int(ready.split("listeners=")[1].split()[0].rpartition(":")[2])
+    connection = await Connection.open("127.0.0.1", port, "many")
+    yield connection
+    await connection.close()
+    await broker.stop()
+
+
+def deleting(folder: Path) -> dict[str, str]:
+    """The topics that are stored as being deleted."""
+    stored: dict[str, str] = json.loads((folder / embedded.FILE_NAME).read_text())["deleting"]
+    return stored
+
+
+def names(count: int = TOPICS) -> list[str]:
+    return [f"topic-{number}" for number in range(count)]
+
+
+async def create(client: Connection) -> None:
+    asked = [CreatableTopic(name, PARTITIONS, 1) for name in names()]
+    created = (await client.call(create_topics.API, 7, CreateTopicsRequest(asked, 60_000))).topics
+    assert [(one.name, one.error_code, one.num_partitions) for one in created] == [
+        (name, 0, PARTITIONS) for name in names()
+    ]
+    assert {len(one.configs) for one in created} == {28}
+
+
+async def test_topics_of_one_request_are_created_together(client: Connection, counts: Counts) -> None:
+    counts.clear()
+    await create(client)
+    # Callers are begun in slices: what the first write takes is the first slice at least.
+    assert counts.writes <= 1 + TOPICS // manager.AT_ONCE
+    assert sum(counts.begun.values()) == TOPICS * PARTITIONS
+    assert max(counts.begun.values()) <= manager.AT_ONCE
+
+
+async def test_topics_of_one_request_are_deleted_together(
+    client: Connection, counts: Counts, tmp_path: Path
+) -> None:
+    await create(client)
+    counts.clear()
+    asked = [DeleteTopicState(name) for name in names()]
+    request = DeleteTopicsRequest(asked, [], 60_000)
+    deleted = (await client.call(delete_topics.API, 6, request)).responses
+    assert [(one.name, one.error_code) for one in deleted] == [(name, 0) for name in names()]
+    await asyncio.to_thread(
+        eventually,
+        lambda: [*tmp_path.glob("topic-*"), *deleting(tmp_path)],
+        lambda left: not left,
+        "the topics are gone",
+    )
+    # Written: the deletions, in as many slices as there are, and as often that the files are gone.
+    assert counts.writes <= 2 * (1 + TOPICS // manager.AT_ONCE)
+    assert counts.passes <= 2 * (1 + TOPICS // manager.AT_ONCE)
+    assert sum(counts.stopped.values()) == TOPICS * PARTITIONS
+    assert max(counts.stopped.values()) <= manager.AT_ONCE
+    await create(client)
+
+
+async def test_topics_are_made_by_asking_for_them_together(client: Connection, counts: Counts) -> None:
+    counts.clear()
+    asked = [MetadataRequestTopic(name=name) for name in [*names(), "no/name", "a.b", "a_b"]]
+    answer = await client.call(metadata.API, 12, MetadataRequest(asked, True))
+    assert counts.writes <= 1 + TOPICS // manager.AT_ONCE
+    wrong = {one.name: one.error_code for one in answer.topics if one.error_code}
+    assert wrong == dict.fromkeys(["no/name", "a_b"], ErrorCode.INVALID_TOPIC_EXCEPTION)
+    assert {len(one.partitions) for one in answer.topics if not one.error_code} == {1}
+
+
+async def test_partitions_of_one_request_are_added_together(client: Connection, counts: Counts) -> None:
+    await create(client)
+    counts.clear()
+    asked = [CreatePartitionsTopic(name, PARTITIONS + 1, None) for name in [*names(), "none"]]
+    answer = await client.call(create_partitions.API, 3, CreatePartitionsRequest(asked, 60_000, False))
+    assert [one.error_code for one in answer.results] == [0] * TOPICS + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert counts.writes <= 1 + TOPICS // manager.AT_ONCE
+    described = await client.call(metadata.API, 12, MetadataRequest(None))
+    assert {len(one.partitions) for one in described.topics} == {PARTITIONS + 1}
+
+
+async def test_names_of_one_request_may_not_collide(client: Connection) -> None:
+    asked = [
+        CreatableTopic("a.b", 1, 1),
+        CreatableTopic("a_b", 1, 1),
+        CreatableTopic("c", 1, 1, configs=[CreatableTopicConfig("no.such", "1")]),
+        CreatableTopic("d", 1, 1, configs=[CreatableTopicConfig("retention.ms", "1")]),
+    ]
+    answer = await client.call(create_topics.API, 7, CreateTopicsRequest(asked, 60_000))
+    assert [(one.name, one.error_code) for one in answer.topics] == [
+        ("a.b", 0),
+        ("a_b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("c", ErrorCode.INVALID_CONFIG),
+        ("d", 0),
+    ]
+    assert answer.topics[1].error_message == "Topic 'a_b' collides with existing topic: a.b"
