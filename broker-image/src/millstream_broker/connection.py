@@ -430,7 +430,7 @@ class Connection:
             self.close("the broker failed")
 
     def close(self, reason: str = "", level: int = logging.WARNING) -> None:
-        """Close the socket. Handlers that are still at work finish; their responses go nowhere."""
+        """Close the socket. Handlers that are still at work finish, but for waits that end with the connection."""
         sock, server = self._sock, self._server
         if sock.fileno() < 0:
             return
@@ -441,6 +441,9 @@ class Connection:
         self._out.close()
         sock.close()
         server.connections.discard(self)
+        for one in self.pending:
+            if one.route.registration.ends_with_connection:
+                one.response.cancel()
         if self._frame is not None:
             server.memory.free(len(self._frame))
             self._frame = None

@@ -51,17 +51,21 @@ class Registration:
     handle: Handler
     pipelined: bool
     """Whether the next request of this API may start while this one waits. Responses keep their order anyway."""
+    ends_with_connection: bool
+    """Whether a wait for the response ends when the connection does; else the handler finishes."""
 
 
 HANDLERS: dict[int, Registration] = {}
 _H = TypeVar("_H", bound=Callable[..., Any])
 
 
-def handler(api: Api[Any, Any], *, pipelined: bool = False) -> Callable[[_H], _H]:
+def handler(
+    api: Api[Any, Any], *, pipelined: bool = False, ends_with_connection: bool = False
+) -> Callable[[_H], _H]:
     """Register the function below as what answers `api`."""
 
     def register(function: _H) -> _H:
-        HANDLERS[api.key] = Registration(api, function, pipelined)
+        HANDLERS[api.key] = Registration(api, function, pipelined, ends_with_connection)
         return function
 
     return register

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from ..delayed_fetch import DelayedFetch
 from ..partition import Partition
 from ..protocol import fetch
 from ..protocol.errors import ApiError, ErrorCode
@@ -39,26 +40,7 @@ WITHOUT_SESSION, NEW_SESSION = -1, 0
 """Session epochs; a new session is declined by answering with session id 0 (KIP-227)."""
 
 
-class Poll:
-    """A fetch that waits for `missing` more bytes."""
-
-    __slots__ = ("future", "missing")
-
-    def __init__(self, missing: int) -> None:
-        self.missing = missing
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def advanced(self, size: int) -> None:
-        self.missing -= size
-        if self.missing <= 0 or not size:
-            self.over()
-
-    def over(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
-
-
-@handler(fetch.API)
+@handler(fetch.API, ends_with_connection=True)
 def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Answer:
     if request.replica_id >= 0:
         return broker.replicas.sessions.answer(request)
@@ -72,23 +54,24 @@ def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> An
         or reading.size >= request.min_bytes
     ):
         return reading.response
-    return _wait(broker, request, reading)
+    return _delayed(broker, request, reading)
 
 
-async def _wait(broker: Broker, request: FetchRequest, reading: Reading) -> FetchResponse:
-    poll = Poll(request.min_bytes - reading.size)
+def _delayed(broker: Broker, request: FetchRequest, reading: Reading) -> asyncio.Future[FetchResponse]:
+    wait_s = min(request.max_wait_ms / 1000, broker.server.max_idle_s)
+    delayed = DelayedFetch(
+        request.min_bytes - reading.size, wait_s, lambda: Reading(broker, request).response
+    )
     partitions = reading.partitions
     for partition in partitions:
-        partition.waiters.add(poll)
-    wait_s = min(request.max_wait_ms / 1000, broker.server.max_idle_s)
-    timer = asyncio.get_running_loop().call_later(wait_s, poll.over)
-    try:
-        await poll.future
-    finally:
-        timer.cancel()
+        partition.waiters.add(delayed)
+
+    def leave(_: asyncio.Future[FetchResponse]) -> None:
         for partition in partitions:
-            partition.waiters.discard(poll)
-    return Reading(broker, request).response
+            partition.waiters.discard(delayed)
+
+    delayed.response.add_done_callback(leave)
+    return delayed.response
 
 
 class Reading:

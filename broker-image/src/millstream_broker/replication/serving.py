@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from ..delayed_fetch import DelayedFetch
 from ..partition import Partition
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.fetch import (
@@ -82,31 +82,29 @@ class Session:
         self._fetched: dict[TopicPartition, Fetched] = {}
         self._due: dict[Fetched, None] = {}
         """Those to look at for the next response, in the order in which something happened to them."""
-        self._poll: asyncio.Future[None] | None = None
-        self._missing = 0
+        self._delayed: DelayedFetch | None = None
+        """The request that waits: one at most."""
 
     def close(self) -> None:
         for one in self._fetched.values():
             one.attach(None)
         self._fetched.clear()
         self._due.clear()
-        self._end_poll()
+        self._end_wait()
 
     # What happens
 
     def advanced(self, one: Fetched, size: int) -> None:
         self._due[one] = None
-        if self._poll is not None:
-            self._missing -= size
-            if self._missing <= 0 or not size:
-                self._end_poll()
+        if self._delayed is not None:
+            self._delayed.advanced(size)
 
     def has_news(self, one: Fetched) -> None:
         self._due[one] = None
 
-    def _end_poll(self) -> None:
-        if self._poll is not None and not self._poll.done():
-            self._poll.set_result(None)
+    def _end_wait(self) -> None:
+        if self._delayed is not None:
+            self._delayed.over()
 
     # Requests
 
@@ -126,29 +124,26 @@ class Session:
                 one.asked, one.is_new = asked, True
                 self._due[one] = None
 
-    def answer(self, request: FetchRequest) -> FetchResponse | Awaitable[FetchResponse]:
-        """The response, which waits for records if there are none."""
+    def answer(self, request: FetchRequest) -> FetchResponse | asyncio.Future[FetchResponse]:
+        """The response, which waits for records if there are none. An earlier request that still waits is answered."""
+        self._end_wait()
         limit = min(request.max_bytes, self._broker.max_fetch_bytes)
         response, size, urgent = self._read(limit)
         if urgent or size >= request.min_bytes or request.max_wait_ms <= 0:
             return response
-        return self._wait(request, response, size, limit)
-
-    async def _wait(
-        self, request: FetchRequest, response: FetchResponse, size: int, limit: int
-    ) -> FetchResponse:
-        loop = asyncio.get_running_loop()
-        self._poll = loop.create_future()
-        self._missing = request.min_bytes - size
         wait_s = min(request.max_wait_ms / 1000, self._broker.server.max_idle_s)
-        timer = loop.call_later(wait_s, self._end_poll)
-        try:
-            await self._poll
-        finally:
-            timer.cancel()
-            self._poll = None
-        more, _, _ = self._read(limit - size)
-        return _joined(response, more) if response.responses else more
+
+        def read() -> FetchResponse:
+            more, _, _ = self._read(limit - size)
+            return _joined(response, more) if response.responses else more
+
+        self._delayed = delayed = DelayedFetch(request.min_bytes - size, wait_s, read)
+        delayed.response.add_done_callback(lambda _: self._waited(delayed))
+        return delayed.response
+
+    def _waited(self, delayed: DelayedFetch) -> None:
+        if self._delayed is delayed:
+            self._delayed = None
 
     def _read(self, limit: int) -> tuple[FetchResponse, int, bool]:
         """What there is to say; how many bytes of records; whether it must be said at once."""
@@ -252,7 +247,7 @@ class Sessions:
         self._broker = broker
         self._by_replica: dict[int, Session] = {}
 
-    def answer(self, request: FetchRequest) -> FetchResponse | Awaitable[FetchResponse]:
+    def answer(self, request: FetchRequest) -> FetchResponse | asyncio.Future[FetchResponse]:
         """Raises ApiError for the request as a whole."""
         replica = request.replica_id
         session = self._by_replica.get(replica)
@@ -272,14 +267,15 @@ class Sessions:
         session.take(request)
         return session.answer(request)
 
-    async def _without_session(self, request: FetchRequest) -> FetchResponse:
+    def _without_session(self, request: FetchRequest) -> FetchResponse | asyncio.Future[FetchResponse]:
         passing = Session(self._broker, request.replica_id, 0)
         passing.take(request)
-        try:
-            answer = passing.answer(request)
-            return answer if isinstance(answer, FetchResponse) else await answer
-        finally:
+        answer = passing.answer(request)
+        if isinstance(answer, FetchResponse):
             passing.close()
+        else:
+            answer.add_done_callback(lambda _: passing.close())
+        return answer
 
     def forget(self, alive: set[int]) -> None:
         """Followers that are gone fetch no more."""
