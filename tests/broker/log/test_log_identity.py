@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_broker.log.batch import Record, iter_batches, read_records
+from millstream_broker.log.batch import Record, build_batch, iter_batches, read_records
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.ledger import read
@@ -172,3 +173,85 @@ def test_a_deleted_key_stays_deleted_in_a_compacted_topic_made_anew(start_broker
 
         eventually(values_of_key, lambda found: None not in found, "the tombstone is gone")
         assert values_of_key() == []
+
+
+def batch_of(sequence: int) -> bytes:
+    return build_batch([record(b"%d" % sequence)], producer_id=77, producer_epoch=0, base_sequence=sequence)
+
+
+def test_a_follower_that_starts_anew_forgets_its_producers(tmp_path: Path) -> None:
+    """It was away while records came and were deleted; it leads after a kill, and takes what comes next."""
+    with ClusterProcesses(tmp_path, config=SOON) as cluster:
+        first, second = cluster.brokers[1], cluster.brokers[2]
+        make(cluster.bootstrap, "t", [1, 2, 3])
+        cluster.await_in_sync("t")
+        until(lambda: cluster.leader("t") is first, "the first replica leads")
+        with Wire(first.bootstrap) as wire:
+            for sequence in range(10):
+                assert wire.produce("t", batch_of(sequence), acks=-1).error_code == 0
+            second.stop()
+            cluster.await_in_sync("t", 2)
+            for sequence in range(10, 20):
+                assert wire.produce("t", batch_of(sequence), acks=-1).error_code == 0
+            delete_records(cluster.bootstrap, "t", 20)
+            second.start()
+            cluster.await_in_sync("t")
+            assert "t-0: starts anew at offset 20" in second.said()
+        second.kill()
+        cluster.await_in_sync("t", 2)
+        second.start()
+        cluster.await_in_sync("t")
+        first.kill()
+        until(lambda: cluster.leader("t") is second, "the one that was killed leads")
+        with Wire(second.bootstrap) as wire:
+            cluster.await_in_sync("t", 2)
+            answer = wire.produce("t", batch_of(20), acks=-1)
+            assert (answer.error_code, answer.base_offset) == (0, 20)
+
+
+class SlowDisk(BrokerProcess):
+    """An fsync of a file of the topic `slow` says so (`entered`), and waits for a file `leave` that it takes away."""
+
+    @property
+    def command(self) -> list[str]:
+        program = (
+            "import os, sys, time\n"
+            "from millstream_broker import main\n"
+            "fsync = os.fsync\n"
+            "def slow(file):\n"
+            "    fd = file if isinstance(file, int) else file.fileno()\n"
+            "    if os.readlink(f'/proc/self/fd/{fd}').endswith('/slow-0/00000000000000000000.log'):\n"
+            f"        open({str(self.folder / 'entered')!r}, 'w').close()\n"
+            f"        while not os.path.exists({str(self.folder / 'leave')!r}):\n"
+            "            time.sleep(0.01)\n"
+            f"        os.unlink({str(self.folder / 'leave')!r})\n"
+            "    fsync(fd)\n"
+            "os.fsync = slow\n"
+            "sys.exit(main.main())\n"
+        )
+        return [sys.executable, "-c", program, *super().command[1:]]
+
+    def entered(self) -> None:
+        eventually((self.folder / "entered").exists, bool, "the thread is in the fsync")
+        (self.folder / "entered").unlink()
+
+    def leave(self) -> None:
+        (self.folder / "leave").touch()
+
+
+def test_a_flush_that_meets_a_deleted_topic(tmp_path: Path) -> None:
+    """The thread that flushes by time is at another log while the topic goes: that is no failure of the disk."""
+    with SlowDisk(tmp_path) as broker:
+        make(broker.bootstrap, "slow", flush_ms="1")
+        make(broker.bootstrap, "gone", flush_ms="0")
+        with Wire(broker.bootstrap) as wire:
+            assert wire.produce("slow", [record("x")]).error_code == 0
+            broker.entered()
+            assert wire.produce("gone", [record("x")]).error_code == 0
+            delete(broker.bootstrap, "gone")
+            eventually(lambda: list(broker.data.glob("gone-0*")), lambda left: not left, "its folder is gone")
+            broker.leave()
+            assert wire.produce("slow", [record("x")]).error_code == 0
+            broker.entered()  # the next round
+            assert wire.produce("slow", [record("x")]).error_code == 0
+        assert "offline" not in broker.said()

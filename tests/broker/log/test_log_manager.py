@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,10 @@ from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.checkpoints import CheckpointError, read_offsets, write_offsets
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.directory import LogDir, LogDirError
+from millstream_broker.log.files import FileCache, OpenFile
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
-from millstream_broker.protocol.errors import ApiError
+from millstream_broker.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
 TOPIC_ID = uuid.UUID("c5db41bf-48d3-41db-be1b-a6a230589398")
@@ -284,6 +287,123 @@ def test_deletion(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*-delete"))) == 1
     manager.remove_deleted()
     assert list(tmp_path.glob("*-delete")) == []
+    manager.close()
+
+
+class Interrupted(FileCache):
+    """Calls something when the n-th file is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(1)  # so that a file is opened again each time
+        self.left = -1
+        self.what: Callable[[], None] = lambda: None
+
+    def get(self, path: str, *, create: bool = False) -> OpenFile:
+        self.left -= 1
+        if self.left == 0:
+            self.what()
+        return super().get(path, create=create)
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["moved", "removed"])
+@pytest.mark.parametrize(
+    "work",
+    [Log.flush_closed, lambda log: log.offset_for_timestamp(NOW), Log.max_timestamp],
+    ids=["flush", "by time", "latest"],
+)
+def test_a_log_is_deleted_while_a_thread_is_at_work(
+    tmp_path: Path, work: Callable[[Log], object], removed: bool
+) -> None:
+    """Whichever file comes next: the log is done with, and the disk is in order."""
+    moment, was_met = 1, True
+    while was_met:
+        files = Interrupted()
+        manager = LogManager([tmp_path / f"{moment}"], LogConfig(segment_bytes=400), files=files)
+        manager.lock()
+        manager.start()
+        (home,) = manager.dirs
+        log = manager.get_or_create("t", 0, TOPIC_ID)
+        send(log, 12)
+
+        def delete(manager: LogManager = manager) -> None:
+            manager.delete("t", 0)
+            if removed:
+                manager.remove_deleted()
+
+        files.left, files.what = moment, delete
+        with contextlib.suppress(ApiError):
+            work(log)
+        was_met = log.is_deleted
+        files.left = -1
+        assert home.failure is None
+        manager.close()
+        moment += 1
+    assert moment > 2
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["moved", "removed"])
+@pytest.mark.parametrize(
+    "work",
+    [
+        Log.flush,
+        Log.flush_closed,
+        lambda log: log.offset_for_timestamp(NOW),
+        Log.max_timestamp,
+        lambda log: send(log, 20),
+        lambda log: log.read(0, 1, upper=12, min_one=True),
+        lambda log: log.delete_records_before(8),
+        lambda log: log.roll(now_ms=NOW),
+        lambda log: log.delete_old_segments(NOW + 10**12),
+    ],
+    ids=["flush", "closed", "by time", "latest", "append", "read", "delete records", "roll", "retention"],
+)
+def test_a_deleted_log_is_no_failure_of_the_disk(
+    tmp_path: Path, work: Callable[[Log], object], removed: bool
+) -> None:
+    manager = start(tmp_path, config=LogConfig(segment_bytes=400))
+    (home,) = manager.dirs
+    log = manager.get_or_create("t", 0, TOPIC_ID)
+    send(log, 12)
+    manager.delete("t", 0)
+    if removed:
+        manager.remove_deleted()
+    refusals = []
+    try:
+        work(log)
+    except ApiError as error:
+        refusals.append(error)
+    except OSError as error:
+        refusals.append(log.failed(error))
+    assert {error.code for error in refusals} <= {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    home.rolled.add(log)
+    upkeep.flush_rolled(home)
+    upkeep.flush_due(manager, NOW, {log: 0})
+    manager.checkpoint()
+    assert home.failure is None
+    manager.close()
+
+
+def test_a_log_is_deleted_while_a_flush_waits(tmp_path: Path) -> None:
+    """It found the log in order, and then had to wait for its lock."""
+    manager = start(tmp_path)
+    log = manager.get_or_create("t", 0, TOPIC_ID)
+    send(log, 5)
+    lock = log._durability.lock
+
+    class Deletes:
+        def __enter__(self) -> None:
+            log._durability.lock = lock
+            manager.delete("t", 0)
+            manager.remove_deleted()
+            lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            lock.release()
+
+    log._durability.lock = Deletes()  # type: ignore[assignment]
+    with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        log.flush()
+    assert manager.dirs[0].failure is None
     manager.close()
 
 

@@ -192,3 +192,66 @@ def test_damaged_snapshots_are_not_believed(tmp_path: Path) -> None:
             Producers.decode(bytes(damaged))
         with pytest.raises(SnapshotError):
             Producers.decode(data[:position])
+
+
+def test_a_log_started_anew_has_no_producers(tmp_path: Path) -> None:
+    """Nor after a kill: its snapshots are of records that are gone, and what came in between is not known."""
+    log = open_log(tmp_path, segment_bytes=300)
+    for sequence in range(10):
+        send(log, sequence, 1)
+    log.close()
+    assert len(list((tmp_path / "t-0").glob("*.snapshot"))) > 1
+    log = open_log(tmp_path)
+    log.start_anew(100)
+    assert list((tmp_path / "t-0").glob("*.snapshot")) == []
+    log.close(clean=False)
+    log = open_log(tmp_path, clean=False)
+    assert log.producers.by_id == {}
+    assert send(log, 50).first_offset == 100
+    log.close()
+
+
+def test_a_log_that_restarts_at_its_start_has_no_producers(tmp_path: Path) -> None:
+    """All that is left of it lies before what may be read."""
+    log = open_log(tmp_path)
+    for sequence in range(10):
+        send(log, sequence, 1)
+    log.close()
+    log = Log.open(tmp_path / "t-0", LogConfig(), clean=False, log_start_offset=20, now_ms=NOW)
+    assert log.producers.by_id == {}
+    assert list((tmp_path / "t-0").glob("*.snapshot")) == []
+    assert send(log, 50).first_offset == 20
+    log.close()
+
+
+def test_a_snapshot_of_the_start_counts(tmp_path: Path) -> None:
+    """All records may be deleted: a retry is known still."""
+    log = open_log(tmp_path)
+    send(log, 0, 10)
+    log.roll(now_ms=NOW)
+    log.delete_records_before(10)
+    log.close()
+    log = open_log(tmp_path)
+    assert log.segments.first_offset == 10
+    assert send(log, 0, 10).duplicate
+    assert send(log, 10, 1).first_offset == 10
+    log.close()
+
+
+def test_truncation_drops_later_snapshots(tmp_path: Path) -> None:
+    """What another leader wrote there is not what they are of."""
+    log = open_log(tmp_path, segment_bytes=300)
+    for sequence in range(10):
+        send(log, sequence, 1)
+    log.close()
+    for cut in (8, 5, 3, 0):
+        log = open_log(tmp_path, segment_bytes=300)
+        log.truncate_to(cut)
+        assert all(int(path.stem) <= cut for path in (tmp_path / "t-0").glob("*.snapshot"))
+        log.close(clean=False)
+        log = open_log(tmp_path, clean=False, segment_bytes=300)
+        if cut:
+            assert log.producers.by_id[1].batches[-1].last_sequence == cut - 1
+        else:
+            assert log.producers.by_id == {}
+        log.close(clean=False)

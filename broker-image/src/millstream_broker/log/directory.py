@@ -294,9 +294,10 @@ class LogDir:
                     starts[key] = log.topic_id, progress.moved_start
                 if log.config.compacts:
                     cleaned[key] = log.topic_id, progress.first_dirty
-            self._store(checkpoints.CLEANER_OFFSETS, cleaned)
-            self._store(checkpoints.RECOVERY_POINTS, points)
+            # A start that moves takes the recovery point along, so it must not be the older one of the two.
             self._store(checkpoints.LOG_START_OFFSETS, starts)
+            self._store(checkpoints.RECOVERY_POINTS, points)
+            self._store(checkpoints.CLEANER_OFFSETS, cleaned)
 
     def write_high_watermarks(self, entries: Identified) -> None:
         """Where they are not what was last written. Blocking, any thread. OSError."""
