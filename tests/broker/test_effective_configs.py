@@ -347,7 +347,7 @@ async def test_brokers_with_settings_of_their_own_are_checked_too() -> None:
     configs = EffectiveConfigs(BrokerConfig(), 1)
     configs.follow({None: {}, 2: {BROKER_MAX: "50"}})
     with pytest.raises(ApiError, match=r"> max\.compaction\.lag\.ms \(50\) \(broker 2\)"):
-        configs.check_topic({MIN: "100"})
+        configs.check_topic("t", {MIN: "100"})
     with pytest.raises(ApiError, match=r"expected no more than .*=50 \(broker 2\)"):
         configs.check_broker(None, {BROKER_MIN: "60"}, [])
     topic = TopicRecord("t", ZERO_UUID, (), {MIN: "40"})

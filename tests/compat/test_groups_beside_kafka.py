@@ -465,6 +465,8 @@ def compare(
                 while (differ := differences(ours.records(), kafkas.records())) and time.monotonic() < until:
                     time.sleep(0.05)
                 assert not differ, differ
+                stored = {one[1] for one in ours.records() if one[0] == "position" and "v4" in one}
+                assert stored <= ours.named_topics.keys(), "ours name their topics' ids, as Kafka's may"
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)

@@ -161,7 +161,9 @@ class Broker:
         )
         self.coordination.changes = self.replicas.changed if self.cluster is None else self.cluster.changed
         self.producer_ids = ProducerIds(self.coordination)
-        self.groups = GroupDriver(_group_config(self.config), BrokerOffsetsTopic(self))
+        self.groups = GroupDriver(
+            _group_config(self.config), BrokerOffsetsTopic(self), self.replicas.topic_id
+        )
         self.metadata = Metadata(replace(self.replicas.wanted, brokers={}, topics={}))
         if self.cluster is None:
             self._check_strays(found)

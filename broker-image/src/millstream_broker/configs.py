@@ -79,7 +79,7 @@ async def _change_topic(
     check_topic_name(name)
     topic = broker.metadata.topics.get(name)
     overrides = changed({} if topic is None else topic.config)
-    broker.configs.check_topic(overrides)
+    broker.configs.check_topic(name, overrides)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     if not validate_only:

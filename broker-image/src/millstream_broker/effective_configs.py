@@ -23,6 +23,7 @@ from .config import BrokerConfig, Source, TopicConfig, dynamic_key
 from .config_keys import TOPIC_PAIRS
 from .config_types import ConfigError, Contradiction
 from .coordination import TopicRecord
+from .internal_topics import INTERNAL_CONFIG, is_internal
 from .protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ Place = tuple[Source, str]
 BrokerConfigs = Mapping[int | None, Overrides]
 """The dynamic settings of brokers by their ids, and of the whole cluster (None)."""
 
+_POLICY = "cleanup.policy"
 LAYERS = (Source.DYNAMIC_CLUSTER, Source.DYNAMIC_BROKER)
 _DEPENDENT = frozenset(name for pair in TOPIC_PAIRS for name in pair)
 """Topic keys that a broker's setting may contradict."""
@@ -101,7 +103,10 @@ class EffectiveConfigs:
         def last_valid(place: Place) -> str | None:
             return before.config.shown(place[1]) if before is not None else None
 
-        config, problems = self._usable(topic.config, last_valid)
+        overrides = topic.config
+        if is_internal(topic.name):  # an older version let clients make them with another
+            overrides = {**overrides, _POLICY: INTERNAL_CONFIG[_POLICY]}
+        config, problems = self._usable(overrides, last_valid)
         said = tuple(str(problem) for problem in problems)
         for problem in problems if before is None or said != before.problems else ():
             log.error(
@@ -135,7 +140,7 @@ class EffectiveConfigs:
 
     # Checking changes
 
-    def check_topic(self, overrides: Overrides) -> None:
+    def check_topic(self, name: str, overrides: Overrides) -> None:
         """Raises ApiError INVALID_CONFIG for overrides that cannot be used on every broker."""
         for who, config in self._of_brokers(self._stored):
             try:
@@ -147,6 +152,11 @@ class EffectiveConfigs:
                     else f" (broker {who})"
                 )
                 raise ApiError(ErrorCode.INVALID_CONFIG, f"{error}{where}") from None
+        if is_internal(name) and overrides.get(_POLICY) != INTERNAL_CONFIG[_POLICY]:
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG,
+                f"{_POLICY} of {name} must be {INTERNAL_CONFIG[_POLICY]}: any other would delete what is committed",
+            )
 
     def check_broker(
         self, broker_id: int | None, overrides: Overrides, topics: Iterable[TopicRecord]

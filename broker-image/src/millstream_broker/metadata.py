@@ -11,7 +11,6 @@ import uuid
 from .coordination import BrokerRecord, ClusterState, TopicRecord
 from .protocol.errors import ApiError, ErrorCode
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 MAX_NAME_LENGTH = 249
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -50,10 +49,6 @@ class Metadata:
 
 def plain_name(name: str) -> str:
     return name.replace(".", "_")
-
-
-def is_internal(name: str) -> bool:
-    return name in INTERNAL_TOPICS
 
 
 def check_topic_name(name: str) -> None:

@@ -107,6 +107,11 @@ class BrokerCollector:
             ("batches_refused", "Produce requests' partitions that were refused.", stats.records_refused),
             ("isr_shrinks", "Followers that left the ISR of a partition led here.", stats.isr_shrinks),
             ("isr_expands", "Followers that joined it.", stats.isr_expands),
+            (
+                "group_records_unreadable",
+                "Records of __consumer_offsets that were skipped when groups were loaded.",
+                broker.groups.unreadable,
+            ),
         ):
             yield CounterMetricFamily(f"millstream_{name}", text, value=value)
         for name, text, value in (
@@ -139,6 +144,11 @@ class BrokerCollector:
                 "not_preferred_leaders",
                 "Partitions of the cluster that another than the preferred replica leads, likewise.",
                 0 if controller is None else controller.machine.not_preferred(),
+            ),
+            (
+                "group_partitions_loading",
+                "Partitions of __consumer_offsets led here whose groups are not loaded yet.",
+                broker.groups.loading,
             ),
             ("offline_log_directories", "Log directories that cannot be used.", len(broker.logs.offline)),
             ("offline_partitions", "Partitions whose log cannot be used.", broker.replicas.offline_count()),

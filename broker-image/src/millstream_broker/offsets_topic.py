@@ -7,17 +7,11 @@ from collections.abc import Iterator
 from time import time
 from typing import TYPE_CHECKING
 
+from .internal_topics import OFFSETS_TOPIC
 from .topics import NewTopic, ensure_topic
 
 if TYPE_CHECKING:
     from .broker import Broker
-
-OFFSETS_TOPIC = "__consumer_offsets"
-
-
-def offsets_topic_config(segment_bytes: int = 104_857_600) -> dict[str, str]:
-    """Kafka's: the newest record of a key is what counts, and batches stay as the coordinator writes them."""
-    return {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(segment_bytes)}
 
 
 class BrokerOffsetsTopic:
@@ -31,17 +25,7 @@ class BrokerOffsetsTopic:
         return None if topic is None else len(topic.partitions)
 
     async def create(self) -> int:
-        config = self._broker.config
-        replicas = min(config.integer("offsets.topic.replication.factor"), len(self._broker.metadata.brokers))
-        topic = await ensure_topic(
-            self._broker,
-            NewTopic(
-                OFFSETS_TOPIC,
-                config.integer("offsets.topic.num.partitions"),
-                replicas,
-                config=offsets_topic_config(config.integer("offsets.topic.segment.bytes")),
-            ),
-        )
+        topic = await ensure_topic(self._broker, NewTopic(OFFSETS_TOPIC))
         return len(topic.partitions)
 
     async def append(self, partition: int, batch: bytes) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from time import time
 from typing import TYPE_CHECKING
 
+from .internal_topics import is_internal
 from .protocol import produce
 from .protocol.errors import ApiError
 from .protocol.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
@@ -98,8 +99,8 @@ class ProduceShortcut:
         topic, data = request.topic_data[0], request.topic_data[0].partition_data[0]
         if data.records is None or len(self._known) >= MOST_KNOWN:
             return
-        if (topic.name, data.index) not in self._broker.partitions:
-            return
+        if (topic.name, data.index) not in self._broker.partitions or is_internal(topic.name):
+            return  # what is refused must not be answered here
         flexible = produce.API.is_flexible(version)
         size = len(data.records)
         at = len(frame) - size - (len(NO_TAGS) + _varint_size(size + 1) if flexible else 4)

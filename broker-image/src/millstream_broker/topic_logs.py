@@ -9,9 +9,9 @@ from typing import cast
 from .config import BrokerConfig, TopicConfig
 from .config_keys import TOPIC_KEYS
 from .coordination import PartitionRecord, TopicRecord
+from .internal_topics import OFFSETS_TOPIC, offsets_topic_config
 from .log.config import LogConfig
 from .log.manager import Found
-from .offsets_topic import OFFSETS_TOPIC, offsets_topic_config
 
 
 def adopt(found: Iterable[Found], broker_id: int) -> list[TopicRecord]:

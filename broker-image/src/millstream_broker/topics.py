@@ -13,12 +13,13 @@ import asyncio
 import uuid
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .controller.placement import place
 from .coordination import Conflict, PartitionRecord, TopicRecord
-from .metadata import Metadata, check_topic_name, is_internal, plain_name
+from .internal_topics import INTERNAL_CONFIG, OFFSETS_TOPIC, is_internal, offsets_topic_config
+from .metadata import Metadata, check_topic_name, plain_name
 from .protocol.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def _plan_topic(broker: Broker, new: NewTopic, metadata: Metadata) -> TopicRecor
     check_topic_name(new.name)
     if (other := metadata.collision(new.name)) is not None:
         raise _collides(new.name, other)
-    broker.configs.check_topic(new.config)
+    if is_internal(new.name):
+        new = _internal(broker, new, metadata)
+    broker.configs.check_topic(new.name, new.config)
     if new.assignment:
         if new.partitions != -1 or new.replication_factor != -1:
             what = "numPartitions" if new.partitions != -1 else "replication factor"
@@ -71,6 +74,23 @@ def _plan_topic(broker: Broker, new: NewTopic, metadata: Metadata) -> TopicRecor
             )
         replicas = place(metadata.brokers, count, factor)
     return TopicRecord(new.name, uuid.uuid4(), _partitions(broker, replicas), dict(new.config))
+
+
+def _internal(broker: Broker, new: NewTopic, metadata: Metadata) -> NewTopic:
+    """An internal topic is what its coordinator needs, but for what is asked for, whoever asks."""
+    if new.name != OFFSETS_TOPIC:
+        return replace(new, config={**INTERNAL_CONFIG, **new.config})
+    config = broker.config
+    defaults = offsets_topic_config(config.integer("offsets.topic.segment.bytes"))
+    new = replace(new, config={**defaults, **new.config})
+    if new.assignment:
+        return new
+    partitions, factor = new.partitions, new.replication_factor
+    if partitions == -1:
+        partitions = config.integer("offsets.topic.num.partitions")
+    if factor == -1:
+        factor = min(config.integer("offsets.topic.replication.factor"), len(metadata.brokers))
+    return replace(new, partitions=partitions, replication_factor=factor)
 
 
 def _collides(name: str, other: str) -> ApiError:

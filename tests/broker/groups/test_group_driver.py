@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import selectors
 import threading
-from collections.abc import AsyncIterator, Iterator
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from millstream_broker.groups import driver as driver_module
 from millstream_broker.groups.driver import GroupDriver
 from millstream_broker.groups.group import GroupState
 from millstream_broker.groups.messages import (
@@ -22,12 +24,14 @@ from millstream_broker.groups.messages import (
     OffsetToCommit,
     Sync,
 )
-from millstream_broker.groups.records import group_tombstone
+from millstream_broker.groups.records import group_tombstone, read_groups
 from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.protocol.schema import ZERO_UUID
 
 NONE, NOT_COORDINATOR = ErrorCode.NONE, ErrorCode.NOT_COORDINATOR
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+TOPICS = {"t": uuid.uuid4()}
 
 
 class SharedTopic:
@@ -41,7 +45,8 @@ class SharedTopic:
         self.readable = threading.Event()
         self.readable.set()
         self.reading = threading.Event()
-        self.leader: GroupDriver | None = None
+        self.attempts = 0
+        self.broken: Exception | None = None
 
     def partition_count(self) -> int | None:
         return 1 if self.exists else None
@@ -55,7 +60,12 @@ class SharedTopic:
         self.batches.append(batch)
 
     def read_all(self, partition: int) -> Iterator[bytes]:
-        found = list(self.batches)
+        self.attempts += 1
+        if self.broken is not None:
+            raise self.broken
+        return self._snapshot(list(self.batches))
+
+    def _snapshot(self, found: list[bytes]) -> Iterator[bytes]:
         self.reading.set()
         assert self.readable.wait(10)
         yield from found
@@ -68,14 +78,14 @@ def joining(member_id: str = "", instance: str | None = None) -> Join:
 
 
 def committing(offset: int) -> Commit:
-    return Commit("simple", [OffsetToCommit("t", 0, offset)])
+    return Commit("simple", [OffsetToCommit("t", 0, offset, topic_id=TOPICS["t"])])
 
 
 @asynccontextmanager
 async def drivers(topic: SharedTopic, count: int = 2) -> AsyncIterator[list[GroupDriver]]:
     """Coordinators of one cluster; the first leads the partition."""
     config = GroupConfig(group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=1)
-    found = [GroupDriver(config, topic) for _ in range(count)]
+    found = [GroupDriver(config, topic, lambda name: TOPICS.get(name, ZERO_UUID)) for _ in range(count)]
     await found[0].ensure_topic()
     found[0].lead(0)
     await loaded(found[0])
@@ -93,6 +103,18 @@ async def loaded(driver: GroupDriver) -> None:
     while driver.list_groups()[0]:
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.001)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = asyncio.get_running_loop().time() + 10
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.001)
+
+
+def position(driver: GroupDriver) -> int | None:
+    committed = driver.fetch_offsets("simple", [("t", 0)]).offsets["t", 0]
+    return None if committed is None else committed.offset
 
 
 async def assembled(driver: GroupDriver) -> tuple[JoinResult, JoinResult]:
@@ -223,19 +245,118 @@ async def test_what_was_being_loaded_when_another_took_over_is_not_taken() -> No
         assert committed.offset == 2
 
 
-async def test_partition_that_cannot_be_read_stays_loading_until_it_is_led_anew() -> None:
+async def test_a_record_that_cannot_be_read_costs_no_other_group() -> None:
     topic = SharedTopic()
     async with drivers(topic) as (first, second):
         assert await first.commit(committing(1)) == {("t", 0): NONE}
-        whole = list(topic.batches)
         topic.batches.append(build_batch([Record(group_tombstone("g")[0], b"\0\x63", 0)]))
         second.lead(0)
-        await asyncio.sleep(0.05)
+        await loaded(second)
+        assert position(second) == 1
+        assert second.unreadable == 1
+
+
+@pytest.mark.parametrize(
+    "reason", [OSError(5, "Input/output error"), ApiError(ErrorCode.CORRUPT_MESSAGE), KeyError("a defect")]
+)
+async def test_a_load_that_fails_is_tried_again_while_the_partition_is_led(
+    reason: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_module, "RETRY_S", 0.001)
+    topic = SharedTopic()
+    async with drivers(topic) as (first, second):
+        assert await first.commit(committing(1)) == {("t", 0): NONE}
+        topic.broken, topic.attempts = reason, 0
+        second.lead(0)
+        await until(lambda: topic.attempts >= 3)
         assert second.fetch_offsets("simple", None).error is LOADING
-        topic.batches[:] = whole
+        assert second.loading == 1
+        topic.broken = None
+        await loaded(second)
+        assert (position(second), second.loading) == (1, 0)
+
+
+async def test_a_load_that_fails_ends_with_the_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_module, "RETRY_S", 0.001)
+    topic = SharedTopic()
+    async with drivers(topic) as (_, second):
+        topic.broken = OSError(5, "Input/output error")
+        second.lead(0)
+        await until(lambda: topic.attempts >= 3)
+        second.resign(0)
+        assert second.loading == 0
+        topic.broken, attempts = None, topic.attempts
+        await asyncio.sleep(0.02)
+        assert topic.attempts == attempts
+        assert second.fetch_offsets("simple", None).error is NOT_COORDINATOR
+
+
+async def test_making_the_topic_waits_only_so_long_for_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FindCoordinator makes it; it must not hang with a disk that cannot be read."""
+    monkeypatch.setattr(driver_module, "FIRST_LOAD_S", 0.01)
+    topic = SharedTopic()
+    topic.broken = OSError(5, "Input/output error")
+    config = GroupConfig(offsets_topic_num_partitions=1)
+    driver = GroupDriver(config, topic, lambda name: TOPICS[name])
+    driver.lead(0)
+    async with asyncio.timeout(10):
+        await driver.ensure_topic()
+    await driver.close()
+
+
+async def test_a_load_that_was_overtaken_by_another_leadership_installs_nothing() -> None:
+    """Led, resigned and led again while the first load still reads: only what the second one reads counts."""
+    topic = SharedTopic()
+    async with drivers(topic) as (first, second):
+        assert await first.commit(committing(1)) == {("t", 0): NONE}
+        topic.readable.clear()
+        second.lead(0)
+        assert await asyncio.to_thread(topic.reading.wait, 10), "it has read what is there now"
+        second.resign(0)
+        assert await first.commit(committing(2)) == {("t", 0): NONE}
+        second.lead(0)
+        topic.readable.set()
+        await loaded(second)
+        assert position(second) == 2
+
+
+async def test_what_waited_to_be_written_in_an_earlier_leadership_is_not_written_in_a_later_one() -> None:
+    topic = SharedTopic()
+    async with drivers(topic) as (first, second):
+        topic.writable.clear()
+        commits = []
+        for offset in (1, 2):  # the first is being appended, the second waits for that
+            commits.append(asyncio.create_task(first.commit(committing(offset))))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        first.resign(0)
+        assert [await commit for commit in commits] == [{("t", 0): NOT_COORDINATOR}] * 2
+        first.lead(0)
+        topic.writable.set()
+        await loaded(first)
+        assert await first.commit(committing(3)) == {("t", 0): NONE}
+        first.resign(0)
         second.lead(0)
         await loaded(second)
-        assert second.fetch_offsets("simple", None).error is NONE
+        written = [
+            each.offset
+            for batch in topic.batches
+            for group in read_groups([batch]).groups
+            for each in group.offsets.values()
+        ]
+        assert written == [1, 3]
+
+
+async def test_a_topic_deleted_while_groups_are_loaded() -> None:
+    topic = SharedTopic()
+    async with drivers(topic) as (first, second):
+        assert await first.commit(committing(1)) == {("t", 0): NONE}
+        topic.readable.clear()
+        second.lead(0)
+        second.forget_topics({"t": TOPICS["t"]})
+        topic.readable.set()
+        await loaded(second)
+        assert second.fetch_offsets("simple", None).offsets == {}
 
 
 async def test_closed_driver_takes_no_calls() -> None:

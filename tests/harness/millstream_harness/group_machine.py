@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from millstream_broker.groups.messages import (
 from millstream_broker.groups.records import read_groups
 from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.protocol.errors import ErrorCode
+from millstream_broker.protocol.schema import ZERO_UUID
 
 START = 1_800_000_000_000
 
@@ -59,10 +61,18 @@ class Call:
 class Machine:
     """Drives a coordinator. Stores succeed at once unless ``hold`` is set; then ``release`` lets the oldest go."""
 
-    def __init__(self, config: GroupConfig | None = None, *, empty: bool = True) -> None:
+    def __init__(
+        self,
+        config: GroupConfig | None = None,
+        *,
+        empty: bool = True,
+        topics: Mapping[str, uuid.UUID] | None = None,
+    ) -> None:
         self.config = config or GroupConfig(group_initial_rebalance_delay_ms=0)
         ids = itertools.count(1)
-        self.coordinator = GroupCoordinator(self.config, lambda: f"id{next(ids)}")
+        self.topics = dict(topics or {name: uuid.uuid4() for name in ("t", "u", "other")})
+        """What this broker knows; a test may change it without saying so."""
+        self.coordinator = GroupCoordinator(self.config, lambda: f"id{next(ids)}", self.topic_id)
         self.now = 0
         self.hold = False
         self.fail_with = ErrorCode.NONE
@@ -73,6 +83,17 @@ class Machine:
             for partition in range(self.config.offsets_topic_num_partitions):
                 self.coordinator.loaded(partition, [])
             self.wait(0)
+
+    def topic_id(self, name: str) -> uuid.UUID:
+        return self.topics.get(name, ZERO_UUID)
+
+    def delete_topic(self, name: str, *, anew: bool = False) -> None:
+        """This broker hears that the topic is gone, and, with ``anew``, that there is another one of the name."""
+        deleted = {name: self.topics.pop(name)}
+        if anew:
+            self.topics[name] = uuid.uuid4()
+        self.coordinator.forget_topics(deleted)
+        self.carry_out()
 
     def wait(self, milliseconds: int) -> None:
         """Time passes, stopping at every deadline on the way as a timer would."""
@@ -107,7 +128,7 @@ class Machine:
 
     def reloaded(self) -> Machine:
         """A coordinator that starts anew from what is stored."""
-        fresh = Machine(self.config, empty=False)
+        fresh = Machine(self.config, empty=False, topics=self.topics)
         fresh.now, fresh.log = self.now, self.log
         fresh.coordinator.advance(self.now, START + self.now)
         by_partition: dict[int, list[Group]] = {}
@@ -116,12 +137,13 @@ class Machine:
         for partition in range(self.config.offsets_topic_num_partitions):
             fresh.coordinator.begin_load(partition)
             fresh.coordinator.loaded(partition, by_partition.get(partition, []))
+        fresh.carry_out()
         return fresh
 
     def stored_groups(self) -> list[Group]:
         return read_groups(
             build_batch([Record(key, value, 0) for key, value in store.records]) for store in self.log
-        )
+        ).groups
 
     # ---- calls
 
@@ -199,9 +221,12 @@ class Machine:
         instance: str | None = None,
         metadata: str = "",
         retention_ms: int = -1,
+        topic_id: uuid.UUID | None = None,
     ) -> Call:
+        """``topic_id``: another than that of the topic as this broker knows it."""
         call = self.call(f"commit {offset}")
-        offsets = [OffsetToCommit(topic, partition, offset, 3, metadata)]
+        of = self.topic_id(topic) if topic_id is None else topic_id
+        offsets = [OffsetToCommit(topic, partition, offset, 3, metadata, of)]
         self.coordinator.commit(call, Commit(group, offsets, member, generation, instance, retention_ms))
         self.carry_out()
         return call

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -33,7 +34,7 @@ from millstream_broker.protocol import (
 )
 from millstream_broker.protocol.codec import Codec
 from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.schema import fields_of
+from millstream_broker.protocol.schema import ZERO_UUID, fields_of
 
 from .scenario import eventually
 from .wire import Wire, fetch_request
@@ -62,6 +63,10 @@ class Story:
         self.partition = formats.partition_for(group_id, partitions)
         self._lines: list[tuple[Any, ...]] = []
         self.names: dict[str, str] = {}
+        self.topic_ids: dict[str, uuid.UUID] = {}
+        """Of topics that were created here."""
+        self.named_topics: dict[str, uuid.UUID] = {}
+        """The ids that positions in `__consumer_offsets` have with them."""
         self.members: list[Member] = []
         self.wire = Wire(bootstrap, "outsider")
         eventually(self._coordinator_error, lambda code: code not in _NOT_READY, "the coordinator")
@@ -94,11 +99,12 @@ class Story:
     def create(self, *topics: str) -> None:
         """Have the broker create topics, by asking for their metadata until they are there."""
         asked = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=name) for name in topics])
-        eventually(
-            lambda: {each.error_code for each in self.wire.call(metadata.API, 12, asked).topics},
-            lambda codes: codes == {0},
+        found = eventually(
+            lambda: self.wire.call(metadata.API, 12, asked).topics,
+            lambda found: all(each.error_code == 0 for each in found),
             f"topics on {self.bootstrap}",
         )
+        self.topic_ids |= {each.name: each.topic_id for each in found if each.name is not None}
 
     def tell(self, *line: Any) -> None:
         self._lines.append(line)
@@ -290,6 +296,11 @@ class Story:
         version = int.from_bytes(value[:2], "big")
         read = value_codec.decode(version, value, 2)
         assert value == value[:2] + value_codec.encode(version, read), f"{self.bootstrap} {about}: {value!r}"
+        if of_offset and read.topic_id != ZERO_UUID:
+            # Kafka names the topic's id only where the client did, Millstream always: no story tells of it.
+            self.named_topics[named.topic] = read.topic_id
+            assert read.topic_id == self.topic_ids.get(named.topic, read.topic_id)
+            read.topic_id = ZERO_UUID
         return *about, f"v{version}", self._plain(read)
 
     def _plain(self, struct: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """DeleteRecords: move the start of partitions up to an offset; -1 is the high watermark (KIP-107).
 
-The answer waits until the followers that are there have moved theirs, within the request's time.
+The answer waits until the followers that are there have moved theirs, within the request's time. Nothing is deleted
+from internal topics, as in Kafka.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from ..internal_topics import check_not_internal
 from ..protocol import delete_records
 from ..protocol.delete_records import (
     DeleteRecordsPartition,
@@ -44,6 +46,7 @@ async def _delete(
     broker: Broker, topic: str, asked: DeleteRecordsPartition, timeout_ms: int
 ) -> DeleteRecordsPartitionResult:
     try:
+        check_not_internal(topic)
         partition = broker.partition(topic, asked.partition_index)
         partition.check_online()
         if not partition.log.config.deletes:

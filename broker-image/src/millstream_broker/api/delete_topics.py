@@ -8,6 +8,7 @@ from uuid import UUID
 
 from .. import topics
 from ..coordination import TopicRecord
+from ..internal_topics import check_not_internal
 from ..protocol import delete_topics
 from ..protocol.delete_topics import (
     DeletableTopicResult,
@@ -65,7 +66,10 @@ def _find(broker: Broker, name: str | None, topic_id: UUID, times: int) -> Topic
         what = "name" if name is not None else "id"
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
     if name is not None:
-        return broker.metadata.topic(name)
-    if (topic := broker.metadata.topics_by_id.get(topic_id)) is None:
+        topic = broker.metadata.topic(name)
+    elif (by_id := broker.metadata.topics_by_id.get(topic_id)) is not None:
+        topic = by_id
+    else:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+    check_not_internal(topic.name)
     return topic

@@ -10,7 +10,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..coordination import CoordinationError, TopicRecord
-from ..metadata import check_topic_name, is_internal
+from ..internal_topics import is_internal
+from ..metadata import check_topic_name
 from ..protocol import metadata
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.metadata import (

@@ -1,4 +1,7 @@
-"""OffsetCommit: stores a group's positions; answered when they are stored, with an error for each partition."""
+"""OffsetCommit: stores a group's positions; answered when they are stored, with an error for each partition.
+
+A position is stored with the id of the topic that has the name now, by coordination's newest word.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,9 @@ async def handle(
 ) -> OffsetCommitResponse:
     known, errors = [], {}
     for topic in request.topics:
-        record = broker.metadata.topics.get(topic.name)
-        count = 0 if record is None else len(record.partitions)
+        record = broker.replicas.wanted.topics.get(topic.name)
         for each in topic.partitions:
-            if not 0 <= each.partition_index < count:
+            if record is None or not 0 <= each.partition_index < len(record.partitions):
                 errors[topic.name, each.partition_index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             known.append(
@@ -38,6 +40,7 @@ async def handle(
                     each.committed_offset,
                     each.committed_leader_epoch,
                     each.committed_metadata or "",
+                    record.topic_id,
                 )
             )
     if known:

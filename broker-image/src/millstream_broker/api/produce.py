@@ -6,6 +6,9 @@ sync has them, of which there must be `min.insync.replicas`.
 
 The records are views of the receive buffer: they are written before this returns, which is why the handler is a
 plain function and may be pipelined. Where they have to wait (see `Partition.append`), they are copied.
+
+Internal topics are written by coordinators only. Kafka excepts requests whose client id is `__admin_client`; Millstream
+does not, as any client can call itself that.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from time import time
 from typing import TYPE_CHECKING
 
 from ..acknowledgements import repeated
+from ..internal_topics import check_not_internal
 from ..log.admission import RecordsRefusedError
 from ..log.compression import Compression
 from ..log.log import AppendInfo
@@ -98,6 +102,7 @@ def _append(
     now_ms: int,
     waits: list[Wait],
 ) -> PartitionProduceResponse:
+    check_not_internal(topic)
     try:
         partition = broker.partition(topic, data.index)
     except ApiError:

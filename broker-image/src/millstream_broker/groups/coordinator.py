@@ -8,13 +8,22 @@
 An event method returns its answer when that is known at once; those that have to wait take a ``caller``,
 which is answered exactly once by a ``Reply`` effect. A commit is answered when its records are stored, and
 visible from then on; of two commits the one later in the log counts, whichever is stored first.
+
+A position belongs to a group, a topic id and a partition. It is void, that is, never handed out again, once its topic
+is known to be deleted, or when another topic has the name; its tombstone is written when the deletion is seen, at the
+load, or else at the next check for expired positions. A topic that this broker does not know need not be deleted:
+such positions stay, and expire. A position without an id (its record is older than ids are, or in version 1, or
+Kafka's) belongs to whatever topic has the name; at the load it is stored anew with that topic's id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID
 
 from ..protocol.errors import ErrorCode
+from ..protocol.schema import ZERO_UUID
 from .group import CommittedOffset, Group, GroupState
 from .membership import Membership
 from .messages import (
@@ -31,12 +40,18 @@ from .messages import (
 )
 from .records import group_tombstone, java_length, offset_record
 
+DELETED_TOPICS = 10_000
+"""The most topics that are remembered as deleted, so that a later load, or a commit under way, brings none back."""
 _EXPIRY = ("expiry", "", "")
 
 
 class GroupCoordinator(Membership):
-    def __init__(self, config: GroupConfig, new_id: Callable[[], str]) -> None:
-        super().__init__(config, new_id)
+    def __init__(
+        self, config: GroupConfig, new_id: Callable[[], str], topic_id: Callable[[str], UUID]
+    ) -> None:
+        super().__init__(config, new_id, topic_id)
+        self._deleted: dict[UUID, None] = {}
+        """Topics, oldest first."""
         self._timers.set(_EXPIRY, config.offsets_retention_check_interval_ms)
 
     # ---- time
@@ -80,6 +95,8 @@ class GroupCoordinator(Membership):
                 self._restart_session(group, member)
             if len(group.members) > self.config.group_max_size:
                 self._prepare_rebalance(group)  # group.max.size is less than it was
+            self._forget_void(group, group.offsets)
+            self._name_topics(group)
         self._loading.discard(partition)
         self._active.add(partition)
 
@@ -147,7 +164,13 @@ class GroupCoordinator(Membership):
                 results[where] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             committed[where] = CommittedOffset(
-                each.offset, each.leader_epoch, each.metadata, self.wall_clock, expire, self._write_number + 1
+                each.offset,
+                each.leader_epoch,
+                each.metadata,
+                self.wall_clock,
+                expire,
+                each.topic_id,
+                self._write_number + 1,
             )
         if not committed:
             self._reply(caller, results)
@@ -161,6 +184,8 @@ class GroupCoordinator(Membership):
                     results[where] = offset_error(error)
                 elif where not in group.offsets or group.offsets[where].written < offset.written:
                     group.offsets[where] = offset
+            if not error:
+                self._forget_void(group, committed)
             self._reply(caller, results)
 
         group.commits_in_flight.update(committed.keys())
@@ -171,10 +196,15 @@ class GroupCoordinator(Membership):
         """Of the partitions asked for, or of all that have one."""
         if error := self.unavailable(group_id, may_be_empty=True):
             return FetchedOffsets(error)
-        group = self.groups.get(group_id)
-        offsets = group.offsets if group is not None else {}
-        wanted = offsets if partitions is None else partitions
-        return FetchedOffsets(ErrorCode.NONE, {where: offsets.get(where) for where in wanted})
+        group = self.groups.get(group_id) or Group(group_id)
+        offsets = group.offsets
+        if partitions is None:
+            found = {where: each for where, each in offsets.items() if not self._is_void(group, where)}
+            return FetchedOffsets(ErrorCode.NONE, found)
+        return FetchedOffsets(
+            ErrorCode.NONE,
+            {where: None if self._is_void(group, where) else offsets.get(where) for where in partitions},
+        )
 
     def delete_offsets(self, caller: Caller, group_id: str, partitions: Sequence[TopicPartition]) -> None:
         """Answered with ``DeleteOffsetsResult``: refused for topics that a member consumes."""
@@ -202,10 +232,46 @@ class GroupCoordinator(Membership):
 
         self._forget_offsets(group, free, stored)
 
-    def forget_topics(self, topics: Collection[str]) -> None:
-        """Topics were deleted: a topic that gets the name later must not start at their offsets."""
+    def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
+        """Topics were deleted, by name: no group keeps a position in them."""
+        self._deleted.update(dict.fromkeys(deleted.values()))
+        for oldest in list(self._deleted)[:-DELETED_TOPICS]:
+            del self._deleted[oldest]
         for group in list(self.groups.values()):
-            self._forget_offsets(group, [where for where in group.offsets if where[0] in topics])
+            of_deleted = [where for where in group.offsets if where[0] in deleted]
+            for where in of_deleted:
+                if group.offsets[where].topic_id == ZERO_UUID:
+                    group.offsets[where] = replace(group.offsets[where], topic_id=deleted[where[0]])
+            self._forget_void(group, of_deleted)
+
+    def _forget_void(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
+        """Write tombstones for void positions among these, but for those that a commit under way replaces."""
+        void = [
+            where
+            for where in partitions
+            if where not in group.commits_in_flight and self._is_void(group, where)
+        ]
+        self._forget_offsets(group, void)
+
+    def _is_void(self, group: Group, where: TopicPartition) -> bool:
+        """Whether the group has a position there that belongs to a topic which is gone."""
+        committed = group.offsets.get(where)
+        if committed is None or committed.topic_id == ZERO_UUID:
+            return False
+        present = self._topic_id(where[0])
+        return committed.topic_id in self._deleted or present not in (committed.topic_id, ZERO_UUID)
+
+    def _name_topics(self, group: Group) -> None:
+        """Store positions that name no topic id anew, with the id of the topic that has the name."""
+        for where, committed in group.offsets.items():
+            if committed.topic_id != ZERO_UUID or committed.expire_timestamp >= 0:
+                continue  # version 1 has no room for an id
+            if (present := self._topic_id(where[0])) != ZERO_UUID:
+                named = replace(committed, topic_id=present, written=self._write_number + 1)
+                group.offsets[where] = named
+                self._store(
+                    group.group_id, [offset_record(group.group_id, *where, named)], lambda error: None
+                )
 
     def _forget_offsets(
         self,
@@ -250,7 +316,11 @@ class GroupCoordinator(Membership):
                 self._forget_offsets(group, expired)
 
     def _is_expired(self, group: Group, where: TopicPartition, committed: CommittedOffset) -> bool:
-        if where in group.commits_in_flight or group.is_subscribed_to(where[0]):
+        if where in group.commits_in_flight:
+            return False
+        if self._is_void(group, where):
+            return True
+        if group.is_subscribed_to(where[0]):
             return False
         since = committed.commit_timestamp
         if group.protocol_type is not None:

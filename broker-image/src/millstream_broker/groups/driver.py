@@ -11,9 +11,11 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
+from uuid import UUID
 
 from ..protocol.errors import ApiError, ErrorCode
 from .coordinator import GroupCoordinator
@@ -33,7 +35,7 @@ from .messages import (
     SyncResult,
     TopicPartition,
 )
-from .records import read_groups
+from .records import LoadedGroups, read_groups
 from .store import OffsetsTopic, OffsetsWriter
 
 T = TypeVar("T")
@@ -41,15 +43,25 @@ T = TypeVar("T")
 FINISH_S = 1.0
 """For what is being appended when the broker stops; nobody waits for the answers any more."""
 
+RETRY_S, LONGEST_RETRY_S = 0.1, 10.0
+"""Pauses between attempts to load a partition; each is twice the one before."""
+
+FIRST_LOAD_S = 1.0
+"""How long the creation of __consumer_offsets waits for its partitions to be loaded."""
+
 logger = logging.getLogger(__name__)
 
 
 class GroupDriver:
     """``Broker.groups``: the group APIs as coroutines."""
 
-    def __init__(self, config: GroupConfig, topic: OffsetsTopic) -> None:
+    unreadable = 0
+    """Records that were skipped when groups were loaded, since the start."""
+
+    def __init__(self, config: GroupConfig, topic: OffsetsTopic, topic_id: Callable[[str], UUID]) -> None:
+        """``topic_id``: the id of the topic that has a name now, ZERO_UUID where none is known."""
         self._topic = topic
-        self._coordinator = GroupCoordinator(config, lambda: str(uuid.uuid4()))
+        self._coordinator = GroupCoordinator(config, lambda: str(uuid.uuid4()), topic_id)
         self._writer = OffsetsWriter(topic, self._stored)
         self._timer: asyncio.TimerHandle | None = None
         self._loads: dict[int, asyncio.Task[None]] = {}
@@ -69,9 +81,8 @@ class GroupDriver:
 
     async def _create(self) -> None:
         self.has_partitions(await self._topic.create())
-        await asyncio.gather(
-            *self._loads.values()
-        )  # so that the first member is not told to wait and ask again
+        if self._loads:  # so that the first member need not try again
+            await asyncio.wait(self._loads.values(), timeout=FIRST_LOAD_S)
 
     def has_partitions(self, count: int) -> None:
         """So many partitions __consumer_offsets has."""
@@ -84,23 +95,46 @@ class GroupDriver:
         self._loads[partition] = asyncio.create_task(self._load(partition))
 
     def resign(self, partition: int) -> None:
-        """Another broker leads it; who waits is answered NOT_COORDINATOR, and what is being loaded is not taken."""
+        """Another broker leads it: callers that wait get NOT_COORDINATOR; a load, or a write not begun, is given up."""
         if (load := self._loads.pop(partition, None)) is not None:
             load.cancel()
+        self._writer.give_up(partition)
         self._event(lambda: self._coordinator.unload(partition))
 
     async def _load(self, partition: int) -> None:
-        try:
-            groups = await asyncio.to_thread(read_groups, self._topic.read_all(partition))
-        except Exception as error:
-            # Serving without what is stored would hand out wrong offsets: better to stay "loading".
-            logger.error("__consumer_offsets-%d: cannot load its groups: %s", partition, error)
-            del self._loads[partition]
-            return
+        """Until it has worked, or ``resign`` cancels it: without what is stored, wrong offsets would be served."""
+        pause_s = RETRY_S
+        while True:
+            try:
+                partitions = self._coordinator.config.offsets_topic_num_partitions
+                batches = self._topic.read_all(partition)
+                loaded = await asyncio.to_thread(read_groups, batches, partition, partitions)
+                self._event(partial(self._coordinator.loaded, partition, loaded.groups))
+                break
+            except Exception as error:
+                logger.error(
+                    "__consumer_offsets-%d: cannot load its groups, retrying in %g s: %s",
+                    partition,
+                    pause_s,
+                    error,
+                    exc_info=not isinstance(error, ApiError | OSError),
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_RETRY_S)
         del self._loads[partition]
-        if groups:
-            logger.info("__consumer_offsets-%d: %d groups loaded", partition, len(groups))
-        self._event(lambda: self._coordinator.loaded(partition, groups))
+        self._report(partition, loaded)
+
+    def _report(self, partition: int, loaded: LoadedGroups) -> None:
+        if loaded.groups:
+            logger.info("__consumer_offsets-%d: %d groups loaded", partition, len(loaded.groups))
+        if loaded.unreadable:
+            self.unreadable += loaded.unreadable
+            logger.error(
+                "__consumer_offsets-%d: skipped %d records that cannot be read; the first: %s",
+                partition,
+                loaded.unreadable,
+                "; ".join(loaded.examples),
+            )
 
     async def close(self) -> None:
         """Answer all who wait, and let appends under way finish, within ``FINISH_S``."""
@@ -115,9 +149,9 @@ class GroupDriver:
     # ---- the APIs
 
     @property
-    def states(self) -> list[str]:
-        """The state of each group, for metrics."""
-        return [group.state.value for group in self._coordinator.groups.values()]
+    def loading(self) -> int:
+        """Partitions whose groups are being loaded."""
+        return len(self._loads)
 
     def partition_of(self, group_id: str) -> int:
         return self._coordinator.partition_of(group_id)
@@ -161,9 +195,9 @@ class GroupDriver:
         result: ErrorCode = await self._ask(lambda caller: self._coordinator.delete_group(caller, group_id))
         return result
 
-    def forget_topics(self, topics: Collection[str]) -> None:
-        """To be called when topics have been deleted."""
-        self._event(lambda: self._coordinator.forget_topics(topics))
+    def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
+        """To be called when topics have been deleted: their ids by name."""
+        self._event(lambda: self._coordinator.forget_topics(deleted))
 
     # ---- events and effects
 

@@ -18,8 +18,11 @@ from __future__ import annotations
 
 import enum
 import struct
+import uuid
 from collections import Counter
 from dataclasses import dataclass, field
+
+from ..protocol.schema import ZERO_UUID
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
@@ -41,6 +44,8 @@ class CommittedOffset:
     metadata: str
     commit_timestamp: int
     expire_timestamp: int = -1
+    topic_id: uuid.UUID = ZERO_UUID
+    """The topic that the offset is one of; ZERO_UUID where the record does not say."""
     written: int = 0
     """The number of the write that stored it: of two commits, the one later in the log counts."""
 

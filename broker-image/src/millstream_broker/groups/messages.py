@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from ..protocol.errors import ErrorCode
+from ..protocol.schema import ZERO_UUID
 from .group import CommittedOffset, GroupState
 
 Caller = object
@@ -100,6 +102,7 @@ class OffsetToCommit:
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+    topic_id: UUID = ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True)

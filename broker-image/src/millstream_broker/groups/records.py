@@ -6,20 +6,38 @@ group, is gone. What a key's version says it is:
 
     0, 1   a committed offset: OffsetCommitKey, OffsetCommitValue
     2      a group: GroupMetadataKey, GroupMetadataValue
-    else   records of newer kinds of group; not ours, skipped
+    else   records of newer kinds of group; skipped
 
 Values are read in versions 0 to 4. Written is what Kafka 4.1 writes: 4 of an offset, 1 of one with an expiry of its
 own, 3 of a group. Source: group-coordinator/src/main/resources/common/message of Apache Kafka.
+
+A position belongs to a topic id, not to a name: version 4 has the id as a tagged field. Kafka fills it in for commits
+that name the topic by id, Millstream for all. Version 1 has no room for it (see `coordinator` for positions without).
+
+A record that cannot be read is skipped and counted; the others count as if it were not there.
 """
 
 from __future__ import annotations
 
 import struct
+import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from ..log.batch import Buffer, read_header, read_records
+from ..log.batch import Buffer, crc_matches, read_header, read_records
 from ..protocol.codec import Codec
-from ..protocol.schema import Bytes, MalformedRequest, Struct, array, bytes_, int32, int64, string
+from ..protocol.errors import ApiError
+from ..protocol.schema import (
+    Bytes,
+    MalformedRequest,
+    Struct,
+    array,
+    bytes_,
+    int32,
+    int64,
+    string,
+    uuid_,
+)
 from .group import CommittedOffset, Group, GroupState, Member
 
 KeyValue = tuple[bytes, bytes | None]
@@ -38,6 +56,7 @@ class OffsetCommitValue(Struct):
     metadata: str = string()
     commit_timestamp: int = int64()
     expire_timestamp: int = int64(since=1, until=1, default=-1)
+    topic_id: uuid.UUID = uuid_(since=4, tag=0)
 
 
 class GroupMetadataKey(Struct):
@@ -72,6 +91,9 @@ _OFFSET_VALUE_VERSION = 4
 _OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 _GROUP_VALUE_VERSION = 3
 _VALUE_VERSIONS = range(5)
+_LONGEST = 32_767
+"""Bytes of a string behind an int16."""
+_EXAMPLES = 5
 
 
 def java_hash(text: str) -> int:
@@ -105,6 +127,7 @@ def offset_record(group_id: str, topic: str, partition: int, committed: Committe
         committed.metadata,
         committed.commit_timestamp,
         committed.expire_timestamp,
+        committed.topic_id,
     )
     return key, _VERSION.pack(version) + _OFFSET_VALUE.encode(version, value)
 
@@ -140,47 +163,86 @@ def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -
     return key, _VERSION.pack(_GROUP_VALUE_VERSION) + _GROUP_VALUE.encode(_GROUP_VALUE_VERSION, value)
 
 
-def read_groups(batches: Iterable[Buffer]) -> list[Group]:
-    """The groups that a partition's batches tell of, in the order of the log: later records replace earlier ones.
+@dataclass(slots=True)
+class LoadedGroups:
+    """The groups of a partition, and what of its log could not be read."""
 
-    ValueError, naming the record's offset, where a record cannot be read.
+    groups: list[Group] = field(default_factory=list)
+    unreadable: int = 0
+    """Records that were skipped; a batch of which nothing more can be read counts as one."""
+    examples: list[str] = field(default_factory=list)
+    """Where the first of them are, and what is wrong with them."""
+
+    def skip(self, offset: int, reason: object) -> None:
+        self.unreadable += 1
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(f"offset {offset}: {reason}")
+
+
+def read_groups(
+    batches: Iterable[Buffer], partition: int | None = None, partitions: int | None = None
+) -> LoadedGroups:
+    """The groups in a partition's batches, in the order of the log: later records replace earlier ones.
+
+    With ``partition`` of so many ``partitions``, a group that belongs in another one is skipped: it would replace the
+    true one.
     """
+    loaded = LoadedGroups()
     groups: dict[str, Group] = {}
     offsets: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
+    strangers: dict[str, bool] = {}
+
+    def check_is_here(group_id: str) -> None:
+        if partitions is None:
+            return
+        if group_id not in strangers:
+            strangers[group_id] = partition_for(group_id, partitions) != partition
+        if strangers[group_id]:
+            raise ValueError(f"group {group_id!r} belongs in partition {partition_for(group_id, partitions)}")
+
+    def apply(key: bytes, value: bytes | None) -> None:
+        (version,) = _VERSION.unpack_from(key)
+        if version in _OFFSET_KEY_VERSIONS:
+            of = _OFFSET_KEY.decode(version, key, 2)
+            check_is_here(of.group)
+            if of.partition < 0:
+                raise ValueError(f"partition {of.partition}")
+            committed = offsets.setdefault(of.group, {})
+            if value is None:
+                committed.pop((of.topic, of.partition), None)
+            else:
+                committed[of.topic, of.partition] = _read_offset(value)
+        elif version == _GROUP_KEY_VERSION:
+            group_id = _GROUP_KEY.decode(version, key, 2).group
+            check_is_here(group_id)
+            if value is None:
+                groups.pop(group_id, None)
+            else:
+                groups[group_id] = _read_group(group_id, value)
+        else:
+            raise ValueError(f"key version {version} is not known")
+
     for batch in batches:
-        if read_header(batch).is_control:
+        header = read_header(batch)
+        if header.is_control:
             continue
-        for record in read_records(batch):
-            try:
-                _apply(record.key or b"", record.value, groups, offsets)
-            except (MalformedRequest, struct.error, ValueError) as error:
-                raise ValueError(f"record at offset {record.offset} of __consumer_offsets: {error}") from None
+        at = header.base_offset
+        try:
+            if not crc_matches(batch):
+                raise ValueError("the CRC does not match the batch")
+            for record in read_records(batch):
+                at = record.offset
+                try:
+                    apply(record.key or b"", record.value)
+                except (MalformedRequest, struct.error, ValueError) as error:
+                    loaded.skip(at, error)
+        except (ApiError, ValueError) as error:  # nothing behind this can be read in the batch
+            loaded.skip(at, error)
     for group_id, committed in offsets.items():
         if committed:
             groups.setdefault(group_id, Group(group_id)).offsets = committed
-    return list(groups.values())
-
-
-def _apply(
-    key: bytes,
-    value: bytes | None,
-    groups: dict[str, Group],
-    offsets: dict[str, dict[tuple[str, int], CommittedOffset]],
-) -> None:
-    (version,) = _VERSION.unpack_from(key)
-    if version in _OFFSET_KEY_VERSIONS:
-        of = _OFFSET_KEY.decode(version, key, 2)
-        committed = offsets.setdefault(of.group, {})
-        if value is None:
-            committed.pop((of.topic, of.partition), None)
-        else:
-            committed[of.topic, of.partition] = _read_offset(value)
-    elif version == _GROUP_KEY_VERSION:
-        group_id = _GROUP_KEY.decode(version, key, 2).group
-        if value is None:
-            groups.pop(group_id, None)
-        else:
-            groups[group_id] = _read_group(group_id, value)
+    loaded.groups = list(groups.values())
+    return loaded
 
 
 def _value_version(value: bytes) -> int:
@@ -192,15 +254,27 @@ def _value_version(value: bytes) -> int:
 
 def _read_offset(value: bytes) -> CommittedOffset:
     read = _OFFSET_VALUE.decode(_value_version(value), value, 2)
+    _check_length(read.metadata)
     return CommittedOffset(
-        read.offset, read.leader_epoch, read.metadata, read.commit_timestamp, read.expire_timestamp
+        read.offset,
+        read.leader_epoch,
+        read.metadata,
+        read.commit_timestamp,
+        read.expire_timestamp,
+        read.topic_id,
     )
 
 
 def _read_group(group_id: str, value: bytes) -> Group:
     read = _GROUP_VALUE.decode(_value_version(value), value, 2)
+    if read.generation < 0:
+        raise ValueError(f"group {group_id!r} has generation {read.generation}")
+    _check_length(read.protocol_type, read.protocol)
     group = Group(group_id, generation=read.generation, protocol=read.protocol)
     for each in read.members:
+        _check_length(each.member_id, each.group_instance_id, each.client_id, each.client_host)
+        if each.member_id in group.members or each.group_instance_id in group.static:
+            raise ValueError(f"group {group_id!r} has member {each.member_id!r} twice")
         member = Member(
             each.member_id,
             each.group_instance_id,
@@ -220,3 +294,10 @@ def _read_group(group_id: str, value: bytes) -> Group:
     if read.leader in group.members:
         group.leader = read.leader
     return group
+
+
+def _check_length(*texts: str | None) -> None:
+    """Version 4 carries longer strings than responses and the versions that are written can."""
+    for text in texts:
+        if text is not None and 4 * len(text) > _LONGEST and len(text.encode()) > _LONGEST:
+            raise ValueError(f"a string of {len(text)} characters")

@@ -9,6 +9,7 @@ nobody is told of it, and memory does not show it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from uuid import UUID
 
 from ..protocol.errors import ErrorCode
 from .group import Group, GroupState, Member
@@ -26,12 +27,16 @@ Continuation = Callable[[ErrorCode], None]
 
 
 class CoordinatorState:
-    def __init__(self, config: GroupConfig, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, config: GroupConfig, new_id: Callable[[], str], topic_id: Callable[[str], UUID]
+    ) -> None:
         self.config = config
         self.groups: dict[str, Group] = {}
         self.now = 0
         self.wall_clock = 0
         self._new_id = new_id
+        self._topic_id = topic_id
+        """The id of the topic that has a name now; ZERO_UUID where this broker knows none."""
         self._timers: Timers[TimerKey] = Timers()
         self._effects: list[Effect] = []
         self._writes: dict[int, tuple[int, Continuation]] = {}

@@ -56,6 +56,11 @@ class OffsetsWriter:
         if store.partition not in self._tasks:
             self._tasks[store.partition] = asyncio.create_task(self._drain(store.partition))
 
+    def give_up(self, partition: int) -> None:
+        """Append nothing of what waits: it belongs to a leadership that is over."""
+        if (queue := self._queues.get(partition)) is not None:
+            queue.clear()
+
     async def finish(self, timeout_s: float) -> None:
         """Wait until all that was asked for has been appended, but not for replicas that may never have it."""
         with contextlib.suppress(TimeoutError):

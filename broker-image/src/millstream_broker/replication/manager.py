@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, cast
 from ..acknowledgements import Acknowledgements
 from ..config import Listener, TopicConfig
 from ..coordination import NO_LEADER, ClusterState, CoordinationError, PartitionRecord, TopicRecord
+from ..internal_topics import OFFSETS_TOPIC
 from ..log.checkpoints import TopicPartition
 from ..log.directory import LogDirError
 from ..log.log import Log
 from ..metadata import Metadata
-from ..offsets_topic import OFFSETS_TOPIC
 from ..partition import Partition, now_ms
 from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.schema import ZERO_UUID
 from ..topic_logs import log_config
 from .fetcher import Fetcher
 from .follower import Follower
@@ -122,8 +123,7 @@ class ReplicaManager:
                 self._follow_brokers(state)
             self._end_idle_fetchers()
         broker.configs.keep(state.topics)
-        deleted = {topic for topic in gone if topic not in state.topics}
-        if deleted:
+        if deleted := _deleted(before, state):
             broker.groups.forget_topics(deleted)
         if gone or state.deleting:
             self._has_deletions = True
@@ -439,6 +439,11 @@ class ReplicaManager:
 
     # What handlers ask
 
+    def topic_id(self, name: str) -> uuid.UUID:
+        """Of the topic that has the name by coordination's newest word; ZERO_UUID where it knows none."""
+        topic = self.wanted.topics.get(name)
+        return ZERO_UUID if topic is None else topic.topic_id
+
     def why_not_led(self, topic: str, index: int) -> ApiError:
         """For a partition that is not among those that this broker leads."""
         if (reason := self.unopened.get((topic, index))) is not None:
@@ -494,3 +499,12 @@ class ReplicaManager:
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()), *self._closing)
         await self.membership.close()
         await self.write_watermarks()
+
+
+def _deleted(before: ClusterState, state: ClusterState) -> dict[str, uuid.UUID]:
+    """The topics that are gone, by name; so is one that was deleted and made anew meanwhile."""
+    return {
+        name: topic.topic_id
+        for name, topic in before.topics.items()
+        if (now := state.topics.get(name)) is not topic and (now is None or now.topic_id != topic.topic_id)
+    }

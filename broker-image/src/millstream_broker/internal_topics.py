@@ -1,0 +1,33 @@
+"""The topics that brokers keep for themselves, and what a client may not do to them.
+
+Coordinators write them, and what is committed lasts only as long as they do. So a client's Produce, DeleteRecords,
+DeleteTopics and CreatePartitions are refused, and their cleanup.policy is compact. Kafka refuses Produce and
+DeleteRecords only; Millstream has no authorisation that could keep the rest for administrators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .protocol.errors import ApiError, ErrorCode
+
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+INTERNAL_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact", "compression.type": "producer"}
+"""The newest record of a key is what counts, and batches stay as the coordinator writes them."""
+
+
+def is_internal(name: str) -> bool:
+    return name in INTERNAL_TOPICS
+
+
+def check_not_internal(name: str) -> None:
+    """Raises ApiError INVALID_TOPIC_EXCEPTION."""
+    if name in INTERNAL_TOPICS:
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is an internal topic: only brokers change what it has"
+        )
+
+
+def offsets_topic_config(segment_bytes: int = 104_857_600) -> dict[str, str]:
+    return {**INTERNAL_CONFIG, "segment.bytes": str(segment_bytes)}
