@@ -215,15 +215,43 @@ async def test_what_is_written_and_not_carried_out_is_said(
 async def test_old_controllers_and_old_registrations_are_refused(connect: str) -> None:
     async with members(connect, 1) as (one,):
         await one.elected()
+        await one.coordination._session.set("/controller_epoch", b"5")
         await one.coordination.update(told(one, [one], [], one, controller_epoch=5))
         with pytest.raises(ApiError) as stale:
             await one.coordination.update(told(one, [one], [], one, controller_epoch=4))
         assert stale.value.code is ErrorCode.STALE_CONTROLLER_EPOCH
-        with pytest.raises(ApiError) as stale:
-            await one.coordination.update(
-                told(one, [one], [], one, controller_epoch=5, broker_epoch=one.epoch - 1)
-            )
-        assert stale.value.code is ErrorCode.STALE_BROKER_EPOCH
+        for other in (-1, 0, one.epoch - 1, one.epoch + 1, 2**63 - 1):
+            with pytest.raises(ApiError) as stale:
+                await one.coordination.update(
+                    told(one, [one], [], one, controller_epoch=5, broker_epoch=other)
+                )
+            assert stale.value.code is ErrorCode.STALE_BROKER_EPOCH
+
+
+async def test_a_controller_is_believed_when_zookeeper_has_it(connect: str) -> None:
+    async with members(connect, 1, 2) as (one, two):
+        await until(lambda: one.stores or two.stores)
+        first, second = (one, two) if one.stores else (two, one)
+        brokers = [one, two]
+        for _ in range(2):  # before the controller was heard of, and after
+            for epoch in (2, 2**31 - 1):
+                with pytest.raises(ApiError) as unknown:
+                    await second.coordination.update(
+                        told(first, brokers, [topic_of("made-up")], second, controller_epoch=epoch)
+                    )
+                assert unknown.value.code is ErrorCode.NOT_CONTROLLER
+            with pytest.raises(ApiError) as unknown:
+                await second.coordination.update(told(second, brokers, [], second, controller_epoch=1))
+            assert unknown.value.code is ErrorCode.NOT_CONTROLLER
+            assert not second.state.topics
+            await second.coordination.update(told(first, brokers, [], second))
+            assert second.state.controller_id == first.record.broker_id
+        await first.coordination.leave()
+        await second.elected()
+        await second.coordination.update(told(second, [second], [], second))
+        with pytest.raises(ApiError) as deposed:
+            await second.coordination.update(told(first, [second], [], second))
+        assert deposed.value.code is ErrorCode.STALE_CONTROLLER_EPOCH
 
 
 async def test_of_two_records_the_newer_stays(connect: str) -> None:

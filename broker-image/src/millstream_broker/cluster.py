@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from .coordination import ClusterState
 from .coordination.zookeeper import Ensemble
 from .forwarding import ask_controller
+from .inter_broker import InterBroker
 from .protocol import controlled_shutdown
 from .protocol.controlled_shutdown import ControlledShutdownRequest
 from .protocol.errors import ApiError, ErrorCode
@@ -54,6 +55,8 @@ class Cluster:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._following: asyncio.Task[None] | None = None
         self._gave_up_at = float("-inf")
+        self.peers: InterBroker
+        """How it reaches the other brokers; when it is connected."""
         self.controller: ControllerDriver | None = None
         """While this broker is the controller."""
 
@@ -69,6 +72,12 @@ class Cluster:
         self.coordination.on_deposed = self._deposed
         self.coordination.on_accepted = self._accepted
         await self.coordination.connect()
+        self.peers = InterBroker(
+            self._broker.broker_id,
+            self._broker.inter_broker_listener,
+            self.coordination.secret,
+            lambda: self.coordination.broker_epoch,
+        )
         return self.coordination
 
     def directory_failed(self) -> None:
@@ -116,10 +125,7 @@ class Cluster:
     def _elected(self, store: ControllerStore) -> None:
         from .controller.driver import ControllerDriver
 
-        broker = self._broker
-        self.controller = ControllerDriver(
-            broker.broker_id, broker.inter_broker_listener, broker.config, store
-        )
+        self.controller = ControllerDriver(self.peers, self._broker.config, store)
         self.controller.start()
 
     def _deposed(self) -> None:

@@ -28,6 +28,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .api import HANDLERS, Answer, CloseConnection, Registration, RequestContext
+from .inter_broker import Authenticator
 from .outbox import Outbox
 from .produce_shortcut import Prepared, ProduceShortcut
 from .protocol import MalformedRequest
@@ -130,6 +131,7 @@ class Connection:
         "_shortcut",
         "_sock",
         "active_at",
+        "authenticator",
         "host",
         "listener_name",
         "peer",
@@ -145,6 +147,7 @@ class Connection:
         self.host: str = address[0]
         self.peer = f"{address[0]}:{address[1]}"
         self.listener_name = listener_name
+        self.authenticator = Authenticator()
         self.active_at = server.loop.time()
         self.pending: deque[Pending] = deque()
         self._frame: memoryview | None = None
@@ -309,7 +312,9 @@ class Connection:
             frame = memoryview(bytes(frame))
         (_, _, correlation_id, client_id), offset = decode_request_header(frame)
         request = registration.api.decode_request(version, frame, offset)
-        context = RequestContext(version, client_id, self.host, self.listener_name, correlation_id)
+        context = RequestContext(
+            version, client_id, self.host, self.listener_name, correlation_id, self.authenticator
+        )
         answer: Answer
         waiting: asyncio.Future[Any]
         try:
@@ -352,7 +357,9 @@ class Connection:
         registration = HANDLERS.get(key)
         if key == API_VERSIONS and registration is not None:
             (correlation_id,) = _SIZE.unpack_from(frame, _KEY_AND_VERSION.size)
-            context = RequestContext(version, None, self.host, self.listener_name, correlation_id)
+            context = RequestContext(
+                version, None, self.host, self.listener_name, correlation_id, self.authenticator
+            )
             response = registration.handle(self._broker, context, registration.api.request())
             body = registration.api.encode_response(0, response)
             self._out.put(_HEAD.pack(len(body) + 4, correlation_id) + body)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .client.connection import Connection
 from .client.errors import BrokerError
 from .protocol.api import Api
 from .protocol.errors import ApiError, ErrorCode
@@ -41,10 +40,10 @@ async def ask_controller(
     controller = broker.metadata.brokers.get(broker.metadata.controller_id)
     if controller is None or controller.broker_id == broker.broker_id:
         raise ApiError(ErrorCode.NOT_CONTROLLER, "no controller is known at the moment")
-    endpoint = controller.endpoint(broker.inter_broker_listener)
+    assert broker.cluster is not None
     try:
-        connection = await Connection.open(
-            endpoint.host, endpoint.port, f"{FORWARDED}{broker.broker_id}", timeout=CONNECT_S
+        connection = await broker.cluster.peers.connect(
+            controller, f"{FORWARDED}{broker.broker_id}", timeout_s=CONNECT_S
         )
         try:
             return await connection.call(api, version, request, timeout=timeout_s)

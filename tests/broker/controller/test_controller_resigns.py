@@ -8,6 +8,7 @@ from millstream_broker.config import BrokerConfig
 from millstream_broker.controller import driver
 from millstream_broker.controller.driver import ControllerDriver
 from millstream_broker.controller.messages import ElectionType
+from millstream_broker.inter_broker import InterBroker
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_harness.members import led_topic, members, until
 from millstream_harness.zookeeper import ZooKeeperProcess
@@ -21,7 +22,9 @@ async def test_a_controller_that_fails_resigns(
     async with members(shared_zookeeper.own_tree(), 1, 2) as (one, two):
         await led_topic(one)
         store = await one.elected()
-        failing = ControllerDriver(1, "PLAINTEXT", BrokerConfig(), store)
+        coordination = one.coordination
+        peers = InterBroker(1, "PLAINTEXT", coordination.secret, lambda: coordination.broker_epoch)
+        failing = ControllerDriver(peers, BrokerConfig(), store)
         failing.start()
         one.coordination.campaigns = False
         assert await failing.list_reassignments(None, 10) == {}

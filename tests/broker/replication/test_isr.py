@@ -234,8 +234,23 @@ def test_replicas_come_and_go_within_an_epoch() -> None:
     isr.set_alive((1, 2, 4))
     isr.fetched(4, 0, 0, 0)
     assert write(isr, 0).isr == (1, 2, 4)
-    with pytest.raises(KeyError):
+    with pytest.raises(ApiError) as stranger:
         isr.fetched(3, 0, 0, 0)
+    assert stranger.value.code is ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+@pytest.mark.parametrize("offset", [11, 2**63 - 1, -1, -(2**63)])
+def test_a_follower_has_nothing_that_the_leader_has_not(offset: int) -> None:
+    isr = leading(min_isr=2)
+    assert isr.advance(10, 0) == 0
+    isr.fetched(2, 4, 10, 1)
+    isr.fetched(3, 4, 10, 1)
+    with pytest.raises(ApiError) as refused:
+        isr.fetched(2, offset, 10, 2)
+    assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert isr.advance(20, 2) == 4
+    assert isr.followers[2].log_end == 4
+    assert isr.propose(3) is None
 
 
 def test_lag_is_that_of_the_follower_furthest_behind() -> None:

@@ -67,7 +67,7 @@ class BrokerProcess(Daemon):
 
     def is_ready(self, said: str) -> bool:
         if found := READY.search(said):
-            self.bootstrap = found["listeners"].split("://", 1)[1]
+            self.bootstrap = found["listeners"].split("://")[1].split(",")[0]
             self.http = f"http://{found['http']}"
         return found is not None
 

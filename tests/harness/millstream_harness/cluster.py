@@ -58,7 +58,9 @@ class ClusterProcesses:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(one.config["listeners"].split("://")[1] for one in self.brokers.values())
+        return ",".join(
+            one.config["listeners"].split("://")[1].split(",")[0] for one in self.brokers.values()
+        )
 
     def start(self) -> Self:
         """All of it at once."""

@@ -16,7 +16,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from ..inter_broker import Authenticator
 from ..protocol.api import Api
+from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.schema import Struct
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class RequestContext(NamedTuple):
     client_host: str
     listener_name: str
     correlation_id: int
+    authenticator: Authenticator
     principal: str = ANONYMOUS
 
 
@@ -60,15 +63,29 @@ _H = TypeVar("_H", bound=Callable[..., Any])
 
 
 def handler(
-    api: Api[Any, Any], *, pipelined: bool = False, ends_with_connection: bool = False
+    api: Api[Any, Any],
+    *,
+    pipelined: bool = False,
+    ends_with_connection: bool = False,
+    for_brokers: bool = False,
 ) -> Callable[[_H], _H]:
-    """Register the function below as what answers `api`."""
+    """Register the function below as what answers `api`; with `for_brokers` to brokers of this cluster alone."""
 
     def register(function: _H) -> _H:
-        HANDLERS[api.key] = Registration(api, function, pipelined, ends_with_connection)
+        handle = _for_brokers(function) if for_brokers else function
+        HANDLERS[api.key] = Registration(api, handle, pipelined, ends_with_connection)
         return function
 
     return register
+
+
+def _for_brokers(handle: Handler) -> Handler:
+    def check(broker: Broker, context: RequestContext, request: Any) -> Answer:
+        if context.authenticator.peer is None:
+            raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return handle(broker, context, request)
+
+    return check
 
 
 def load() -> None:

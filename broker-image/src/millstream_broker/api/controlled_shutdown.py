@@ -1,4 +1,7 @@
-"""ControlledShutdown: a broker wants to stop, and asks the controller to have others lead what it leads."""
+"""ControlledShutdown: a broker wants to stop, and asks the controller to have others lead what it leads.
+
+No broker asks in the name of another.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,13 @@ if TYPE_CHECKING:
     from ..broker import Broker
 
 
-@handler(controlled_shutdown.API)
+@handler(controlled_shutdown.API, for_brokers=True)
 async def handle(
     broker: Broker, context: RequestContext, request: ControlledShutdownRequest
 ) -> ControlledShutdownResponse:
+    peer = context.authenticator.peer
+    if peer is None or peer.broker_id != request.broker_id:
+        raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if broker.controller is None:
         raise ApiError(ErrorCode.NOT_CONTROLLER)
     remaining = await broker.controller.controlled_shutdown(request.broker_id, request.broker_epoch)

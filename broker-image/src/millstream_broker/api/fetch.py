@@ -43,7 +43,7 @@ WITHOUT_SESSION, NEW_SESSION = -1, 0
 @handler(fetch.API, ends_with_connection=True)
 def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Answer:
     if request.replica_id >= 0:
-        return broker.replicas.sessions.answer(request)
+        return broker.replicas.sessions.answer(request, context.authenticator)
     if request.session_epoch not in (WITHOUT_SESSION, NEW_SESSION):
         raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     reading = Reading(broker, request)

@@ -1,8 +1,8 @@
 """ListOffsets: the offset that belongs to a time.
 
--1 the end (the high watermark; for a follower that of the log), -2 the start, -3 the record with the largest timestamp
-(v7, KIP-734), else the earliest record that is not older than the timestamp; where there is none, offset and timestamp
-are -1.
+-1 the end (the high watermark; for a broker that follows the end of the log), -2 the start, -3 the record with the
+largest timestamp (v7, KIP-734), else the earliest record that is not older than the timestamp; where there is none,
+offset and timestamp are -1. A replica id counts where the connection has proven to be that broker's.
 
 A leader that has just begun may know a high watermark that is behind what the one before it told: until its followers
 have shown theirs, it answers OFFSET_NOT_AVAILABLE instead (v5, KIP-207; LEADER_NOT_AVAILABLE before).
@@ -50,6 +50,8 @@ def _is_by_time(asked: ListOffsetsPartition) -> bool:
 
 def _answer(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """In any thread: it only reads."""
+    peer = context.authenticator.peer
+    is_replica = peer is not None and peer.broker_id == request.replica_id
     topics = []
     for topic in request.topics:
         partitions = []
@@ -63,7 +65,7 @@ def _answer(broker: Broker, context: RequestContext, request: ListOffsetsRequest
                 if asked.timestamp < (MAX_TIMESTAMP if context.version >= MAX_TIMESTAMP_SINCE else EARLIEST):
                     raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
                 partition.check_epoch(asked.current_leader_epoch)
-                partitions.append(_find(partition, asked, context.version, request.replica_id))
+                partitions.append(_find(partition, asked, context.version, is_replica=is_replica))
             except ApiError as error:
                 partitions.append(ListOffsetsPartitionResponse(asked.partition_index, error.code))
         topics.append(ListOffsetsTopicResponse(topic.name, partitions))
@@ -71,17 +73,17 @@ def _answer(broker: Broker, context: RequestContext, request: ListOffsetsRequest
 
 
 def _find(
-    partition: Partition, asked: ListOffsetsPartition, version: int, replica_id: int
+    partition: Partition, asked: ListOffsetsPartition, version: int, *, is_replica: bool
 ) -> ListOffsetsPartitionResponse:
     log, epoch = partition.log, partition.record.leader_epoch
-    if replica_id < 0 and asked.timestamp != EARLIEST and not partition.is_settled:
+    if not is_replica and asked.timestamp != EARLIEST and not partition.is_settled:
         raise ApiError(
             ErrorCode.OFFSET_NOT_AVAILABLE
             if version >= OFFSET_NOT_AVAILABLE_SINCE
             else ErrorCode.LEADER_NOT_AVAILABLE
         )
     if asked.timestamp == LATEST:
-        found = (-1, log.log_end_offset if replica_id >= 0 else partition.high_watermark, epoch)
+        found = (-1, log.log_end_offset if is_replica else partition.high_watermark, epoch)
     elif asked.timestamp == EARLIEST:
         found = (-1, log.log_start_offset, epoch)
     else:

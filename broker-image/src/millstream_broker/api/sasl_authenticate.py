@@ -1,11 +1,11 @@
-"""SaslAuthenticate: no listener asks for SASL, so this is never the time for it."""
+"""SaslAuthenticate: a broker shows what it is (`inter_broker`); no listener asks clients for SASL."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ..protocol import sasl_authenticate
-from ..protocol.errors import ErrorCode
+from ..protocol.errors import ApiError
 from ..protocol.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from . import RequestContext, handler
 
@@ -17,5 +17,9 @@ if TYPE_CHECKING:
 def handle(
     broker: Broker, context: RequestContext, request: SaslAuthenticateRequest
 ) -> SaslAuthenticateResponse:
-    message = "SaslAuthenticate request received after successful authentication"
-    return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, message)
+    secret = b"" if broker.cluster is None else broker.cluster.coordination.secret
+    try:
+        answer = context.authenticator.step(secret, broker.broker_id, request.auth_bytes)
+    except ApiError as error:
+        return SaslAuthenticateResponse(error.code, error.message)
+    return SaslAuthenticateResponse(0, None, answer)

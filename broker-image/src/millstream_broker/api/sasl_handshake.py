@@ -1,9 +1,10 @@
-"""SaslHandshake: no listener asks for SASL, so there is nothing to shake hands about."""
+"""SaslHandshake: no listener asks clients for SASL; brokers begin here to show what they are (`inter_broker`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..inter_broker import MECHANISM
 from ..protocol import sasl_handshake
 from ..protocol.errors import ErrorCode
 from ..protocol.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -15,4 +16,8 @@ if TYPE_CHECKING:
 
 @handler(sasl_handshake.API)
 def handle(broker: Broker, context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
-    return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE, [])
+    is_for_brokers = broker.cluster is not None and context.listener_name == broker.inter_broker_listener
+    if request.mechanism != MECHANISM or not is_for_brokers:
+        return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE, [])
+    context.authenticator.begin()
+    return SaslHandshakeResponse(ErrorCode.NONE, [MECHANISM])

@@ -1,6 +1,6 @@
 """StopReplica: let go of replicas, and delete the logs of those that say so; answered when that is done.
 
-Nothing else deletes a log in a cluster. Epochs are checked as by UpdateMetadata, and the leader epoch of each
+Nothing else deletes a log in a cluster. Who asks is checked as by UpdateMetadata, and the leader epoch of each
 partition besides (KIP-570).
 """
 
@@ -9,19 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..protocol import stop_replica
-from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.errors import ErrorCode
 from ..protocol.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from . import RequestContext, handler
+from .update_metadata import check_controller
 
 if TYPE_CHECKING:
     from ..broker import Broker
 
 
-@handler(stop_replica.API)
+@handler(stop_replica.API, for_brokers=True)
 async def handle(broker: Broker, context: RequestContext, request: StopReplicaRequest) -> StopReplicaResponse:
-    if broker.cluster is None:
-        raise ApiError(ErrorCode.INVALID_REQUEST)
-    broker.cluster.coordination.check(request.controller_epoch, request.broker_epoch)
+    await check_controller(broker, context, request)
     asked = [
         (topic.topic_name, one.partition_index, one.leader_epoch, one.delete_partition)
         for topic in request.topic_states

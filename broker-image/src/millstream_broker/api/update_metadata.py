@@ -1,7 +1,7 @@
 """UpdateMetadata: what the controller tells; answered when this broker does it.
 
-An older controller is refused with STALE_CONTROLLER_EPOCH, and what is meant for an older registration of this broker
-with STALE_BROKER_EPOCH.
+It must come from the broker that ZooKeeper has as the controller, in the epoch it was elected to, and be meant for the
+present registration of this broker: see `coordination.zookeeper.fencing`. What is refused changes nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..protocol import update_metadata
 from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.stop_replica import StopReplicaRequest
 from ..protocol.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from . import RequestContext, handler
 
@@ -17,11 +18,21 @@ if TYPE_CHECKING:
     from ..broker import Broker
 
 
-@handler(update_metadata.API)
+@handler(update_metadata.API, for_brokers=True)
 async def handle(
     broker: Broker, context: RequestContext, request: UpdateMetadataRequest
 ) -> UpdateMetadataResponse:
-    if broker.cluster is None:
-        raise ApiError(ErrorCode.INVALID_REQUEST)
+    await check_controller(broker, context, request)
+    assert broker.cluster is not None
     await broker.cluster.update(request)
     return UpdateMetadataResponse()
+
+
+async def check_controller(
+    broker: Broker, context: RequestContext, request: UpdateMetadataRequest | StopReplicaRequest
+) -> None:
+    """Raises ApiError unless it is the present controller that asks, in person, the broker as it is registered now."""
+    peer, cluster = context.authenticator.peer, broker.cluster
+    if peer is None or cluster is None or peer.broker_id != request.controller_id:
+        raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    await cluster.coordination.check(request.controller_id, request.controller_epoch, request.broker_epoch)

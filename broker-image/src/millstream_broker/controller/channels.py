@@ -19,6 +19,7 @@ from ..client.connection import Connection
 from ..client.errors import BrokerError
 from ..config import Listener
 from ..coordination import NO_LEADER, NO_STATE, BrokerRecord, PartitionRecord, TopicRecord
+from ..inter_broker import InterBroker
 from ..protocol import stop_replica, update_metadata
 from ..protocol.errors import ErrorCode
 from ..protocol.stop_replica import (
@@ -69,15 +70,14 @@ class Channels:
 
     def __init__(
         self,
-        controller_id: int,
+        peers: InterBroker,
         cluster: Cluster,
-        listener_name: str,
         stopped: Callable[[Stopped], None],
         deposed: Callable[[], None],
     ) -> None:
-        self.controller_id = controller_id
+        self.peers = peers
+        self.controller_id = peers.broker_id
         self.cluster = cluster
-        self.listener_name = listener_name
         self.stopped = stopped
         self.deposed = deposed
         self._channels: dict[int, Channel] = {}
@@ -139,7 +139,7 @@ class Channel:
         self.broker_id = broker.broker_id
         self.broker_epoch = broker.epoch
         self.idle = asyncio.Event()
-        self._address = broker.endpoint(channels.listener_name)
+        self._broker = broker
         self._channels = channels
         self._cluster = channels.cluster
         self._partitions: set[TopicPartition] = set()
@@ -202,9 +202,8 @@ class Channel:
     async def _tell(self) -> None:
         """Send the next request, and wait for the answer; raises BrokerError, and is then as before."""
         if self._connection is None or self._connection.is_closed:
-            host, port = self._address.host, self._address.port
             name = f"controller-{self._channels.controller_id}"
-            self._connection = await Connection.open(host, port, name, timeout=PATIENCE_S)
+            self._connection = await self._channels.peers.connect(self._broker, name, timeout_s=PATIENCE_S)
         if self._is_behind:
             await self._update(self._connection)
         else:
@@ -305,7 +304,9 @@ def update_request(
             for name, states in topics.items()
         ],
         [
-            UpdateMetadataBroker(one.broker_id, [_endpoint(each) for each in one.listeners], one.rack)
+            UpdateMetadataBroker(
+                one.broker_id, [_endpoint(each) for each in one.listeners], one.rack, one.epoch
+            )
             for one in cluster.told_brokers()
         ],
     )

@@ -23,6 +23,7 @@ from typing import Any
 from ..config import BrokerConfig
 from ..config_keys import BROKER_KEYS
 from ..coordination import CoordinationError, PartitionRecord
+from ..inter_broker import InterBroker
 from ..protocol.errors import ApiError, ErrorCode
 from .channels import Channels
 from .machine import ControllerMachine
@@ -67,14 +68,11 @@ log = logging.getLogger(__name__)
 class ControllerDriver:
     """One controllership, from `start` to `stop`. All is called on the loop."""
 
-    def __init__(
-        self, broker_id: int, listener_name: str, config: BrokerConfig, store: ControllerStore
-    ) -> None:
-        """`listener_name`: of the listener that brokers reach each other on."""
+    def __init__(self, peers: InterBroker, config: BrokerConfig, store: ControllerStore) -> None:
         self._config = config
         self._store = store
         self.machine = ControllerMachine(store.epoch, settings_of(config))
-        self._channels = Channels(broker_id, self.machine, listener_name, self._handle, self._lose)
+        self._channels = Channels(peers, self.machine, self._handle, self._lose)
         self._early: list[StoreEvent] | None = []
         self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loaded.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -55,8 +55,11 @@ class BrokerRecord:
 
     def endpoint(self, listener_name: str) -> Listener:
         """Where clients of that listener reach the broker."""
-        named = [listener for listener in self.listeners if listener.name == listener_name]
-        return (named or list(self.listeners))[0]
+        return self.endpoints(listener_name)[0]
+
+    def endpoints(self, listener_name: str) -> list[Listener]:
+        """All of its listeners, that one first where there is one."""
+        return sorted(self.listeners, key=lambda listener: listener.name != listener_name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,6 +238,12 @@ DIFFERENT: Final[list[tuple[str, str]]] = [
     ),
     ("FindCoordinator", "Only groups have coordinators."),
     (
+        "Fetch, ListOffsets",
+        "Without authorisation Kafka believes any `replica_id`. Here it counts on connections that have proven to be "
+        "that broker's: others get TOPIC_AUTHORIZATION_FAILED from Fetch, as from Kafka where the "
+        "client lacks ClusterAction, and a consumer's answer from ListOffsets.",
+    ),
+    (
         "ElectLeaders, AlterPartitionReassignments",
         "A broker without ZooKeeper answers an election of everything with nothing, where Kafka lists the topics.",
     ),
@@ -277,7 +283,8 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
         "",
         "Produce is advertised from version 0 and served from 3, as Kafka 4 does it: librdkafka before 2.11.1 stops",
         "compressing otherwise. Older versions than Kafka 4's are there where they cost nothing. StopReplica,",
-        "UpdateMetadata and ControlledShutdown are between brokers, as Kafka 3.9 has them on ZooKeeper.",
+        "UpdateMetadata and ControlledShutdown are between brokers, as Kafka 3.9 has them on ZooKeeper; a connection",
+        "that has not proven to be a broker's ([how](clusters.md)) gets CLUSTER_AUTHORIZATION_FAILED.",
         "",
         "## What is left out",
         "",

@@ -5,7 +5,8 @@ topics and partitions that changed, and always all live brokers. `leader` -2 mea
 (LEADER_DURING_DELETE): the partition goes out of the metadata. An answer means that the broker does what it was told.
 
 `elr` is ours, a tagged field that others pass over: the replicas outside the ISR that have every acknowledged record
-(KIP-966), for the leader writes them back beside the ISR.
+(KIP-966), for the leader writes them back beside the ISR. So is `epoch`: the broker epoch of a registration, by which
+a leader knows the followers of an earlier one.
 
 The elements of all arrays together are bounded (`api.MAX_ELEMENTS`), so more than about 20,000 partitions need
 several requests.
@@ -50,6 +51,7 @@ class UpdateMetadataBroker(Struct):
     id: int = int32()
     endpoints: list[UpdateMetadataEndpoint] = array(UpdateMetadataEndpoint)
     rack: str | None = string(nullable=0)
+    epoch: int = int64(tag=10000, default=-1)
 
 
 class UpdateMetadataRequest(Struct):

@@ -18,8 +18,10 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 
 from ..client.connection import Connection
-from ..client.errors import BrokerError
-from ..config import BrokerConfig, Listener
+from ..client.errors import BrokerError, ConnectionLost
+from ..config import BrokerConfig
+from ..coordination import BrokerRecord
+from ..inter_broker import InterBroker
 from ..protocol import fetch, list_offsets
 from ..protocol.errors import ErrorCode
 from ..protocol.fetch import FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, PartitionData
@@ -44,18 +46,21 @@ class Fetcher:
 
     def __init__(
         self,
-        broker_id: int,
+        peers: InterBroker,
         leader_id: int,
         config: BrokerConfig,
-        endpoint: Callable[[], Listener | None],
+        leader: Callable[[], BrokerRecord | None],
         throttle: Throttle,
     ) -> None:
-        """`endpoint`: where the leader is at the moment, None while it is not there."""
+        """`leader`: as it is registered at the moment, None while it is not there."""
         self._throttle = throttle
         self.leader_id = leader_id
-        self._broker_id = broker_id
+        self._peers = peers
+        self._broker_id = peers.broker_id
         self._config = config
-        self._endpoint = endpoint
+        self._leader = leader
+        self._epoch = -1
+        """This broker's, when it connected."""
         self._followers: dict[TopicPartition, Follower] = {}
         self._unsent: dict[TopicPartition, None] = {}
         self._forgotten: set[TopicPartition] = set()
@@ -131,7 +136,7 @@ class Fetcher:
             connection = None
             try:
                 connection = await self._connect()
-                while True:
+                while self._epoch == self._peers.epoch():
                     await self._fetch(connection)
             except BrokerError as error:
                 if self._given_up:
@@ -158,14 +163,14 @@ class Fetcher:
         self._reachable = False
 
     async def _connect(self) -> Connection:
-        while (endpoint := self._endpoint()) is None:
+        while (leader := self._leader()) is None:
             await self._pause()
         limit = self._config.integer("replica.fetch.response.max.bytes")
-        connection = await Connection.open(
-            endpoint.host,
-            endpoint.port,
+        self._epoch = self._peers.epoch()
+        connection = await self._peers.connect(
+            leader,
             f"{CLIENT_ID}-{self._broker_id}",
-            timeout=self._config.integer("replica.socket.timeout.ms") / 1000,
+            timeout_s=self._config.integer("replica.socket.timeout.ms") / 1000,
             max_response_bytes=max(2 * limit, 128 << 20),
         )
         if not self._reachable:
@@ -201,6 +206,8 @@ class Fetcher:
         ):
             self._begin_session()
             return
+        if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
+            raise ConnectionLost(connection.host, connection.port, "this broker has registered again since")
         if response.error_code:
             log.warning(
                 "broker %d answers a fetch with %s",

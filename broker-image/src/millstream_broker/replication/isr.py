@@ -27,6 +27,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from ..coordination import PartitionRecord
+from ..protocol.errors import ApiError, ErrorCode
 
 UNKNOWN = -1
 
@@ -139,9 +140,16 @@ class Isr:
         return min(log_start, *starts) if starts else log_start
 
     def fetched(self, replica: int, offset: int, log_end: int, now_ms: int, log_start: int = UNKNOWN) -> None:
-        """A follower asks for records from `offset` on; `log_end` is the leader's. KeyError for a stranger."""
+        """A follower asks for records from `offset` on; `log_end` is the leader's.
+
+        Raises ApiError, and nothing has changed then: OFFSET_OUT_OF_RANGE where the leader has nothing before that
+        offset, so that nobody is taken to have what the leader has not; UNKNOWN_LEADER_EPOCH for what is no replica.
+        """
+        if not 0 <= offset <= log_end:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if (follower := self.followers.get(replica)) is None:
+            raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
         self._log_end = log_end
-        follower = self.followers[replica]
         lost = offset < self.high_watermark and not UNKNOWN < follower.log_end <= offset
         follower.fetched(offset, log_end, now_ms)
         follower.log_start = log_start

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from ..acknowledgements import Acknowledgements
-from ..config import Listener, TopicConfig
+from ..config import TopicConfig
 from ..coordination import NO_LEADER, ClusterState, CoordinationError, PartitionRecord, TopicRecord
 from ..internal_topics import OFFSETS_TOPIC
 from ..log.checkpoints import TopicPartition
@@ -196,7 +196,7 @@ class ReplicaManager:
             if partition.isr is not None:
                 partition.isr.set_alive(alive)
                 partition.isr_changed()
-        self.sessions.forget(set(alive))
+        self.sessions.forget(state.brokers)
         for fetcher in self._fetchers.values():
             fetcher.wake()
 
@@ -274,8 +274,13 @@ class ReplicaManager:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
             broker = self._broker
+            assert broker.cluster is not None
             fetcher = Fetcher(
-                broker.broker_id, leader, broker.config, lambda: self._endpoint(leader), self._throttle
+                broker.cluster.peers,
+                leader,
+                broker.config,
+                lambda: self.wanted.brokers.get(leader),
+                self._throttle,
             )
             self._fetchers[leader] = fetcher
             fetcher.start()
@@ -290,14 +295,6 @@ class ReplicaManager:
             closing = asyncio.create_task(self._fetchers.pop(leader).close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
-
-    def _endpoint(self, broker_id: int) -> Listener | None:
-        record = self.wanted.brokers.get(broker_id)
-        if record is None:
-            return None
-        broker = self._broker
-        name = broker.config["inter.broker.listener.name"]
-        return record.endpoint(name if isinstance(name, str) else broker.listeners[0].name)
 
     def _stop(self, key: TopicPartition, code: ErrorCode) -> None:
         """Neither lead nor follow; the log stays."""

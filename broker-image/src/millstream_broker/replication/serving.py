@@ -6,17 +6,24 @@ turn out to part, which is then the answer (`divergence`). Records go out by sen
 Fetch sessions (KIP-227) are for followers only. A session knows the partitions a follower fetches; each request names
 those whose offset changed, each response has those that have something new: records, an error, a high watermark or a
 log start that the follower does not know. Partitions tell their sessions when something happens to them, so the cost of
-a request is that of what happened, not of the partitions. A follower that connects anew begins a new session, which
-ends its old one.
+a request is that of what happened, not of the partitions.
+
+A session belongs to a broker in one incarnation, over one connection that has proven to be that broker's
+(`inter_broker`). That broker's next connection begins a new session, which ends its old one; nobody else can. There is
+one session for each broker, and in it partitions that this broker leads and that one has a replica of: for anything
+else there is an error in the response, and nothing is kept. So a follower names a partition again after an error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ..coordination import BrokerRecord
 from ..delayed_fetch import DelayedFetch
+from ..inter_broker import Authenticator, Peer
 from ..partition import Partition
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.fetch import (
@@ -73,11 +80,14 @@ class Fetched:
 class Session:
     """The partitions that one follower fetches over one connection."""
 
-    def __init__(self, broker: Broker, replica_id: int, session_id: int) -> None:
+    def __init__(self, broker: Broker, follower: Authenticator, peer: Peer, session_id: int) -> None:
         self.session_id = session_id
+        self.follower = follower
+        """Of the connection."""
+        self.peer = peer
         self.epoch = 1
         """Of the next request."""
-        self.replica_id = replica_id
+        self.replica_id = peer.broker_id
         self._broker = broker
         self._fetched: dict[TopicPartition, Fetched] = {}
         self._due: dict[Fetched, None] = {}
@@ -155,7 +165,7 @@ class Session:
                 data = self._read_one(one, limit - size, first=not size)
             except ApiError as error:
                 one.attach(None)
-                self._due[one] = None
+                del self._fetched[one.key]
                 data, urgent = self._failed(one, error), True
             if data is None:
                 continue
@@ -241,18 +251,27 @@ def _joined(first: FetchResponse, second: FetchResponse) -> FetchResponse:
 
 
 class Sessions:
-    """The fetch sessions of this broker's followers: one for each follower's connection, by session id."""
+    """The fetch sessions of this broker's followers: one for each."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._by_replica: dict[int, Session] = {}
 
-    def answer(self, request: FetchRequest) -> FetchResponse | asyncio.Future[FetchResponse]:
-        """Raises ApiError for the request as a whole."""
-        replica = request.replica_id
+    def answer(
+        self, request: FetchRequest, follower: Authenticator
+    ) -> FetchResponse | asyncio.Future[FetchResponse]:
+        """Raises ApiError for the request as a whole. Each partition is refused where the replica is made up."""
+        replica, peer = request.replica_id, follower.peer
+        if peer is None or peer.broker_id != replica:
+            return _refused(request)
         session = self._by_replica.get(replica)
+        self._check_epoch(peer, session)
         if request.session_id:
-            if session is None or session.session_id != request.session_id:
+            if (
+                session is None
+                or session.session_id != request.session_id
+                or session.follower is not follower
+            ):
                 raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             if session.epoch != request.session_epoch:
                 raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
@@ -260,15 +279,25 @@ class Sessions:
         elif request.session_epoch == FULL:
             if session is not None:
                 session.close()
-            session = Session(self._broker, replica, random.randint(1, 0x7FFFFFFF))
+            session = Session(self._broker, follower, peer, random.randint(1, 0x7FFFFFFF))
             self._by_replica[replica] = session
         else:
-            return self._without_session(request)
+            return self._without_session(request, follower, peer)
         session.take(request)
         return session.answer(request)
 
-    def _without_session(self, request: FetchRequest) -> FetchResponse | asyncio.Future[FetchResponse]:
-        passing = Session(self._broker, request.replica_id, 0)
+    def _check_epoch(self, peer: Peer, session: Session | None) -> None:
+        """Raises ApiError for an earlier incarnation of a broker. A later one may be known to itself first."""
+        known = self._broker.metadata.brokers.get(peer.broker_id)
+        if (known is not None and peer.broker_epoch < known.epoch) or (
+            session is not None and peer.broker_epoch < session.peer.broker_epoch
+        ):
+            raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
+
+    def _without_session(
+        self, request: FetchRequest, follower: Authenticator, peer: Peer
+    ) -> FetchResponse | asyncio.Future[FetchResponse]:
+        passing = Session(self._broker, follower, peer, 0)
         passing.take(request)
         answer = passing.answer(request)
         if isinstance(answer, FetchResponse):
@@ -277,10 +306,28 @@ class Sessions:
             answer.add_done_callback(lambda _: passing.close())
         return answer
 
-    def forget(self, alive: set[int]) -> None:
-        """Followers that are gone fetch no more."""
-        for replica in self._by_replica.keys() - alive:
-            self._by_replica.pop(replica).close()
+    def forget(self, alive: Mapping[int, BrokerRecord]) -> None:
+        """Followers that are gone, or have registered again since, fetch no more."""
+        for replica, session in list(self._by_replica.items()):
+            known = alive.get(replica)
+            if known is None or session.peer.broker_epoch < known.epoch:
+                self._by_replica.pop(replica).close()
+
+
+def _refused(request: FetchRequest) -> FetchResponse:
+    """As Kafka answers a replica that is not authorised."""
+    return FetchResponse(
+        responses=[
+            FetchableTopicResponse(
+                topic.topic,
+                [
+                    PartitionData(one.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, records=b"")
+                    for one in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
 
 
 def current_leader(broker: Broker, topic: str, index: int, code: ErrorCode) -> LeaderIdAndEpoch | None:

@@ -42,6 +42,7 @@ from . import Ensemble, tree, view, writes
 from .chores import Chores
 from .configs import Configs
 from .controller_store import ZooKeeperControllerStore
+from .fencing import Elected, Fencing
 from .session import Create, Delete, MultiError, Operation, Session, Set, State, Unavailable
 
 REQUEST_S = 15.0
@@ -77,6 +78,8 @@ class ZooKeeperCoordination:
         """As of the embedded coordination, which has a file on a disk that may fail; here it is never called."""
         self.told = asyncio.Event()
         """Set when a controller has told this broker of the cluster for the first time."""
+        self.secret = b""
+        """Of the cluster; known when this is connected."""
         self._known_cluster_id = known_cluster_id
         self._session_timeout = session_timeout
         self._session = Session(ensemble, session_timeout, self._session_became)
@@ -95,7 +98,7 @@ class ZooKeeperCoordination:
         self._state: ClusterState | None = None
         self._broker: BrokerRecord | None = None
         self._store: ZooKeeperControllerStore | None = None
-        self._controller_epoch = 0
+        self._fencing = Fencing(self._session)
         self._updating = asyncio.Lock()
         self._waiting: dict[asyncio.Future[None], Callable[[ClusterState], bool]] = {}
         self._isr_notes: set[tuple[str, int]] = set()
@@ -135,6 +138,7 @@ class ZooKeeperCoordination:
         for path in ("/", "/cluster", *tree.ALWAYS):
             await self._session.ensure(path)
         self.cluster_id = await writes.agree_on_cluster_id(self._session, self._known_cluster_id)
+        self.secret = await writes.agree_on_secret(self._session)
         await self._load_configs()
 
     def stored_topics(self) -> Mapping[str, TopicRecord]:
@@ -330,7 +334,8 @@ class ZooKeeperCoordination:
         self._chores.need("the controller")
 
     def _take_office(self, epoch: int, epoch_version: int) -> None:
-        self._controller_epoch = max(self._controller_epoch, epoch)
+        assert self._broker is not None
+        self._fencing.elected(Elected(epoch, self._broker.broker_id))
         self._store = ZooKeeperControllerStore(
             self._session, self._configs, epoch, epoch_version, self._fenced
         )
@@ -349,16 +354,14 @@ class ZooKeeperCoordination:
 
     # What the controller tells
 
-    def check(self, controller_epoch: int, broker_epoch: int) -> None:
-        """Raises ApiError for a request of an older controller, or for an older registration of this broker."""
-        if controller_epoch < self._controller_epoch:
-            raise ApiError(ErrorCode.STALE_CONTROLLER_EPOCH)
-        if self._broker is None or broker_epoch < self._broker.epoch:
-            raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
+    async def check(self, controller_id: int, controller_epoch: int, broker_epoch: int) -> None:
+        """Raises ApiError for a request that is not the present controller's, or not for this registration."""
+        await self._fencing.confirm(Elected(controller_epoch, controller_id), broker_epoch, self.broker_epoch)
 
     async def update(self, request: UpdateMetadataRequest) -> None:
         """Take over what the controller tells; raises ApiError when it is out of date."""
-        self.check(request.controller_epoch, request.broker_epoch)
+        controller = Elected(request.controller_epoch, request.controller_id)
+        await self._fencing.confirm(controller, request.broker_epoch, self.broker_epoch)
         async with self._updating:
             assert self._state is not None
             known = self._state.topics
@@ -372,8 +375,7 @@ class ZooKeeperCoordination:
             except Unavailable as error:
                 log.warning("topics go by the default configuration for now: %s", error)
                 self._chores.need("configuration")
-            self.check(request.controller_epoch, request.broker_epoch)
-            self._controller_epoch = request.controller_epoch
+            self._fencing.check(controller, request.broker_epoch, self.broker_epoch)
             state = view.merged(self._state, request, lambda name: self._configs.topics.get(name, {}))
             for name in self._state.topics.keys() - state.topics.keys():
                 self._configs.forget(name)

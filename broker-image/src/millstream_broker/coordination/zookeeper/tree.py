@@ -1,6 +1,7 @@
 """The classic tree: where Kafka kept what in ZooKeeper, and in which JSON. Pure.
 
     /cluster/id                                  {"version":"1","id":"5Zx…"}
+    /cluster/secret                              {"version":1,"secret":"…"}: ours, by which brokers know each other
     /brokers/ids/N            ephemeral          a broker that lives; its czxid is the broker epoch (KIP-380)
     /brokers/topics/T                            {"version":3,"topic_id":…,"partitions":{"0":[1,2]},
                                                   "adding_replicas":{},"removing_replicas":{}}   (KIP-455, KIP-516)
@@ -37,6 +38,7 @@ from .. import NO_LEADER, BrokerRecord, CoordinationError, PartitionRecord, Topi
 from .. import NO_STATE as NO_STATE
 
 CLUSTER_ID = "/cluster/id"
+CLUSTER_SECRET = "/cluster/secret"
 BROKERS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 CONTROLLER = "/controller"
@@ -295,6 +297,17 @@ def cluster_id_from(data: bytes) -> str:
     if not isinstance(value, str):
         raise TreeError(f"ZooKeeper's {CLUSTER_ID} has no id: {data!r}")
     return value
+
+
+def cluster_secret_json(secret: bytes) -> bytes:
+    return _dump({"version": 1, "secret": secret.hex()})
+
+
+def cluster_secret_from(data: bytes) -> bytes:
+    try:
+        return bytes.fromhex(_load(CLUSTER_SECRET, data)["secret"])
+    except (KeyError, TypeError, ValueError):
+        raise TreeError(f"ZooKeeper's {CLUSTER_SECRET} has no secret") from None  # and the log gets none
 
 
 def config_json(config: Mapping[str, str]) -> bytes:

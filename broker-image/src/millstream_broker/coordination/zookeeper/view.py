@@ -92,9 +92,8 @@ def _broker(before: BrokerRecord | None, told: UpdateMetadataBroker) -> BrokerRe
         Listener(one.listener, one.host, one.port, SECURITY_PROTOCOLS[one.security_protocol])
         for one in told.endpoints
     )
-    if before is not None and (before.listeners, before.rack) == (listeners, told.rack):
-        return before
-    return BrokerRecord(told.id, listeners, told.rack)
+    now = BrokerRecord(told.id, listeners, told.rack, told.epoch)
+    return before if before == now else now
 
 
 def _is(one: object, other: object) -> bool:

@@ -7,6 +7,7 @@ Each function is one attempt. It begins by reading, so that it may be made again
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +19,8 @@ from .. import Conflict, CoordinationError, PartitionRecord, TopicRecord
 from ..embedded import PRODUCER_ID_BLOCK, new_cluster_id
 from . import tree
 from .session import Create, MultiError, Session, Set, Unavailable
+
+SECRET_BYTES = 32
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +35,18 @@ async def agree_on_cluster_id(session: Session, wanted: str | None) -> str:
         except NodeExistsError:
             raise Unavailable("another broker makes the cluster") from None
     return tree.cluster_id_from(node.data)
+
+
+async def agree_on_secret(session: Session) -> bytes:
+    """By which the cluster's brokers know each other; the first broker makes it."""
+    if (node := await session.get(tree.CLUSTER_SECRET)) is None:
+        secret = os.urandom(SECRET_BYTES)
+        try:
+            await session.create(tree.CLUSTER_SECRET, tree.cluster_secret_json(secret))
+            return secret
+        except NodeExistsError:
+            raise Unavailable("another broker makes the cluster") from None
+    return tree.cluster_secret_from(node.data)
 
 
 def within_limit(topic: TopicRecord) -> bytes:

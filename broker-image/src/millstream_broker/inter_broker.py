@@ -1,0 +1,136 @@
+"""How the brokers of a cluster recognise each other on the connections between them.
+
+Clients are not authenticated, so what only brokers may ask is answered on connections that have proven to be a
+broker's. The cluster has a secret, which its first broker stores in ZooKeeper (`/cluster/secret`). The proof is an
+exchange in SASL's frames (KIP-43, KIP-152), with a mechanism of our own, on the listener for brokers alone:
+
+    SaslHandshake      MILLSTREAM-BROKER
+    SaslAuthenticate   nothing                                -> challenge: 32 random bytes
+    SaslAuthenticate   broker id (int32), broker epoch (int64),
+                       HMAC-SHA256(secret, challenge + id of the broker that answers + the twelve bytes before)
+
+The secret itself is never sent. A proof is good for one connection, to the one broker that it was meant for: a broker
+that reaches another one than it looked for, at an address that changed hands, is refused.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from .client.connection import MAX_RESPONSE_BYTES, Connection
+from .client.errors import BrokerError, ConnectFailed
+from .coordination import BrokerRecord
+from .protocol import sasl_authenticate, sasl_handshake
+from .protocol.errors import ApiError, ErrorCode
+from .protocol.sasl_authenticate import SaslAuthenticateRequest
+from .protocol.sasl_handshake import SaslHandshakeRequest
+from .protocol.schema import Bytes
+
+MECHANISM = "MILLSTREAM-BROKER"
+CHALLENGE_BYTES = 32
+_CLAIM = struct.Struct(">iq")
+_ANSWERING = struct.Struct(">i")
+
+
+class Peer(NamedTuple):
+    """A broker at the other end of a connection, in the incarnation that it was in when it connected."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+def _proof(secret: bytes, challenge: bytes, answering: int, claim: bytes) -> bytes:
+    return hmac.digest(secret, challenge + _ANSWERING.pack(answering) + claim, "sha256")
+
+
+class Authenticator:
+    """What one connection has proven. Whatever lasts as long as a connection may be kept by it."""
+
+    __slots__ = ("_challenge", "peer")
+
+    def __init__(self) -> None:
+        self.peer: Peer | None = None
+        """None: a client."""
+        self._challenge: bytes | None = None
+        """None where no exchange has begun, empty until the challenge is asked for."""
+
+    def begin(self) -> None:
+        self._challenge = b""
+
+    def step(self, secret: bytes, broker_id: int, auth_bytes: Bytes) -> bytes:
+        """The answer to a SaslAuthenticate at this broker; raises ApiError, after which an exchange begins anew."""
+        challenge, self._challenge = self._challenge, None
+        if challenge is None:
+            raise ApiError(
+                ErrorCode.ILLEGAL_SASL_STATE,
+                "SaslAuthenticate request received after successful authentication",
+            )
+        if not challenge:
+            self._challenge = os.urandom(CHALLENGE_BYTES)
+            return self._challenge
+        claim, proof = bytes(auth_bytes[: _CLAIM.size]), bytes(auth_bytes[_CLAIM.size :])
+        if not hmac.compare_digest(proof, _proof(secret, challenge, broker_id, claim)):
+            raise ApiError(
+                ErrorCode.SASL_AUTHENTICATION_FAILED,
+                f"This is broker {broker_id}, and the proof does not show a broker of its cluster that looks for it.",
+            )
+        self.peer = Peer(*_CLAIM.unpack(claim))
+        return b""
+
+
+class InterBroker:
+    """How this broker connects to the others."""
+
+    def __init__(self, broker_id: int, listener_name: str, secret: bytes, epoch: Callable[[], int]) -> None:
+        """`epoch`: this broker's present one."""
+        self.broker_id = broker_id
+        self.listener_name = listener_name
+        self.secret = secret
+        self.epoch = epoch
+
+    async def connect(
+        self,
+        broker: BrokerRecord,
+        client_id: str,
+        *,
+        timeout_s: float,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> Connection:
+        """A connection that the other broker knows to be ours; raises BrokerError.
+
+        While `inter.broker.listener.name` is changed, one broker after the other, that broker may have another
+        listener for brokers than this one: the others are tried then.
+        """
+        refused: BrokerError | None = None
+        for where in broker.endpoints(self.listener_name):
+            connection = await Connection.open(
+                where.host, where.port, client_id, timeout=timeout_s, max_response_bytes=max_response_bytes
+            )
+            try:
+                if await self._authenticate(connection, broker.broker_id):
+                    return connection
+            except BaseException:
+                await connection.close()
+                raise
+            await connection.close()
+            refused = refused or ConnectFailed(where.host, where.port, "it is not its listener for brokers")
+        assert refused is not None
+        raise refused
+
+    async def _authenticate(self, connection: Connection, answering: int) -> bool:
+        """False where the listener is not for brokers."""
+        handshake = await connection.call(sasl_handshake.API, 1, SaslHandshakeRequest(MECHANISM))
+        if handshake.error_code:
+            return False
+        asked = await connection.call(sasl_authenticate.API, 2, SaslAuthenticateRequest(b""))
+        claim = _CLAIM.pack(self.broker_id, self.epoch())
+        proof = claim + _proof(self.secret, bytes(asked.auth_bytes), answering, claim)
+        done = await connection.call(sasl_authenticate.API, 2, SaslAuthenticateRequest(proof))
+        if error := asked.error_code or done.error_code:
+            problem = f"it does not take this broker for one of its cluster: {ErrorCode.of(error).name}"
+            raise ConnectFailed(connection.host, connection.port, problem)
+        return True
