@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from millstream_broker.log.batch import INT32_MAX, Record, build_batch
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import AppendInfo, Log
-from millstream_broker.log.producers import Producers, SnapshotError
+from millstream_broker.log.producers import AppendedBatch, Producer, Producers, SnapshotError
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
@@ -255,3 +257,27 @@ def test_truncation_drops_later_snapshots(tmp_path: Path) -> None:
         else:
             assert log.producers.by_id == {}
         log.close(clean=False)
+
+
+def test_a_snapshot_has_kafkas_bytes(tmp_path: Path) -> None:
+    producers = Producers()
+    producers.by_id[7] = Producer(3, 1000)  # known by an epoch only, as after a transaction marker
+    batch = AppendedBatch(10, 14, 20, 24, 999)
+    producers.by_id[8] = Producer(4, 2000, [batch], coordinator_epoch=5, transaction_first_offset=0)
+    data = producers.encode()
+    version, crc, count = struct.unpack_from(">hIi", data)
+    assert (version, crc, count) == (1, crc32c(data[6:]), 2)
+    entries = list(struct.iter_unpack(">qhiqiqiq", data[10:]))
+    assert entries == [(7, 3, -1, -1, 0, 1000, -1, -1), (8, 4, 14, 24, 4, 2000, 5, 0)]
+    again = Producers.decode(data)
+    assert again.by_id[7].batches == []
+    assert again.by_id[8].batches == [AppendedBatch(10, 14, 20, 24, 2000)]
+
+
+def test_a_producer_with_an_open_transaction_is_kept() -> None:
+    producers = Producers()
+    producers.by_id[1] = Producer(0, 1000, transaction_first_offset=0)
+    producers.by_id[2] = Producer(0, 1000)
+    assert producers.expire(1000) == 0
+    assert producers.expire(1001) == 1
+    assert list(producers.by_id) == [1]
