@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_broker.controller.elections import Situation, imbalanced, settle
+from millstream_broker.controller.elections import Situation, enough, imbalanced, may_lead_again, settle
 from millstream_broker.coordination import PartitionRecord
 
 NONE = -1
@@ -72,6 +72,26 @@ CASES = {
         record(NONE, (1, 2)),
         Situation({1}, forgetful={1}),
         (NONE, (2,), (), 0),
+    ),
+    "two that have everything outlive the ISR: one leads": (
+        record(1, (1,), (2, 3)),
+        Situation({2, 3}, min_isr=2),
+        (2, (2,), (1, 3), 1),
+    ),
+    "all that had everything lost their memory": (
+        record(NONE, (1,), (2,)),
+        Situation({1, 2}, forgetful={1, 2}, min_isr=2),
+        (1, (1,), (), 1),
+    ),
+    "the whole ISR lost its memory: the leader stays": (
+        record(2, (1, 2)),
+        Situation({1, 2}, forgetful={1, 2}),
+        (2, (2,), (), 1),
+    ),
+    "the whole ISR lost its memory, and nobody led": (
+        record(NONE, (1, 2)),
+        Situation({1, 2}, forgetful={1, 2}),
+        (1, (1,), (), 1),
     ),
     "the only one lost its memory": (
         record(NONE, (1,)),
@@ -181,3 +201,29 @@ def test_leaders_that_should_be_elsewhere() -> None:
     assert len(imbalanced(led_by_two, {1, 2, 3}, 9)) == 10
     led_by_two["t", 0] = record(2, (2, 3))
     assert len(imbalanced(led_by_two, {1, 2, 3}, 9)) == 9, "1 is not in sync there"
+
+
+@pytest.mark.parametrize(
+    ("adding", "removing", "expected"),
+    [
+        ((), (), 4),
+        ((4,), (), 3),
+        ((), (1,), 3),
+        ((3, 4), (1,), 2),
+        ((4,), (1, 2), 2),
+        ((8, 9), (7,), 4),  # the leader does not know these yet, or any more
+    ],
+)
+def test_an_isr_is_large_enough_by_the_smaller_side_of_a_reassignment(
+    adding: tuple[int, ...], removing: tuple[int, ...], expected: int
+) -> None:
+    moving = replace(record(1, (1,), replicas=(1, 2, 3, 4)), adding=adding, removing=removing)
+    assert enough(moving, 9) == expected
+    assert enough(moving, 1) == 1
+
+
+def test_the_preferred_replica_waits_for_the_end_of_a_reassignment() -> None:
+    assert may_lead_again(ALL)
+    assert not may_lead_again(record(2, (2, 3)))
+    assert not may_lead_again(replace(ALL, adding=(3,)))
+    assert not may_lead_again(replace(ALL, removing=(3,)))

@@ -253,13 +253,6 @@ def test_a_follower_has_nothing_that_the_leader_has_not(offset: int) -> None:
     assert isr.propose(3) is None
 
 
-def test_lag_is_that_of_the_follower_furthest_behind() -> None:
-    isr = leading()
-    isr.fetched(2, 10, 10, 0)
-    isr.fetched(3, 4, 10, 0)
-    assert isr.max_lag() == 6
-
-
 @pytest.mark.parametrize(
     ("isr", "elr"),
     [((1, 2), ()), ((1,), (2, 3)), ((), (1, 2, 3))],
@@ -314,3 +307,58 @@ def test_where_a_follower_cuts(
     follower: list[tuple[int, int]], end: int, leader_epoch: int, leader_end: int, offset: int
 ) -> None:
     assert truncation_offset(epochs(*follower), end, leader_epoch, leader_end) == offset
+
+
+def test_a_follower_outside_the_isr_is_not_caught_up_before_it_has_fetched_twice() -> None:
+    isr = leading((1,), log_end=10, high_watermark=10)
+    isr.fetched(2, 10, 20, 0)
+    assert isr.advance(20, 0) == 20
+
+
+def test_a_follower_that_asks_again_for_what_it_lacks_has_lost_nothing() -> None:
+    isr = leading((1,))
+    isr.advance(4, 0)
+    isr.set_alive([1, 3])
+    isr.fetched(2, 4, 4, 0)
+    assert isr.advance(10, 1) == 10
+    isr.set_alive(ALL)
+    isr.fetched(2, 4, 10, 2)
+    assert isr.advance(20, 3) == 10, "it is about to join"
+
+
+def test_lag_is_that_of_the_follower_furthest_behind() -> None:
+    isr = leading(log_end=10)
+    assert isr.max_lag() == 10, "nothing is known of the followers"
+    isr.fetched(2, 10, 10, 0)
+    isr.fetched(3, 7, 10, 0)
+    assert isr.max_lag() == 3
+    isr.fetched(3, 10, 10, 1)
+    assert isr.max_lag() == 0
+
+
+def test_the_low_watermark_is_that_of_the_replicas_that_live() -> None:
+    isr = leading(log_end=10)
+    isr.fetched(2, 10, 10, 0, 3)
+    isr.fetched(3, 10, 10, 0, 4)
+    assert isr.low_watermark(5) == 3
+    assert isr.low_watermark(2) == 2
+    isr.set_alive([1])
+    assert isr.low_watermark(5) == 5
+
+
+def test_replicas_may_change_without_a_new_version() -> None:
+    isr = leading()
+    assert not isr.update(replace(isr.record, replicas=(1, 2)), 0, 0)
+    assert list(isr.followers) == [2]
+    assert not isr.update(replace(isr.record, replicas=ALL, leader_epoch=4), 0, 0)
+    assert list(isr.followers) == [2], "that is of an older epoch"
+
+
+def test_the_outcome_of_a_write_counts_in_its_own_epoch_only() -> None:
+    isr = leading(log_end=10)
+    proposed = isr.propose(2 * LAG_MS)
+    assert proposed is not None
+    assert not isr.written(replace(proposed, leader_epoch=6, version=9))
+    assert not isr.conflicted(replace(proposed, leader=2, version=9))
+    assert isr.record.version == 7
+    assert isr.written(replace(proposed, version=8))

@@ -189,7 +189,6 @@ class Isr:
             return False
         self.record = record
         self.pending = None  # it was conditional on a version that is no more
-        self._settled = True
         self._keep_followers()
         return True
 
