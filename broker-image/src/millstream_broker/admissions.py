@@ -15,13 +15,16 @@ read. What a client sent before it went is appended all the same, as in Kafka.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from time import time
 
 from .partition import Append, Appended
-from .protocol.errors import ApiError
+from .protocol.errors import ApiError, ErrorCode
 from .request_memory import RequestMemory
+
+log = logging.getLogger(__name__)
 
 
 class Admissions:
@@ -50,6 +53,10 @@ class Admissions:
             except ApiError as error:
                 if not appended.cancelled():
                     appended.set_exception(_without_batches(error))
+            except Exception as error:  # fails this batch alone; those behind it have their turn
+                log.exception("%s: cannot append", append.partition)
+                if not appended.cancelled():
+                    appended.set_exception(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
             else:
                 if not appended.cancelled():
                     appended.set_result(result)

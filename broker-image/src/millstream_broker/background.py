@@ -2,7 +2,8 @@
 segments and by `flush.ms`.
 
 Each is a loop of its own that sleeps, decides on the event loop and leaves what blocks to a thread. A failure is
-logged and tried again at the next turn.
+logged and tried again at the next turn; so is an error that nobody expected, with its stack: no loop ends before it is
+cancelled.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 FLUSH_ROLLED_S = 0.5
 """How often is looked for segments that were closed."""
 
+RESTART_S = 1.0
+"""Pause before background work that failed unexpectedly begins again."""
+
 log = logging.getLogger(__name__)
 
 
@@ -32,15 +36,25 @@ def work_of(broker: Broker) -> Iterator[Coroutine[Any, Any, None]]:
     """The loops to run as long as the broker does."""
     yield _every(broker, "log.retention.check.interval.ms", _retain)
     yield _every(broker, "log.flush.offset.checkpoint.interval.ms", _checkpoint)
-    yield _flush_by_time(broker)
+    yield lasting(lambda: _flush_by_time(broker))
     for home in broker.logs.dirs:
         yield _flush_rolled(home)
-    yield broker.replicas.membership.run()
-    yield broker.replicas.keep_watermarks()
+    yield lasting(broker.replicas.membership.run)
+    yield lasting(broker.replicas.keep_watermarks)
     if broker.cluster is not None:
         yield _every(broker, "replica.high.watermark.checkpoint.interval.ms", _raise_generations)
     if broker.config.flag("log.cleaner.enable"):
-        yield Cleaner(broker).run()
+        yield lasting(Cleaner(broker).run)
+
+
+async def lasting(work: Callable[[], Awaitable[None]], pause_s: float = RESTART_S) -> None:
+    """Begin ``work`` again, after a pause, when it ends by an error that it did not expect."""
+    while True:
+        try:
+            return await work()
+        except Exception:
+            log.exception("background work failed, it begins again in %s s", pause_s)
+            await asyncio.sleep(pause_s)
 
 
 async def _every(broker: Broker, key: str, work: Callable[[Broker], Awaitable[None]]) -> None:
@@ -50,6 +64,8 @@ async def _every(broker: Broker, key: str, work: Callable[[Broker], Awaitable[No
             await work(broker)
         except (OSError, ApiError, LogDirError) as error:
             log.error("%s: %s", work.__name__.strip("_"), error)
+        except Exception:
+            log.exception("%s", work.__name__.strip("_"))
 
 
 def _now_ms() -> int:
@@ -74,11 +90,15 @@ async def _raise_generations(broker: Broker) -> None:
 
 async def _flush_rolled(home: LogDir) -> None:
     """fsync segments soon after they were closed, one at a time in each directory."""
-    try:
+
+    async def flush() -> None:
         while home.failure is None:
             await asyncio.sleep(FLUSH_ROLLED_S)
             if home.rolled:
                 await asyncio.to_thread(upkeep.flush_rolled, home)
+
+    try:
+        await lasting(flush)
     finally:
         home.closing = True  # the thread begins nothing more
 

@@ -3,6 +3,10 @@
 `log.cleaner.threads` passes run at one time, each over another log and in a thread of its own: not those of
 `asyncio.to_thread`, where a throttled pass would keep fsyncs waiting. Together they take at most SHARE of one core,
 `log.cleaner.dedupe.buffer.size` bytes for keys, and read and write `log.cleaner.io.max.bytes.per.second`.
+
+A log whose pass fails keeps nobody else waiting. After an error of the disk it is due again when the cleaner next
+looks (`log.cleaner.backoff.ms`); after any other it is `uncleanable` until a restart, which the metric
+`millstream_uncleanable_partitions` counts.
 """
 
 from __future__ import annotations
@@ -13,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from time import time
 from typing import TYPE_CHECKING, cast
 
-from .log.compaction import KEY_BYTES, Allowance, Compaction, Throttle
-from .protocol.errors import ApiError
+from .log.compaction import KEY_BYTES, Allowance, Compaction, Throttle, give_up
+from .log.log import Log
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -33,12 +37,15 @@ class Cleaner:
         self._throttle = Throttle(lambda: cast(float, broker.config["log.cleaner.io.max.bytes.per.second"]))
         self._passes: set[asyncio.Task[None]] = set()
         self._compacting: set[Compaction] = set()
+        self._failed: set[Log] = set()
+        """Logs on which a pass failed since the cleaner last looked."""
 
     async def run(self) -> None:
         """Until it is cancelled."""
         try:
             while True:
                 await asyncio.sleep(max(self._broker.config.integer("log.cleaner.backoff.ms"), 1) / 1000)
+                self._failed.clear()
                 while len(self._passes) < self._broker.config.integer("log.cleaner.threads"):
                     if (compaction := self._next()) is None:
                         break
@@ -64,7 +71,7 @@ class Cleaner:
             int(time() * 1000),
             self._broker.replicas.high_watermark,
             allowance=allowance,
-            busy=[one.log for one in self._compacting],
+            busy=self._failed.union(one.log for one in self._compacting),
         )
         if compaction is not None:
             self._compacting.add(compaction)
@@ -80,11 +87,13 @@ class Cleaner:
                         compaction.commit()
                     compaction.finish()
                     await loop.run_in_executor(thread, self._broker.logs.remove_deleted)
-                except (OSError, ApiError) as error:
+                except OSError as error:
+                    self._failed.add(compaction.log)
                     log.error("%s: compaction failed: %s", compaction.log.directory, error)
-                    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-                        compaction.log.failed(error)  # what is missing was deleted meanwhile
-                    return
+                    if not isinstance(error, FileNotFoundError):  # what is missing was deleted meanwhile
+                        compaction.log.failed(error)
+                except Exception as error:
+                    give_up(compaction.log, error)
                 finally:
                     compaction.cancel()
                     self._compacting.discard(compaction)

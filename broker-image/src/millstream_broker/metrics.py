@@ -150,6 +150,11 @@ class BrokerCollector:
                 "Partitions of __consumer_offsets led here whose groups are not loaded yet.",
                 broker.groups.loading,
             ),
+            (
+                "uncleanable_partitions",
+                "Partitions that are not compacted any more, because compaction failed on them.",
+                sum(one.uncleanable for one in broker.logs),
+            ),
             ("offline_log_directories", "Log directories that cannot be used.", len(broker.logs.offline)),
             ("offline_partitions", "Partitions whose log cannot be used.", broker.replicas.offline_count()),
         ):

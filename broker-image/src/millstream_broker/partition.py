@@ -29,8 +29,8 @@ from .acknowledgements import Acknowledgements, repeated
 from .config import TopicConfig
 from .config_types import LONG_MAX
 from .coordination import PartitionRecord, TopicRecord
-from .log.admission import Admitted, HeaderRefusedError
-from .log.batch import CODEC_MASK, HEADER_SIZE
+from .log.admission import Admitted
+from .log.batch import CODEC_MASK, HEADER_SIZE, HeaderRefusedError
 from .log.files import FileSlice
 from .log.log import AppendInfo, Log
 from .protocol.errors import ApiError, ErrorCode

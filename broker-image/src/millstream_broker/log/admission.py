@@ -7,16 +7,25 @@ cleanup.policy=compact                 INVALID_RECORD for a record without a key
 compression.type                       a codec other than `producer`: recompressed where it differs
 
 The last three read the records, which takes long and, where they are compressed, much memory: `LogConfig.reads_records`
-tells, and callers on the loop then leave :func:`admit` to a thread. A topic with Kafka's defaults is never read; that
-a header's timestamp is too late is then known, but not which records' it is (HeaderRefusedError). Kafka reads all.
+tells, and callers on the loop then leave :func:`admit` to a thread. A topic with Kafka's defaults is not read. That a
+header's timestamp is too late is then known, but not which record's it is; and more records than so few bytes should
+hold may be there all the same: a HeaderRefusedError, after which the caller has that batch read. Kafka reads all.
 """
 
 from __future__ import annotations
 
+import logging
+
 from ..protocol.errors import ApiError, ErrorCode
 from .batch import (
+    CODEC_MASK,
     HEADER_SIZE,
+    INT32_MAX,
+    LEAST_RECORD,
+    LOG_OVERHEAD,
+    MOST_OFFSETS,
     BatchHeader,
+    HeaderRefusedError,
     build_batch,
     crc_matches,
     iter_batches,
@@ -29,12 +38,10 @@ from .batch import (
 from .compression import Compression
 from .config import LogConfig
 
+logger = logging.getLogger(__name__)
+
 Admitted = tuple[memoryview, list[BatchHeader], int]
 """Batches as they are to be stored but for their offsets; and when, -1 unless message.timestamp.type=LogAppendTime."""
-
-
-class HeaderRefusedError(ApiError):
-    """INVALID_TIMESTAMP by a header; :func:`admit` with ``read`` says which records are at fault."""
 
 
 class RecordsRefusedError(ApiError):
@@ -52,14 +59,26 @@ def admit(
 
     They are changed in place if they can be written. ``where`` is the log's folder; ``read``: read the records in any
     case. ApiError: what ``batch.validate`` raises, RecordsRefusedError, HeaderRefusedError, MESSAGE_TOO_LARGE of a
-    batch as recompressed.
+    batch as recompressed, INVALID_RECORD of whatever else cannot be done with these bytes. Nothing but ApiError.
     """
+    try:
+        return _admit(batches, config, now_ms, where, read or config.reads_records)
+    except ApiError:
+        raise
+    except Exception as error:
+        logger.exception("%s: a batch is refused", where)
+        raise ApiError(ErrorCode.INVALID_RECORD, f"a batch that cannot be appended: {error!r}") from error
+
+
+def _admit(
+    batches: bytes | bytearray | memoryview, config: LogConfig, now_ms: int, where: str, read: bool
+) -> Admitted:
     view = memoryview(batches)
     if view.readonly:
         view = memoryview(bytearray(view))
-    headers = validate(view, config.max_message_bytes)
+    headers = validate(view, config.max_message_bytes, read=read)
     stamp = config.message_timestamp_type == "LogAppendTime"
-    if read or config.reads_records:
+    if read:
         _check_records(view, headers, config, now_ms, where)
     for header in headers:
         if header.is_log_append_time:
@@ -166,11 +185,15 @@ def _recompress(
 
 
 def check_copied(view: memoryview, log_end_offset: int) -> list[BatchHeader]:
-    """Headers of batches that come from another log: whole, valid, ascending from ``log_end_offset`` on."""
-    headers = []
+    """Headers of batches that come from another log: whole, valid, ascending from ``log_end_offset`` on.
+
+    Compaction has left some of them with fewer records than offsets, and gaps between them. ApiError: CORRUPT_MESSAGE,
+    also where a batch has more records or offsets than any that a leader lets in; OFFSET_OUT_OF_RANGE.
+    """
+    headers: list[BatchHeader] = []
     end, next_offset = 0, log_end_offset
     for position, header in iter_batches(view):
-        if not header.is_plausible or not crc_matches(view[position : position + header.size]):
+        if not _is_possible(header) or not crc_matches(view[position : position + header.size]):
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} is damaged")
         if header.base_offset < next_offset:
             raise ApiError(
@@ -179,9 +202,24 @@ def check_copied(view: memoryview, log_end_offset: int) -> list[BatchHeader]:
             )
         headers.append(header)
         end, next_offset = position + header.size, header.next_offset
+    if headers and headers[-1].last_offset - headers[0].base_offset > INT32_MAX:
+        raise ApiError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"offsets {headers[0].base_offset} to {headers[-1].last_offset} do not fit one segment",
+        )
     if not headers or end != len(view):
         raise ApiError(
             ErrorCode.CORRUPT_MESSAGE,
             f"{len(view) - end} bytes behind the last whole batch of {HEADER_SIZE}+",
         )
     return headers
+
+
+def _is_possible(header: BatchHeader) -> bool:
+    """Whether a log may have such a batch: one that was let in, and perhaps compacted."""
+    size = header.batch_length + LOG_OVERHEAD - HEADER_SIZE
+    return (
+        header.is_plausible
+        and header.last_offset_delta < MOST_OFFSETS
+        and (header.record_count * LEAST_RECORD <= size or bool(header.attributes & CODEC_MASK))
+    )

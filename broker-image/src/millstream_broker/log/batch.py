@@ -13,10 +13,17 @@ set by the broker without touching it. Attributes: bits 0–2 codec, 3 timestamp
 transactional, 5 control, 6 the base timestamp is a delete horizon (KIP-534).
 
 A record: length, attributes i8, timestamp delta, offset delta, key length, key, value length, value, header count,
-headers; each number but the attributes a zigzag varint, a length of -1 meaning null.
+headers; each number but the attributes a zigzag varint, a length of -1 meaning null. Timestamps are 64 bits, of a
+delta too: sums wrap, as in Java.
 
-Invariants of a batch a client may append (:func:`validate`): magic 2, whole, CRC right, as many records as offsets.
-Batches in a log may hold fewer records than offsets, even none: compaction takes records out and keeps offsets.
+Invariants of a batch a client may append (:func:`validate`): magic 2, whole, CRC right, as many records as offsets,
+and no more than its size can hold. Where the records are read (:func:`scan_records`), they are whole and their
+offsets count from 0. Batches in a log may hold fewer records than offsets, even none: compaction takes records out and
+keeps offsets.
+
+How many records a size can hold: one takes ``LEAST_RECORD`` bytes. Compressed it takes less, but not much less: each
+has an offset of its own, so that even equal records of the least size take 0.6 bytes each with the best codec (zstd). A
+claim of more than ``MOST_RECORDS_A_BYTE``, ten times what codecs reach, is believed only after the records were read.
 """
 
 from __future__ import annotations
@@ -34,12 +41,16 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size  # 61
 LOG_OVERHEAD = 12  # base offset and batch length, which the batch length does not count
 LEAST_LENGTH = 14  # of a message in any format
+LEAST_RECORD = 7  # length, attributes, two deltas, no key, no value, no headers: a byte each
+MOST_RECORDS_A_BYTE = 16  # of compressed records
+MOST_OFFSETS = 0x7FFFFFFF // LEAST_RECORD  # of a batch, which has less than 2 GiB
 PLACEMENT = struct.Struct(">qii")  # what the broker sets: base offset, (length), leader epoch
 CRC_OFFSET = 17
 CRC_START = 21  # the first byte under the CRC
 MAX_TIMESTAMP_OFFSET = 35
 MAGIC = 2
 INT32_MAX = 0x7FFFFFFF
+INT64_MAX = 0x7FFFFFFFFFFFFFFF
 NO_PRODUCER = -1
 
 CODEC_MASK = 0x07
@@ -112,6 +123,10 @@ class BatchHeader(NamedTuple):
         )
 
 
+class HeaderRefusedError(ApiError):
+    """A batch that its header alone does not let in; its records decide (``admission.admit`` with ``read``)."""
+
+
 class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
@@ -145,12 +160,13 @@ def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         position += header.size
 
 
-def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX) -> list[BatchHeader]:
+def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX, *, read: bool = False) -> list[BatchHeader]:
     """Check what a client sent to be appended: one or more whole batches. Returns their headers.
 
     ApiError, as Kafka has them: INVALID_RECORD (nothing or a part of a batch, magic 0 and 1, counts, codec, base
     offset, control batch, sequence), CORRUPT_MESSAGE (an impossible length or magic, CRC), MESSAGE_TOO_LARGE,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED. The records themselves are not read.
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED. The records themselves are not read. HeaderRefusedError where they have to
+    be, for there are too many for their bytes, unless the caller is going to ``read`` them.
     """
     view = memoryview(buffer)
     position, end = 0, len(view)
@@ -184,13 +200,13 @@ def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX) -> list[BatchHe
             )
         if crc32c(view[position + CRC_START : position + size]) != header.crc:
             _refuse(ErrorCode.CORRUPT_MESSAGE, "the CRC does not match the batch")
-        _check_client_header(header)
+        _check_client_header(header, read)
         headers.append(header)
         position += size
     return headers
 
 
-def _check_client_header(header: BatchHeader) -> None:
+def _check_client_header(header: BatchHeader, read: bool) -> None:
     if header.base_offset:
         _refuse(ErrorCode.INVALID_RECORD, f"base offset {header.base_offset}: a producer sends 0")
     count = header.record_count
@@ -199,6 +215,8 @@ def _check_client_header(header: BatchHeader) -> None:
             ErrorCode.INVALID_RECORD,
             f"{count} records with a last offset delta of {header.last_offset_delta}",
         )
+    if count * LEAST_RECORD > header.batch_length - _EMPTY_LENGTH:
+        _check_count(header, read)
     if header.attributes & ~LOG_APPEND_TIME not in _CODECS:
         if header.attributes & CONTROL:
             _refuse(ErrorCode.INVALID_RECORD, "control batches are written by brokers only")
@@ -212,7 +230,18 @@ def _check_client_header(header: BatchHeader) -> None:
         )
 
 
+def _check_count(header: BatchHeader, read: bool) -> None:
+    """Whether so many records, which need more bytes than there are, can have been compressed into them."""
+    count, size = header.record_count, header.batch_length - _EMPTY_LENGTH
+    what = f"{count} records in {size} bytes"
+    if not header.attributes & CODEC_MASK:
+        _refuse(ErrorCode.INVALID_RECORD, what)
+    if not read and count > size * MOST_RECORDS_A_BYTE:
+        raise HeaderRefusedError(ErrorCode.INVALID_RECORD, what)
+
+
 _CODECS = frozenset(Compression)
+_EMPTY_LENGTH = HEADER_SIZE - LOG_OVERHEAD
 
 
 def crc_matches(batch: Buffer) -> bool:
@@ -263,7 +292,7 @@ def build_batch(
         if not count and delete_horizon is None:
             base_timestamp = record.timestamp
         max_timestamp = max(max_timestamp, record.timestamp)
-        _write_record(body, record, record.timestamp - base_timestamp, offset - base_offset)
+        _write_record(body, record, _int64(record.timestamp - base_timestamp), offset - base_offset)
         next_offset = offset + 1
         count += 1
     attributes = int(compression)
@@ -310,25 +339,33 @@ def empty_batch(header: BatchHeader) -> bytes:
 
 
 def read_records(batch: Buffer) -> Iterator[Record]:
-    """The records of one whole batch (its CRC is not checked here). INVALID_RECORD when they cannot be read."""
+    """The records of one whole batch (its CRC is not checked here), by ascending offsets within the batch's range.
+
+    INVALID_RECORD when they cannot be read, whatever the bytes are.
+    """
     view = memoryview(batch)
     header = read_header(view)
     try:
         data = _plain_records(header, view)
         position = 0
+        least, most = header.base_offset, header.last_offset
         for _ in range(header.record_count):
             record, position = _read_record(data, position, header)
+            if not least <= record.offset <= most:
+                raise ValueError(f"offset {record.offset} where {least} to {most} may follow")
+            least = record.offset + 1
             yield record
         if position != len(data):
             raise ValueError(f"{len(data) - position} bytes behind the last record")
-    except (ValueError, IndexError) as error:
+    except Exception as error:
         _refuse(ErrorCode.INVALID_RECORD, f"batch at offset {header.base_offset}: {error}")
 
 
 def scan_records(batch: Buffer) -> Iterator[tuple[int, bool]]:
-    """Timestamp, and whether there is a key, of each record of one whole batch. INVALID_RECORD as in read_records.
+    """Timestamp, and whether there is a key, of each record of one whole batch as a client may send it.
 
-    What comes behind the key's length is skipped.
+    INVALID_RECORD as in :func:`read_records`, and unless the records' offsets count from 0. Keys, values and headers
+    are measured and skipped.
     """
     view = memoryview(batch)
     header = read_header(view)
@@ -336,22 +373,42 @@ def scan_records(batch: Buffer) -> Iterator[tuple[int, bool]]:
     try:
         data = _plain_records(header, view)
         position = 0
-        for _ in range(header.record_count):
+        for index in range(header.record_count):
             length, position = _read_varint(data, position)
             end = position + length
             if length < 0 or end > len(data):
                 raise ValueError(f"a record of {length} bytes at byte {position} of {len(data)}")
-            delta, position = _read_varint(data, position + 1)
-            _, position = _read_varint(data, position)
+            time_delta, position = _read_varint(data, position + 1, _VARLONG)
+            offset, position = _read_varint(data, position)
+            if offset != index:
+                raise ValueError(f"record {index} has the offset delta {offset}")
             key, position = _read_varint(data, position)
-            if position + max(key, 0) > end:
-                raise ValueError(f"a key of {key} bytes at byte {position}, in a record that ends at {end}")
-            yield base + delta if append_time is None else append_time, key >= 0
-            position = end
+            size, position = _read_varint(data, position + key if key > 0 else position)
+            count, position = _read_varint(data, position + size if size > 0 else position)
+            if count:
+                position = _skip_headers(data, position, count, end)
+            if position != end:
+                raise ValueError(f"a record ends at byte {position}, its length says {end}")
+            yield _int64(base + time_delta) if append_time is None else append_time, key >= 0
         if position != len(data):
             raise ValueError(f"{len(data) - position} bytes behind the last record")
-    except (ValueError, IndexError) as error:
+    except Exception as error:
         _refuse(ErrorCode.INVALID_RECORD, f"batch at offset {header.base_offset}: {error}")
+
+
+def _skip_headers(data: bytes, position: int, count: int, end: int) -> int:
+    """Where a record's headers, which begin at ``position``, end."""
+    if count < 0:
+        raise ValueError(f"{count} headers in a record")
+    for _ in range(count):
+        name, position = _read_varint(data, position)
+        if name < 0:
+            raise ValueError("a header without a name")
+        size, position = _read_varint(data, position + name)
+        position += max(size, 0)
+        if position > end:
+            break
+    return position
 
 
 def _plain_records(header: BatchHeader, view: memoryview) -> bytes:
@@ -380,7 +437,7 @@ def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Recor
     end = position + length
     if length < 0 or end > len(data):
         raise ValueError(f"a record of {length} bytes at byte {position} of {len(data)}")
-    timestamp_delta, position = _read_varint(data, position + 1)
+    timestamp_delta, position = _read_varint(data, position + 1, _VARLONG)
     offset_delta, position = _read_varint(data, position)
     key, position = _read_bytes(data, position)
     value, position = _read_bytes(data, position)
@@ -399,8 +456,15 @@ def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Recor
         headers = tuple(pairs)
     if position != end:
         raise ValueError(f"a record ends at byte {position}, its length says {end}")
-    timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
+    timestamp = (
+        header.max_timestamp if header.is_log_append_time else _int64(header.base_timestamp + timestamp_delta)
+    )
     return Record(key, value, timestamp, headers, header.base_offset + offset_delta), end
+
+
+def _int64(value: int) -> int:
+    """As in Java, what does not fit 64 bits wraps."""
+    return value if -INT64_MAX <= value <= INT64_MAX else (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _write_varint(data: bytearray, value: int) -> None:
@@ -411,7 +475,10 @@ def _write_varint(data: bytearray, value: int) -> None:
     data.append(value)
 
 
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+_VARINT, _VARLONG = 35, 70  # bits that five and ten bytes have
+
+
+def _read_varint(data: bytes, position: int, most_bits: int = _VARINT) -> tuple[int, int]:
     byte = data[position]
     value = byte & 0x7F
     shift = 7
@@ -420,8 +487,8 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
         byte = data[position]
         value |= (byte & 0x7F) << shift
         shift += 7
-        if shift > 70:
-            raise ValueError(f"a number of more than ten bytes at byte {position}")
+        if shift > most_bits:
+            raise ValueError(f"a number of more than {most_bits // 7} bytes at byte {position}")
     return (value >> 1) ^ -(value & 1), position + 1
 
 

@@ -3,9 +3,12 @@
 A pass looks at the *dirty* part of a log (what was appended since the last pass, without the active segment), notes
 the latest offset of each key in it, and writes all segments up to its end anew without the records that a later one
 of the same key replaces. A record without value (a tombstone) deletes its key, and itself later: the first pass that
-meets it stamps its batch with a delete horizon, now + delete.retention.ms, and the first pass after that drops it
-(KIP-534). Batches keep their range of offsets; a batch that loses all its records goes, but for a producer's last one,
-which stays empty so that its sequence is not forgotten. Control batches stay.
+has noted it stamps its batch with a delete horizon, now + delete.retention.ms, and the first pass after that horizon
+drops it (KIP-534). Batches keep their range of offsets; a batch that loses all its records goes, but for a producer's
+last one, which stays empty so that its sequence is not forgotten. Control batches stay.
+
+``clean_until`` is where the noted part ends, perhaps in the middle of a segment. Batches behind it are copied as they
+are: a tombstone there has not removed its key's older value yet, so its horizon may neither be set nor be heeded.
 
 Segments are replaced in groups that fit one segment, with Kafka's names and steps:
 
@@ -24,8 +27,9 @@ Threads: :meth:`Compaction.work` in any thread, :meth:`Compaction.commit` in the
         compaction.commit()
     compaction.finish()
 
-OSError from either, or a log that is deleted meanwhile, ends the pass; the next one starts it anew. So does
-:meth:`Compaction.cancel`. A log with a batch that cannot be read is not compacted again before a restart.
+OSError from either, or a log that is deleted or truncated meanwhile, ends the pass; the next one starts it anew. So
+does :meth:`Compaction.cancel`. After any other error (a batch that cannot be read) the log is ``uncleanable``: it is
+not compacted again before a restart.
 """
 
 from __future__ import annotations
@@ -39,17 +43,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from ..protocol.errors import ApiError
+from ..protocol.errors import ApiError, ErrorCode
 from .batch import (
     DELETE_HORIZON,
     INT32_MAX,
+    INT64_MAX,
     BatchHeader,
     Record,
     build_batch,
+    crc_matches,
     empty_batch,
     read_header,
     read_records,
 )
+from .files import fsync_directory
 from .index import TIME_ENTRY
 from .log import Log
 from .segment import SUFFIXES, Segment
@@ -139,8 +146,17 @@ class Compaction:
         now_ms: int,
         allowance: Allowance | None = None,
     ) -> None:
+        """In the loop's thread."""
         self.log = log
         self.clean_until = max(log.first_dirty_offset, log.segments.first_offset)
+        """Everything before it is compacted after the pass."""
+        self._truncations = log.segments.truncations
+        self._closed = [
+            (segment, log.segments.end_of(segment, log.log_end_offset))
+            for segment in log.segments
+            if segment.base_offset < end and segment is not log.segments.active
+        ]
+        """The segments as they are at the start, and the offset behind each: other threads change the list."""
         self._end = end
         self._now_ms = now_ms
         self._allowance = allowance or Allowance()
@@ -153,6 +169,8 @@ class Compaction:
         }
         self._groups: list[list[Segment]] = []
         self._done: tuple[list[Segment], Segment] | None = None
+        self._replaced = False
+        self._skipped = False
 
     # -- in a thread ------------------------------------------------------------------------------------------
 
@@ -163,9 +181,12 @@ class Compaction:
             return self._work()
         except CancelledError:
             return False
-        except ApiError as error:
-            logger.error("%s is not compacted any more: %s", self.log.directory, error.message)
-            self.log.uncleanable = True
+        except OSError:
+            raise
+        except Exception as error:
+            if not self._is_current():
+                return False
+            give_up(self.log, error)
             return False
 
     def _work(self) -> bool:
@@ -175,27 +196,36 @@ class Compaction:
         while self._groups:
             group = self._groups.pop(0)
             if any(segment.deleted for segment in group):
+                self._skip(group)
                 continue
             cleaned, changed = self._clean(group)
             if changed or len(group) > 1:
                 self._done = group, cleaned
                 return True
-            _discard(cleaned)
-        self._complete = True
+            self._discard(cleaned)
+        if self._replaced:  # before a later pass relies on what this one has removed
+            fsync_directory(self.log.segments.path)
+        self._complete = not self._skipped
         return False
+
+    def _skip(self, group: list[Segment]) -> None:
+        """Retention has taken some of these segments. What remains of them is not compacted, so nor is the log."""
+        self._skipped = self._skipped or not all(segment.deleted for segment in group)
 
     def _note_latest(self) -> dict[bytes, int]:
         """The latest offset of each key from the first dirty offset on, as far as memory allows."""
         latest: dict[bytes, int] = {}
         start = self.clean_until
         most = self._allowance.max_keys
-        for segment in self.log.segments.from_offset(start):
-            for position, header in segment.headers_from(start):
+        for segment, end in self._closed:
+            if end <= start:
+                continue
+            for position, header in segment.scan_from(start):
                 if header.base_offset >= self._end or len(latest) >= most:
                     return latest
                 self._throttle(header.size)
                 if not header.is_control:
-                    for record in read_records(segment.read(position, header.size)):
+                    for record in read_records(_read(segment, position, header)):
                         if record.key is not None:
                             latest[_digest(record.key)] = record.offset
                 self.clean_until = header.next_offset
@@ -207,12 +237,10 @@ class Compaction:
         """Neighbours that fit one segment together."""
         groups: list[list[Segment]] = []
         size = entries = 0
-        segments = self.log.segments
         most_entries = self.log.config.index_size_max_bytes // TIME_ENTRY.size
-        for segment in segments:
-            if segment.base_offset >= self.clean_until or segment is segments.active:
+        for segment, end in self._closed:
+            if segment.base_offset >= self.clean_until:
                 break
-            end = segments.end_of(segment, self.log.log_end_offset)
             indexed = max(len(segment.offsets), len(segment.times)) + 1  # one more where they are joined
             if (
                 groups
@@ -237,7 +265,7 @@ class Compaction:
             index_interval_bytes=first.index_interval_bytes,
             suffix=".cleaned",
         )
-        _discard(cleaned)  # of an earlier attempt
+        self._discard(cleaned)  # of an earlier attempt
         changed = False
         try:
             cleaned.create()
@@ -252,7 +280,7 @@ class Compaction:
             cleaned.finish()
             cleaned.sync()
         except BaseException:
-            _discard(cleaned)
+            self._discard(cleaned)
             raise
         cleaned.synced = True
         return cleaned, changed
@@ -260,12 +288,19 @@ class Compaction:
     @staticmethod
     def _batches(group: list[Segment]) -> Iterator[bytes]:
         for segment in group:
+            end = 0
             for position, header in segment.headers(0):
-                yield segment.read(position, header.size)
+                yield _read(segment, position, header)
+                end = position + header.size
+            if end < segment.size:
+                raise ApiError(
+                    ErrorCode.CORRUPT_MESSAGE,
+                    f"{segment.path()}: no valid batch at byte {end} of {segment.size}",
+                )
 
     def _retained(self, header: BatchHeader, batch: bytes) -> bytes | None:
         """The batch with the records that stay, None if nothing does."""
-        if header.is_control:
+        if header.is_control or header.base_offset >= self.clean_until:
             return batch
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         kept = [record for record in read_records(batch) if self._stays(record, horizon)]
@@ -277,7 +312,7 @@ class Compaction:
         if len(kept) == header.record_count and (horizon is not None or not tombstones):
             return batch
         if tombstones and horizon is None:
-            horizon = self._now_ms + self.log.config.delete_retention_ms
+            horizon = min(self._now_ms + self.log.config.delete_retention_ms, INT64_MAX)
         return build_batch(
             kept,
             base_offset=header.base_offset,
@@ -322,19 +357,38 @@ class Compaction:
         (group, cleaned), self._done = self._done, None
         segments = self.log.segments
         start = segments.index_of(group[0].base_offset)
-        if self.log.offline or segments[start : start + len(group)] != group:
-            _discard(cleaned)
+        if not self._is_current() or segments[start : start + len(group)] != group:
+            self._discard(cleaned)
+            self._skip(group)
             return False
         cleaned.release()
         swap = cleaned.path(".log").removesuffix(".cleaned") + ".swap"
         os.rename(cleaned.path(".log"), swap)
-        segments.set_aside(start, start + len(group), suffixes=SUFFIXES)
-        os.rename(swap, swap.removesuffix(".swap"))
-        for suffix in SUFFIXES[1:]:
-            os.rename(cleaned.path(suffix), cleaned.path(suffix).removesuffix(".cleaned"))
+        try:
+            segments.set_aside(start, start + len(group), suffixes=SUFFIXES)
+            os.rename(swap, swap.removesuffix(".swap"))
+            for suffix in SUFFIXES[1:]:
+                os.rename(cleaned.path(suffix), cleaned.path(suffix).removesuffix(".cleaned"))
+        except OSError as error:  # half replaced: the next start completes it
+            self.log.offline = error
+            raise
         cleaned.settle()
         segments.insert(start, cleaned)
+        self._replaced = True
         return True
+
+    def _is_current(self) -> bool:
+        """Whether the log is still the one that the pass began with."""
+        log = self.log
+        return log.offline is None and not log.is_deleted and log.segments.truncations == self._truncations
+
+    def _discard(self, cleaned: Segment) -> None:
+        cleaned.release()
+        if self.log.is_deleted:  # the files went with its folder, and the path may be another log's
+            return
+        for suffix in SUFFIXES:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(cleaned.path(suffix))
 
     def cancel(self) -> None:
         """Let :meth:`work` return soon."""
@@ -342,16 +396,26 @@ class Compaction:
 
     def finish(self) -> None:
         """The pass is over: the next one goes on from here. Nothing, if it was cancelled or failed before its end."""
-        if self._complete:
+        if self._complete and self._is_current():
             self.log.first_dirty_offset = max(self.log.first_dirty_offset, self.clean_until)
+
+
+def give_up(log: Log, error: Exception) -> None:
+    """Compact the log no more before a restart, and say so: others have their turn. Any thread."""
+    log.uncleanable = True
+    if isinstance(error, ApiError):
+        logger.error("%s is not compacted any more: %s", log.directory, error.message)
+    else:
+        logger.error("%s is not compacted any more: %r", log.directory, error, exc_info=error)
 
 
 def _digest(key: bytes) -> bytes:
     return blake2b(key, digest_size=16).digest()
 
 
-def _discard(cleaned: Segment) -> None:
-    cleaned.release()
-    for suffix in SUFFIXES:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(cleaned.path(suffix))
+def _read(segment: Segment, position: int, header: BatchHeader) -> bytes:
+    """A batch that is as it was written: what is written anew gets a CRC that says so."""
+    batch = segment.read(position, header.size)
+    if len(batch) < header.size or not crc_matches(batch):
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} is damaged")
+    return batch

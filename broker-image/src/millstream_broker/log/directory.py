@@ -97,7 +97,7 @@ class LogDir:
             if self.failure is not None:
                 return
             self.failure = error
-        logs = list(self.logs.values())
+        logs = self.all_logs().values()
         for log in logs:
             log.offline = error
         logger.error(
@@ -117,6 +117,10 @@ class LogDir:
         self.logs[key] = log
         if self.failure is not None:  # while it was being opened
             log.offline = self.failure
+
+    def all_logs(self) -> dict[TopicPartition, Log]:
+        """A copy, made in one step. Any thread: another one may be opening logs."""
+        return self.logs.copy()
 
     # -- whose it is ------------------------------------------------------------------------------------------
 
@@ -287,7 +291,7 @@ class LogDir:
         """Write recovery points, log start offsets and how far logs are compacted. Blocking, any thread. OSError."""
         with self._writing:
             points, starts, cleaned = {}, {}, {}
-            for key, log in list(self.logs.items()):
+            for key, log in self.all_logs().items():
                 progress = log.progress()
                 points[key] = log.topic_id, progress.flushed
                 if progress.moved_start is not None:

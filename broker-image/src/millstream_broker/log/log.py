@@ -30,8 +30,8 @@ from typing import NamedTuple, Protocol
 
 from ..protocol.errors import ApiError, ErrorCode
 from . import admission, epochs, lifetime, recovery, timestamps
-from .admission import Admitted, HeaderRefusedError
-from .batch import PLACEMENT, BatchHeader
+from .admission import Admitted
+from .batch import INT32_MAX, PLACEMENT, BatchHeader, HeaderRefusedError
 from .config import LogConfig as LogConfig  # named here for callers, as FileSlice
 from .durability import Durability
 from .epochs import LeaderEpochs
@@ -118,7 +118,7 @@ class Log:
         self.epochs = epochs
         self.log_start_offset = start
         self.log_end_offset = end
-        self.uncleanable = False  # compaction met a batch that it cannot read
+        self.uncleanable = False  # compaction failed on it (see ``compaction.give_up``)
         self.first_dirty_offset = start  # compaction has not been behind this
         self.last_high_watermark = 0
         """As it was when the replica here was last served: while one is, it knows better."""
@@ -260,6 +260,11 @@ class Log:
             placed.append(BatchHeader._make((offset, length, leader_epoch, *header[3:])))
             offset += header.last_offset_delta + 1
             position += length + 12
+        if offset - first > INT32_MAX:
+            raise ApiError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"{offset - first} records: a segment has at most {INT32_MAX}",
+            )
         self._write(view, placed, now_ms)
         return AppendInfo(first, offset - 1, append_time, self.log_start_offset)
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from ..protocol.errors import ApiError
 from . import checkpoints, folders
 from .checkpoints import Identified, TopicPartition
-from .compaction import Allowance, Compaction, due
+from .compaction import Allowance, Compaction, due, give_up
 from .config import LogConfig
 from .directory import BrokenDirError, LogDir, LogDirError, boot_id, describe
 from .files import FileCache, is_failure
@@ -240,7 +240,7 @@ class LogManager:
             for home in self.dirs:
                 if not home.is_locked:
                     continue
-                clean = all(list(pool.map(close, home.logs.values())))
+                clean = all(list(pool.map(close, home.all_logs().values())))
                 try:
                     home.checkpoint()
                     if clean:
@@ -272,17 +272,20 @@ class LogManager:
             return []
         self.dirs.remove(home)
         self.offline[home.path] = str(_broken(home, home.failure))
-        for key, log in home.logs.items():
-            del self._homes[key]
+        for key, log in home.all_logs().items():
+            self._homes.pop(key, None)
             log.segments.release()
         home.unlock()
         return list(home.logs)
 
     # -- partitions -------------------------------------------------------------------------------------------
 
+    def logs(self) -> list[tuple[TopicPartition, Log]]:
+        """Every log as of now. Any thread: logs may come and go while the caller goes through them."""
+        return [one for home in list(self.dirs) for one in home.all_logs().items()]
+
     def __iter__(self) -> Iterator[Log]:
-        for home in list(self.dirs):
-            yield from list(home.logs.values())
+        return iter([log for _, log in self.logs()])
 
     def __len__(self) -> int:
         return len(self._homes)
@@ -372,12 +375,18 @@ class LogManager:
     ) -> Compaction | None:
         """The dirtiest log that is due and not ``busy``, to be compacted as :class:`Compaction` says."""
         best: tuple[float, int, Log] | None = None
-        for key, home in self._homes.items():
-            log = home.logs[key]
+        for key, log in self.logs():
             if not log.config.compacts or log.offline is not None or log in busy:
                 continue
             limit = high_watermark_of(key) if high_watermark_of else log.log_end_offset
-            found = due(log, now_ms, limit)
+            try:
+                found = due(log, now_ms, limit)
+            except OSError as error:
+                logger.error("%s: %s", log.directory, log.failed(error).message)
+                continue
+            except Exception as error:
+                give_up(log, error)
+                continue
             if found is not None and (best is None or found[0] > best[0]):
                 best = *found, log
         if best is None:

@@ -25,9 +25,8 @@ HighWatermarkOf = Callable[[TopicPartition], int]
 
 def logs_of(manager: LogManager) -> Iterator[tuple[TopicPartition, Log]]:
     """Every log that is there when its turn comes: some may go while the caller does other things."""
-    for key in list(manager.partitions()):
-        log = manager.get(*key)
-        if log is not None:
+    for key, log in manager.logs():
+        if not log.is_deleted:
             yield key, log
 
 
@@ -44,6 +43,9 @@ def enforce_retention(
                 log.roll_if_old(now_ms)
             except OSError as error:
                 logger.error("%s: retention failed: %s", log.directory, log.failed(error).message)
+                count = 0
+            except Exception:  # of one log: the others have their turn
+                logger.exception("%s: retention failed", log.directory)
                 count = 0
             yield count
         log.expire_producers(now_ms)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, cast
@@ -362,7 +363,7 @@ class ReplicaManager:
             and there.topic_id not in (None, topic.topic_id)  # an older topic's
         )
         configs = {topic.name: self._broker.configs.of(topic) for topic, _ in new}
-        failed = await asyncio.to_thread(self._open, new, configs) if new else {}
+        failed = await self._open_in_thread(new, configs) if new else {}
         for number, (topic, index) in enumerate(new, 1):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -380,13 +381,31 @@ class ReplicaManager:
                 continue
             self._assume(topic, index, opened, configs[topic.name])
 
-    def _open(
+    async def _open_in_thread(
         self, new: list[tuple[TopicRecord, int]], configs: dict[str, TopicConfig]
     ) -> dict[TopicPartition, str]:
-        """In a thread; returns why which could not be opened."""
+        """See `_open`. Ends after the thread though it is cancelled: nobody else may open or close logs meanwhile."""
+        cancelled = threading.Event()
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open, new, configs, cancelled))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            cancelled.set()
+            await asyncio.wait([opening])
+            raise
+
+    def _open(
+        self,
+        new: list[tuple[TopicRecord, int]],
+        configs: dict[str, TopicConfig],
+        cancelled: threading.Event,
+    ) -> dict[TopicPartition, str]:
+        """In a thread, until it is cancelled; returns why which could not be opened."""
         failed = {}
         logs = self._broker.logs
         for topic, index in new:
+            if cancelled.is_set():
+                break
             try:
                 if self._is_lost(topic, index):
                     raise LogDirError(f"its log directory is offline: {', '.join(map(str, logs.offline))}")
