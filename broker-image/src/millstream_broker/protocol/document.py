@@ -228,7 +228,8 @@ DIFFERENT: Final[list[tuple[str, str]]] = [
         "AlterConfigs, IncrementalAlterConfigs",
         "An unknown broker key is refused; Kafka keeps it for plugins. Only topics and brokers have configuration: "
         "no loggers, client metrics or groups. A resource that AlterConfigs names twice is set twice; Kafka gives no "
-        "answer.",
+        "answer. Settings are checked together with everything they apply to: a change that contradicts another "
+        "setting is refused with INVALID_CONFIG, which names the topic.",
     ),
     (
         "DescribeConfigs",
