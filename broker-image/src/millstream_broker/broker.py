@@ -32,6 +32,7 @@ from .coordination.embedded import FILE_NAME as COORDINATION
 from .coordination.embedded import EmbeddedCoordination
 from .coordination.zookeeper import parse_connect
 from .effective_configs import EffectiveConfigs
+from .encoded_topics import EncodedTopics
 from .generations import Generations
 from .groups.driver import GroupDriver
 from .groups.messages import GroupConfig
@@ -101,6 +102,9 @@ class Broker:
         )
         self.request_memory = RequestMemory(config.integer("queued.max.request.bytes"))
         self.admissions = Admissions(self.request_memory)
+        self.encoded_topics = EncodedTopics(
+            self.broker_id, lambda: self.metadata, lambda: frozenset(self.replicas.unopened)
+        )
         self.http = HttpServer(
             {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
         )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import topics
-from ..config import TopicConfig
 from ..coordination import TopicRecord
 from ..protocol import create_topics
 from ..protocol.create_topics import (
+    CONFIG,
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
@@ -22,6 +22,7 @@ from ..protocol.create_topics import (
     CreateTopicsResponse,
 )
 from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.schema import Encoded
 from ..topics import AT_ONCE, MAX_PARTITIONS, NewTopic
 from . import RequestContext, handler
 
@@ -47,7 +48,7 @@ async def handle(
         except ApiError as error:
             results[topic.name] = _refused(topic.name, error)
     created = await topics.create_topics(broker, new, validate_only=request.validate_only)
-    describe = _Described(broker)
+    describe = _Described(broker, context.version)
     for number, (one, outcome) in enumerate(zip(new, created, strict=True), 1):
         if isinstance(outcome, ApiError):
             results[one.name] = _refused(one.name, outcome)
@@ -86,19 +87,17 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
 
 
 class _Described:
-    """Topics as they were created; those with the same overrides share their configuration."""
+    """Topics as they were created; those with the same overrides share their encoded configuration."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, version: int) -> None:
         self._broker = broker
-        self._configs: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
+        self._version = version
+        self._configs: dict[frozenset[tuple[str, str]], Any] = {}
 
     def created(self, topic: TopicRecord) -> CreatableTopicResult:
         overrides = frozenset(topic.config.items())
         if (configs := self._configs.get(overrides)) is None:
-            configs = self._configs[overrides] = [
-                CreatableTopicConfigs(entry.key.name, entry.value, False, entry.source, False)
-                for entry in TopicConfig(self._broker.config, topic.config).describe()
-            ]
+            configs = self._configs[overrides] = self._encoded(topic)
         return CreatableTopicResult(
             topic.name,
             topic.topic_id,
@@ -107,6 +106,17 @@ class _Described:
             replication_factor=len(topic.partitions[0].replicas),
             configs=configs,
         )
+
+    def _encoded(self, topic: TopicRecord) -> Any:
+        entries = self._broker.configs.of_stored(topic.config).describe()
+        parts = [
+            CONFIG.encode(
+                self._version,
+                CreatableTopicConfigs(entry.key.name, entry.value, False, entry.source, False),
+            )
+            for entry in entries
+        ]
+        return Encoded(len(parts), b"".join(parts))
 
 
 def _refused(name: str, error: ApiError) -> CreatableTopicResult:

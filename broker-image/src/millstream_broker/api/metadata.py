@@ -7,11 +7,11 @@ and the client (from v4) allow it; the answer waits for it. Asking for all topic
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
 
 from ..coordination import CoordinationError, TopicRecord
-from ..internal_topics import is_internal
-from ..metadata import check_topic_name
+from ..metadata import Metadata, check_topic_name
 from ..protocol import metadata
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.metadata import (
@@ -19,10 +19,9 @@ from ..protocol.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
-    MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from ..protocol.schema import ZERO_UUID
+from ..protocol.schema import ZERO_UUID, Encoded
 from ..topics import NewTopic, create_topics
 from . import Answer, RequestContext, handler
 
@@ -44,7 +43,6 @@ CLUSTER_OPERATIONS = _bits(
 )
 """What an anonymous client may do where there is no authorizer: everything (KIP-430)."""
 NOT_ASKED = -(2**31)
-NO_LEADER = -1
 
 
 @handler(metadata.API)
@@ -58,7 +56,7 @@ def handle(broker: Broker, context: RequestContext, request: MetadataRequest) ->
             topics=[MetadataResponseTopic(refused, one.name or "", one.topic_id) for one in asked or ()]
         )
     if asked is None or (context.version == 0 and not asked):
-        asked = [MetadataRequestTopic(name=name) for name in broker.metadata.topics]
+        asked = None
     elif request.allow_auto_topic_creation and broker.config.flag("auto.create.topics.enable"):
         missing = {topic.name for topic in asked if topic.name is not None} - broker.metadata.topics.keys()
         if missing:
@@ -81,30 +79,52 @@ async def _create_then_answer(
             failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
         elif isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             failed[name] = outcome.code
-    return _answer(broker, context, request, asked, failed)
+    answer = _answer(broker, context, request, asked, failed)
+    return answer if isinstance(answer, MetadataResponse) else await answer
 
 
 def _answer(
     broker: Broker,
     context: RequestContext,
     request: MetadataRequest,
-    asked: list[MetadataRequestTopic],
+    asked: list[MetadataRequestTopic] | None,
     failed: dict[str, ErrorCode],
+) -> MetadataResponse | Awaitable[MetadataResponse]:
+    """At once where the topics are encoded already, or few of them are not."""
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else None
+    topics = None if asked is None else [_found(broker, topic, operations, failed) for topic in _once(asked)]
+    encoded = broker.encoded_topics.encoded((context.version, operations), topics)
+    if isinstance(encoded, Encoded):
+        return _response(broker.metadata, context, request, encoded)
+    return _later(broker.metadata, context, request, encoded)
+
+
+async def _later(
+    cluster: Metadata, context: RequestContext, request: MetadataRequest, encoded: Awaitable[Encoded]
 ) -> MetadataResponse:
+    return _response(cluster, context, request, await encoded)
+
+
+def _found(
+    broker: Broker, asked: MetadataRequestTopic, operations: int | None, failed: dict[str, ErrorCode]
+) -> TopicRecord | MetadataResponseTopic:
+    """The topic, or the answer where there is none."""
     cluster = broker.metadata
-    topics = []
-    for topic in _once(asked):
-        if topic.name is None:
-            found = cluster.topics_by_id.get(topic.topic_id)
-            missing = MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, topic.topic_id)
-        else:
-            found = cluster.topics.get(topic.name)
-            error = failed.get(topic.name) or _why_missing(topic.name)
-            missing = MetadataResponseTopic(error, topic.name, ZERO_UUID)
-        described = missing if found is None else _topic(broker, found)
-        if request.include_topic_authorized_operations and (found is not None or topic.name is not None):
-            described.topic_authorized_operations = TOPIC_OPERATIONS
-        topics.append(described)
+    if asked.name is None:
+        by_id = cluster.topics_by_id.get(asked.topic_id)
+        return by_id or MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
+    if (found := cluster.topics.get(asked.name)) is not None:
+        return found
+    error = failed.get(asked.name) or _why_missing(asked.name)
+    missing = MetadataResponseTopic(error, asked.name, ZERO_UUID)
+    if operations is not None:
+        missing.topic_authorized_operations = operations
+    return missing
+
+
+def _response(
+    cluster: Metadata, context: RequestContext, request: MetadataRequest, topics: Any
+) -> MetadataResponse:
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(one.broker_id, endpoint.host, endpoint.port, one.rack)
@@ -132,24 +152,3 @@ def _why_missing(name: str) -> ErrorCode:
     except ApiError as error:
         return error.code
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def _topic(broker: Broker, topic: TopicRecord) -> MetadataResponseTopic:
-    alive = broker.metadata.brokers
-    partitions = []
-    for index, one in enumerate(topic.partitions):
-        error, leader, isr = ErrorCode.NONE, one.leader, list(one.isr)
-        offline = [replica for replica in one.replicas if replica not in alive]
-        if broker.is_offline(topic.name, index):
-            offline.append(broker.broker_id)
-        if leader in offline or leader not in alive:
-            error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
-            isr = [replica for replica in isr if replica not in offline]
-        partitions.append(
-            MetadataResponsePartition(
-                error, index, leader, one.leader_epoch, list(one.replicas), isr, offline
-            )
-        )
-    return MetadataResponseTopic(
-        ErrorCode.NONE, topic.name, topic.topic_id, is_internal(topic.name), partitions
-    )

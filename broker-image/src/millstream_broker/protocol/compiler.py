@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, NoReturn
 
-from .schema import Decoder, EncodeError, Encoder, FieldType, MalformedRequest, Struct, fields_of
+from .schema import Decoder, Encoded, EncodeError, Encoder, FieldType, MalformedRequest, Struct, fields_of
 
 FIXED: Final = {
     "bool": "?",
@@ -118,6 +118,7 @@ def too_many(count: int) -> Malformed:
 _RUNTIME: Final[dict[str, Any]] = {
     "SMALL": SMALL_VARINTS,
     "UUID": uuid.UUID,
+    "Encoded": Encoded,
     "bad_count": bad_count,
     "bad_length": bad_length,
     "finish_varint": finish_varint,
@@ -510,6 +511,9 @@ class _EncoderSource(_Source):
             with self.block(f"if {variable}:"):
                 self.add(f"{self.writer}(pack(f'>{{len({variable})}}{FIXED[wire.kind]}', *{variable}))")
             return
+        if wire.encodable:
+            with self.block(f"if type({variable}) is Encoded:"):
+                self.add(f"{self.writer}({variable}.data)")
         element = self.name("m")
         with self.block(f"for {element} in {elements}:"):
             if wire.struct is None:

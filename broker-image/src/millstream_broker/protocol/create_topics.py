@@ -10,6 +10,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from .api import Api
+from .codec import Codec
 from .schema import Struct, array, boolean, int8, int16, int32, string, uuid_
 
 
@@ -53,7 +54,9 @@ class CreatableTopicResult(Struct):
     topic_config_error_code: int = int16(since=5, tag=0)
     num_partitions: int = int32(since=5, default=-1)
     replication_factor: int = int16(since=5, default=-1)
-    configs: list[CreatableTopicConfigs] | None = array(CreatableTopicConfigs, since=5, nullable=5)
+    configs: list[CreatableTopicConfigs] | None = array(
+        CreatableTopicConfigs, since=5, nullable=5, encodable=True
+    )
 
 
 class CreateTopicsResponse(Struct):
@@ -69,3 +72,5 @@ API = Api(
     request=CreateTopicsRequest,
     response=CreateTopicsResponse,
 )
+CONFIG = Codec(CreatableTopicConfigs, API.flexible)
+"""A part of a response, for those that are shared (`schema.Encoded`)."""

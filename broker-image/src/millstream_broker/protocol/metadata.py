@@ -11,6 +11,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from .api import Api
+from .codec import Codec
 from .schema import Struct, array, boolean, int16, int32, string, uuid_
 
 
@@ -48,7 +49,7 @@ class MetadataResponseTopic(Struct):
     name: str | None = string(nullable=12)
     topic_id: UUID = uuid_(since=10)
     is_internal: bool = boolean(since=1)
-    partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition)
+    partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition, encodable=True)
     topic_authorized_operations: int = int32(since=8, default=-2147483648)
 
 
@@ -57,7 +58,7 @@ class MetadataResponse(Struct):
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
     cluster_id: str | None = string(since=2, nullable=2, default=None)
     controller_id: int = int32(since=1, default=-1)
-    topics: list[MetadataResponseTopic] = array(MetadataResponseTopic)
+    topics: list[MetadataResponseTopic] = array(MetadataResponseTopic, encodable=True)
     cluster_authorized_operations: int = int32(since=8, until=10, default=-2147483648)
 
 
@@ -69,3 +70,6 @@ API = Api(
     request=MetadataRequest,
     response=MetadataResponse,
 )
+TOPIC = Codec(MetadataResponseTopic, API.flexible)
+PARTITION = Codec(MetadataResponsePartition, API.flexible)
+"""Parts of a response, for those that are shared (`schema.Encoded`)."""

@@ -1,0 +1,166 @@
+"""Topics as Metadata responses have them: encoded once for each state of the cluster, and shared by all who ask.
+
+A response for all topics of a large cluster takes a tenth of a second to encode, and every client asks for it. So each
+topic is encoded once for each form (API version, with operations or without), and again only after it has changed. All
+topics together are joined once for each state. Encoding goes in slices, between which others use the loop; those who
+ask for the same meanwhile wait for it.
+
+What is kept is of the newest state alone, and of MAX_FORMS forms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+from .coordination import TopicRecord
+from .internal_topics import is_internal
+from .metadata import Metadata
+from .protocol.errors import ErrorCode
+from .protocol.metadata import PARTITION, TOPIC, MetadataResponsePartition, MetadataResponseTopic
+from .protocol.schema import Encoded
+
+MAX_FORMS = 4
+"""Clients of one cluster rarely speak more versions; for each, a partition takes some hundred bytes."""
+AT_ONCE = 500
+"""Partitions that are encoded in one turn of the loop."""
+NO_LEADER = -1
+
+Form = tuple[int, int | None]
+"""The API version, and the operations that topics are described with."""
+Asked = TopicRecord | MetadataResponseTopic
+"""A topic, or the answer for one that there is not."""
+
+
+class EncodedTopics:
+    """All is called on the loop. `offline` gives the partitions of this broker that cannot be used."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        metadata: Callable[[], Metadata],
+        offline: Callable[[], frozenset[tuple[str, int]]],
+    ) -> None:
+        self._broker_id = broker_id
+        self._metadata = metadata
+        self._offline = offline
+        self._forms: OrderedDict[Form, _Topics] = OrderedDict()
+
+    def encoded(self, form: Form, asked: Sequence[Asked] | None) -> Encoded | Awaitable[Encoded]:
+        """These topics, or all there are; at once where little is to be encoded."""
+        topics = self._topics(form)
+        if asked is None and topics.joined is not None:
+            return topics.joined
+        missing = topics.missing(asked)
+        if sum(len(topic.partitions) for topic in missing) > AT_ONCE or len(missing) > AT_ONCE:
+            return self._in_slices(topics, asked, missing)
+        for _ in topics.encode(missing):
+            pass
+        return topics.join(asked)
+
+    async def _in_slices(
+        self, topics: _Topics, asked: Sequence[Asked] | None, missing: Sequence[TopicRecord]
+    ) -> Encoded:
+        async with topics.encoding:
+            for _ in topics.encode(missing):
+                await asyncio.sleep(0)
+        return topics.join(asked)
+
+    def _topics(self, form: Form) -> _Topics:
+        metadata, offline = self._metadata(), self._offline()
+        newest = next(reversed(self._forms.values()), None)
+        if newest is not None and not (newest.metadata is metadata and newest.offline == offline):
+            for known, before in self._forms.items():
+                self._forms[known] = _Topics(self._broker_id, known, metadata, offline, before)
+        topics = self._forms.get(form)
+        if topics is None:
+            topics = self._forms[form] = _Topics(self._broker_id, form, metadata, offline, None)
+            if len(self._forms) > MAX_FORMS:
+                self._forms.popitem(last=False)
+        self._forms.move_to_end(form)
+        return topics
+
+
+class _Topics:
+    """The topics of one state, in one form. A new state has a new one, while the old one may still be at work."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        form: Form,
+        metadata: Metadata,
+        offline: frozenset[tuple[str, int]],
+        before: _Topics | None,
+    ) -> None:
+        self._broker_id = broker_id
+        self._version, self._operations = form
+        self.metadata = metadata
+        self.offline = offline
+        self.encoding = asyncio.Lock()
+        self.joined: Encoded | None = None
+        self._texts: dict[str, tuple[TopicRecord, bytes]] = {}
+        if before is not None and before._resembles(metadata, offline):
+            get = metadata.topics.get
+            self._texts = {name: one for name, one in before._texts.items() if get(name) is one[0]}
+
+    def _resembles(self, metadata: Metadata, offline: frozenset[tuple[str, int]]) -> bool:
+        """Whether a topic that did not change is described there as it is here."""
+        return self.offline == offline and self.metadata.brokers.keys() == metadata.brokers.keys()
+
+    def missing(self, asked: Sequence[Asked] | None) -> list[TopicRecord]:
+        """Those that are not encoded yet."""
+        texts = self._texts
+        if asked is None:
+            return [topic for name, topic in self.metadata.topics.items() if name not in texts]
+        return [topic for topic in asked if isinstance(topic, TopicRecord) and topic.name not in texts]
+
+    def encode(self, topics: Sequence[TopicRecord]) -> Iterator[None]:
+        """Yields after every AT_ONCE partitions; a topic without partitions counts as one."""
+        done = 0
+        for topic in topics:
+            if topic.name in self._texts:
+                continue
+            parts = []
+            for index in range(len(topic.partitions)):
+                parts.append(PARTITION.encode(self._version, self._partition(topic, index)))
+                done += 1
+                if done % AT_ONCE == 0:
+                    yield
+            done += not parts
+            described = MetadataResponseTopic(
+                ErrorCode.NONE, topic.name, topic.topic_id, is_internal(topic.name), _as_array(parts)
+            )
+            if self._operations is not None:
+                described.topic_authorized_operations = self._operations
+            self._texts[topic.name] = topic, TOPIC.encode(self._version, described)
+
+    def _partition(self, topic: TopicRecord, index: int) -> MetadataResponsePartition:
+        alive, record = self.metadata.brokers, topic.partitions[index]
+        error, leader, isr = ErrorCode.NONE, record.leader, list(record.isr)
+        offline = [replica for replica in record.replicas if replica not in alive]
+        if (topic.name, index) in self.offline:
+            offline.append(self._broker_id)
+        if leader in offline or leader not in alive:
+            error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
+            isr = [replica for replica in isr if replica not in offline]
+        return MetadataResponsePartition(
+            error, index, leader, record.leader_epoch, list(record.replicas), isr, offline
+        )
+
+    def join(self, asked: Sequence[Asked] | None) -> Encoded:
+        texts = self._texts
+        if asked is None:
+            if self.joined is None:
+                parts = [texts[name][1] for name in self.metadata.topics]
+                self.joined = Encoded(len(parts), b"".join(parts))
+            return self.joined
+        parts = [
+            texts[one.name][1] if isinstance(one, TopicRecord) else TOPIC.encode(self._version, one)
+            for one in asked
+        ]
+        return Encoded(len(parts), b"".join(parts))
+
+
+def _as_array(parts: list[bytes]) -> list[MetadataResponsePartition]:
+    return Encoded(len(parts), b"".join(parts))  # type: ignore[return-value]
