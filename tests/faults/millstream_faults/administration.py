@@ -209,7 +209,7 @@ class Administration:
         asked = time.monotonic()
         plan = PLANS[name]
         configs = [create_topics.CreatableTopicConfig(key, value) for key, value in plan.config.items()]
-        wanted = create_topics.CreatableTopic(name, plan.partitions, 3, configs=configs)
+        wanted = create_topics.CreatableTopic(name, plan.partitions, plan.replicas, configs=configs)
         request = create_topics.CreateTopicsRequest([wanted], REQUEST_MS, False)
 
         async def ask(probe: Probe) -> Known | None:

@@ -15,7 +15,7 @@ from millstream_harness.zookeeper import ZooKeeperProcess
 from .hostile import Hostile
 from .lab import Lab, Watch
 from .plan import Fault, Kind
-from .topics import ANEW, COMPACTED, MOST_PARTITIONS, STEADY
+from .topics import ANEW, COMPACTED, MOST_PARTITIONS, PLANS, STEADY
 
 WHOLE_S = 60.0
 STRUCK = (STEADY, STEADY, ANEW, COMPACTED)
@@ -30,13 +30,13 @@ PATHS = {
 """Configuration that changes which way records take."""
 ALTERED = {
     STEADY: PATHS,
-    ANEW: PATHS | {"retention.bytes": ("200000",)},
+    ANEW: PATHS | {"retention.bytes": ("200000",), "min.insync.replicas": ("2",)},
     COMPACTED: PATHS | {"cleanup.policy": ("delete", "compact,delete")},
 }
 MOVED = ("NONE", "UNKNOWN_TOPIC_OR_PARTITION", "NONE, UNKNOWN_TOPIC_OR_PARTITION")
 """Answers to a reassignment that has happened, or cannot as the topic is away or anew with fewer partitions."""
-USUAL = {"min.insync.replicas": "2", "retention.bytes": "-1", "cleanup.policy": "compact"}
-"""What does not outlive its fault."""
+USUAL = {"min.insync.replicas": "2", "retention.bytes": "-1", "cleanup.policy": "delete"}
+"""What does not outlive its fault, and the cluster's values."""
 
 
 class NothingToStrikeError(Exception):
@@ -262,26 +262,30 @@ class Faults:
 
     @contextlib.contextmanager
     def moving(self, fault: Fault) -> Iterator[str]:
-        """A replica less, and another order; then the third again, which copies all of it."""
+        """To two brokers, then to another choice and order, which copies all of it to one that had it no more."""
         name, partition = self.partition(fault)
         order = random.Random(fault.target).sample(sorted(self.lab.brokers), 3)
-        told = self.lab.administration.reassign(name, {partition: order[:2]})
+        last = order[: PLANS[name].replicas]
+        told = self.lab.administration.reassign(name, {partition: order[1:]})
         try:
-            yield f"{name}-{partition} to {order[:2]} ({told}) and to {order}"
+            yield f"{name}-{partition} to {order[1:]} ({told}) and to {last}"
         finally:
             deadline = time.monotonic() + WHOLE_S
-            while self.lab.administration.reassign(name, {partition: order}) not in MOVED:
+            while self.lab.administration.reassign(name, {partition: last}) not in MOVED:
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"{name}-{partition} could not be moved to {order}")
+                    raise RuntimeError(f"{name}-{partition} could not be moved to {last}")
                 time.sleep(0.2)
 
     @contextlib.contextmanager
     def moving_leaders(self, fault: Fault) -> Iterator[str]:
-        """Another order of the same replicas, and the preferred leaders elected."""
+        """Other replicas, or the same in another order, and the preferred leaders elected."""
         orders = random.Random(fault.target)
         name, _ = self.partition(fault)
         count = self.lab.administration.topics[name].partitions
-        targets = {partition: orders.sample(sorted(self.lab.brokers), 3) for partition in range(count)}
+        targets = {
+            partition: orders.sample(sorted(self.lab.brokers), PLANS[name].replicas)
+            for partition in range(count)
+        }
         told = self.lab.administration.reassign(name, targets)
         yield f"{name}: reassignment {told}, election {self.lab.administration.elect_preferred(name)}"
 
@@ -312,7 +316,7 @@ class Faults:
             yield f"{name}: {key}={value}"
         finally:
             if key in USUAL:
-                self.lab.administration.alter(name, {key: USUAL[key]})
+                self.lab.administration.alter(name, {key: PLANS[name].config.get(key, USUAL[key])})
 
     @contextlib.contextmanager
     def group_deleted(self, _: Fault) -> Iterator[str]:

@@ -134,7 +134,7 @@ class Lab(ClusterProcesses):
         super().start()
         for name in PLANS:
             self.administration.create(name)
-            self.await_in_sync(name, 3)
+            self.await_in_sync(name, PLANS[name].replicas)
         return self
 
     def kill(self) -> None:
@@ -185,7 +185,7 @@ class Watch:
         return self.leader(place)
 
     def whole(self) -> bool:
-        """Whether every broker says, just now, that all partitions have a leader and three in-sync replicas."""
+        """Whether every broker says, just now, that all partitions have a leader and all their replicas in sync."""
         return not self.missing()
 
     def await_whole(self, timeout: float) -> bool:
@@ -206,8 +206,13 @@ class Watch:
                 topic = topics[name]
                 if uuid_text(topic.topic_id) != known.id or len(topic.partitions) < known.partitions:
                     missing.append(f"{name} is {uuid_text(topic.topic_id)}, expected {known}")
-                missing += [f"{name}: {one}" for one in topic.partitions if not _is_whole(one)]
+                replicas = PLANS[name].replicas
+                missing += [f"{name}: {one}" for one in topic.partitions if not _is_whole(one, replicas)]
         return missing
+
+    def replicas(self) -> dict[Place, list[int]]:
+        """Which brokers have which partitions."""
+        return {place: list(known.replica_nodes) for place, known in self._known.items()}
 
     def _fresh(self) -> list[metadata.MetadataResponse]:
         now = time.monotonic()
@@ -244,7 +249,7 @@ class Watch:
             if one.leader_epoch < known.leader_epoch:
                 return
             same = (one.leader_id, one.leader_epoch) == (known.leader_id, known.leader_epoch)
-            if same and (one.leader_id != number or set(one.isr_nodes) == set(known.isr_nodes)):
+            if same and (one.leader_id != number or _members(one) == _members(known)):
                 return  # of one epoch, the leader knows the ISR first
         self._known[place] = one
         event = Led(
@@ -259,5 +264,9 @@ class Watch:
         self._history.add(event)
 
 
-def _is_whole(one: metadata.MetadataResponsePartition) -> bool:
-    return one.leader_id > 0 and len(one.isr_nodes) == BROKERS and len(one.replica_nodes) == BROKERS
+def _is_whole(one: metadata.MetadataResponsePartition, replicas: int) -> bool:
+    return one.leader_id > 0 and len(one.isr_nodes) == replicas and len(one.replica_nodes) == replicas
+
+
+def _members(one: metadata.MetadataResponsePartition) -> tuple[set[int], set[int]]:
+    return set(one.isr_nodes), set(one.replica_nodes)

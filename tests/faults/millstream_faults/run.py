@@ -24,7 +24,7 @@ from .probe import Known
 from .replicas import BadLogError, copies, entries, folders
 from .report import summary, timeline
 from .story import tell
-from .topics import ANEW, COMPACTED, STEADY, Place
+from .topics import ANEW, COMPACTED, PLANS, STEADY, Place
 from .violations import Entry, Violation
 
 WORKERS = (
@@ -91,9 +91,10 @@ class Run:
             time.sleep(COOL_DOWN_S)
             self._end_workers()
             self.seconds = time.monotonic() - self.began
+            replicas = watch.replicas()
             self._stop_brokers()
             self.history.close()
-            violations = self._check()
+            violations = self._check(replicas)
             self._report(violations)
             if violations:
                 self._keep_data()
@@ -225,40 +226,51 @@ class Run:
     def events(self) -> Iterator[Event]:
         return read_history(self.histories)
 
-    def _check(self) -> list[Violation]:
+    def _check(self, replicas: Mapping[Place, Sequence[int]]) -> list[Violation]:
         data = {number: broker.data for number, broker in self.lab.brokers.items()}
         topics = {name: self.lab.administration.topics[name] for name in CHECKED}
         try:
-            on_disk = copies(data, {name: topics[name].id for name in (STEADY, ANEW)})
+            on_disk = {
+                number: {place: copy for place, copy in having.items() if number in replicas.get(place, ())}
+                for number, having in copies(data, {name: topics[name].id for name in (STEADY, ANEW)}).items()
+            }
             logs = {
                 number: {
                     (topics[name].id, partition): entries(folder)
                     for name in CHECKED
                     for partition, folder in folders(path, name, topics[name].id)
+                    if number in replicas.get((topics[name].id, partition), ())
                 }
                 for number, path in data.items()
             }
         except BadLogError as error:
             return [Violation("replicas", str(error))]
         events = list(self.events())
+        identity = topics[COMPACTED].id
         compacted = {
-            number: {place: log for place, log in of_broker.items() if place[0] == topics[COMPACTED].id}
+            number: {place: log for place, log in of_broker.items() if place[0] == identity}
             for number, of_broker in logs.items()
         }
-        log = {place: log for place, log in logs[1].items() if place[0] != topics[COMPACTED].id}
+        log = {
+            place: log
+            for of_broker in logs.values()
+            for place, log in of_broker.items()
+            if place[0] != identity
+        }
         found = check(events, log, compacted) + check_replicas(on_disk)
         return found + self._missing(topics, logs) + self._silent(topics, events)
 
     def _missing(
         self, topics: Mapping[str, Known], logs: Mapping[int, Mapping[Place, Sequence[Entry]]]
     ) -> list[Violation]:
-        return [
-            Violation("replicas", f"broker {broker} does not have it", partition, topic=known.id)
-            for broker, having in logs.items()
-            for known in topics.values()
-            for partition in range(known.partitions)
-            if (known.id, partition) not in having
-        ]
+        found = []
+        for name, known in topics.items():
+            for partition in range(known.partitions):
+                having = [broker for broker, log in logs.items() if (known.id, partition) in log]
+                if len(having) < PLANS[name].replicas:
+                    text = f"only brokers {having} have it"
+                    found.append(Violation("replicas", text, partition, topic=known.id))
+        return found
 
     def _silent(self, topics: Mapping[str, Known], events: Sequence[Event]) -> list[Violation]:
         """Partitions of which no record was acknowledged, though all was whole for some seconds."""
