@@ -22,6 +22,7 @@ from millstream_broker.protocol import (
     controlled_shutdown,
     elect_leaders,
     list_partition_reassignments,
+    metadata,
     offset_for_leader_epoch,
     stop_replica,
     update_metadata,
@@ -170,6 +171,30 @@ def test_the_controller_is_killed(cluster: ClusterProcesses) -> None:
     cluster.brokers[controller].start()
     cluster.await_in_sync("t")
     holds(cluster, writer)
+
+
+def test_a_broker_that_no_controller_has_told_yet_calls_no_topic_unknown(tmp_path: Path) -> None:
+    """It listens before it knows the cluster: whoever asks it meanwhile waits."""
+    with ClusterProcesses(tmp_path, 2, {"zookeeper.session.timeout.ms": "8000"}) as cluster:
+        create(cluster, "known", 1, 2)
+        controller = cluster.controller()
+        restarted = next(one for number, one in cluster.brokers.items() if number != controller)
+        restarted.stop()
+        cluster.brokers[controller].pause()
+        restarted.launch(restarted.command)
+        bootstrap = restarted.config["listeners"].split("://")[1]
+        until(lambda: connects(bootstrap), "the broker listens")
+        with Wire(bootstrap) as wire:
+            asked = [metadata.MetadataRequestTopic(name="known")]
+            answer = wire.call(metadata.API, 12, metadata.MetadataRequest(asked, False))
+        assert [ErrorCode.of(topic.error_code) for topic in answer.topics] == [ErrorCode.NONE]
+        assert len(answer.topics[0].partitions) == 1
+
+
+def connects(bootstrap: str) -> bool:
+    host, _, port = bootstrap.rpartition(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
 
 
 def test_all_brokers_are_killed_at_once(cluster: ClusterProcesses) -> None:

@@ -177,9 +177,11 @@ class Broker:
         await self.follow()
         for work in background.work_of(self):
             self.spawn(work)
-        self.server.start(bound)
-        if self.cluster is not None:
-            await self.cluster.coordination.told.wait()
+        told = None if self.cluster is None else self.cluster.told
+        self.server.start(bound, told)
+        if told is not None:
+            await told.wait()
+            self.server.open()
         self._ready = True
         http = f"{self.http_address[0]}:{http_port}"
         where = ",".join(str(listener) for listener in record.listeners)

@@ -54,6 +54,8 @@ class Cluster:
         self._ensemble = ensemble
         self._tasks: set[asyncio.Task[Any]] = set()
         self._following: asyncio.Task[None] | None = None
+        self.told = asyncio.Event()
+        """Set when this broker does what a controller has told it of the cluster for the first time."""
         self._gave_up_at = float("-inf")
         self.peers: InterBroker
         """How it reaches the other brokers; when it is connected."""
@@ -114,11 +116,12 @@ class Cluster:
 
     async def update(self, request: UpdateMetadataRequest) -> None:
         """Do what the controller tells; raises ApiError."""
-        is_first = not self.coordination.told.is_set()
+        is_first = not self.told.is_set()
         await self.coordination.update(request)
         if is_first and self._broker.logs.offline:
             self._broker.replicas.find_lost()
         await self._broker.follow()
+        self.told.set()
 
     # The controller
 

@@ -23,7 +23,7 @@ import logging
 import socket
 import struct
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from .protocol.header import decode_request_header
 from .protocol.schema import Struct, fields_of
 
 if TYPE_CHECKING:
+    from .broker import Broker
     from .metrics import ApiStats, Stats
     from .server import Server
 
@@ -47,6 +48,9 @@ MAX_CONTROL_BYTES = 8 * 1024 * 1024
 """The largest request but Produce."""
 PRODUCE = 0
 API_VERSIONS = 18
+WITHOUT_METADATA = frozenset({5, 6, 17, API_VERSIONS, 36})
+"""StopReplica, UpdateMetadata, SaslHandshake, ApiVersions, SaslAuthenticate: answered before a controller has told this
+broker of the cluster. Everything else would answer that there is no topic."""
 
 _SIZE = struct.Struct(">i")
 _SIZE_AND_KEY = struct.Struct(">ih")
@@ -102,10 +106,15 @@ class Pending:
             raise CloseConnection from None
 
 
-def routes_of(stats: Stats) -> dict[tuple[int, int], Route]:
-    """How each request that is served is handled, by API key and version."""
+def routes_of(stats: Stats, told: asyncio.Event | None = None) -> dict[tuple[int, int], Route]:
+    """How each request that is served is handled, by API key and version.
+
+    With ``told``, requests wait for it unless they need no knowledge of the cluster.
+    """
     routes = {}
     for key, registration in HANDLERS.items():
+        if told is not None and key not in WITHOUT_METADATA:
+            registration = _waiting(registration, told)
         api = registration.api
         of_api = stats.api(api.name)
         for version in range(api.served[0], api.served[1] + 1):
@@ -114,6 +123,15 @@ def routes_of(stats: Stats) -> dict[tuple[int, int], Route]:
                 registration, version, head, of_api, copied=not registration.pipelined
             )
     return routes
+
+
+def _waiting(registration: Registration, told: asyncio.Event) -> Registration:
+    async def handle(broker: Broker, context: RequestContext, request: Any) -> Struct | None:
+        await told.wait()
+        answer = registration.handle(broker, context, request)
+        return answer if answer is None or isinstance(answer, Struct) else await answer
+
+    return replace(registration, handle=handle, pipelined=False)
 
 
 class Connection:

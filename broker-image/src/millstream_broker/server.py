@@ -59,12 +59,19 @@ class Server:
         sock.setblocking(False)
         return replace(listener, port=sock.getsockname()[1])
 
-    def start(self, listeners: list[Listener]) -> None:
+    def start(self, listeners: list[Listener], told: asyncio.Event | None = None) -> None:
+        """Accept connections; what needs to know the cluster waits until ``told`` is set and `open` is called."""
+        if told is not None and not told.is_set():
+            self.routes = routes_of(self.stats, told)
         backlog = self.broker.config.integer("socket.listen.backlog.size")
         for sock, listener in zip(self._sockets, listeners, strict=True):
             sock.listen(backlog)
             self.loop.add_reader(sock, self._accept, sock, listener.name)
         self._sweep = self.loop.call_later(min(self.max_idle_s, 60) / 2, self._close_idle)
+
+    def open(self) -> None:
+        """Answer everything at once from now on."""
+        self.routes = routes_of(self.stats)
 
     def _accept(self, sock: socket.socket, listener_name: str) -> None:
         for _ in range(64):

@@ -76,8 +76,6 @@ class ZooKeeperCoordination:
         """Called when what follows from our having registered as unclean is stored."""
         self.failed: Callable[[OSError], None] = lambda error: None
         """As of the embedded coordination, which has a file on a disk that may fail; here it is never called."""
-        self.told = asyncio.Event()
-        """Set when a controller has told this broker of the cluster for the first time."""
         self.secret = b""
         """Of the cluster; known when this is connected."""
         self._known_cluster_id = known_cluster_id
@@ -380,7 +378,6 @@ class ZooKeeperCoordination:
             for name in self._state.topics.keys() - state.topics.keys():
                 self._configs.forget(name)
             self._become(self._with_self(state))
-        self.told.set()
 
     def _with_self(self, state: ClusterState) -> ClusterState:
         """With our own record, which has the epoch; the controller may have been told of us a moment ago only."""
