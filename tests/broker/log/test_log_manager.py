@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.log import upkeep
-from millstream_broker.log.batch import Record, build_batch
+from millstream_broker.log.batch import Record, build_batch, read_header
 from millstream_broker.log.checkpoints import CheckpointError, read_offsets, write_offsets
+from millstream_broker.log.compaction import Compaction
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.directory import LogDir, LogDirError
 from millstream_broker.log.files import FileCache, OpenFile
@@ -404,6 +406,59 @@ def test_a_log_is_deleted_while_a_flush_waits(tmp_path: Path) -> None:
     with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         log.flush()
     assert manager.dirs[0].failure is None
+    manager.close()
+
+
+@pytest.fixture
+def opened_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> FileCache:
+    """A cache in which another thread opens each file of a log right before it, or its folder, is renamed."""
+    files = FileCache()
+    rename = os.rename
+
+    def opening(source: Path | str, target: Path | str) -> None:
+        path = Path(source)
+        for one in sorted(path.glob("*.log")) if path.is_dir() else [path]:
+            files.get(str(one))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", opening)
+    return files
+
+
+def test_a_file_is_opened_while_its_log_is_deleted(
+    tmp_path: Path, opened_at_the_last_moment: FileCache
+) -> None:
+    """The log that gets the name does not get the file."""
+    manager = LogManager([tmp_path], files=opened_at_the_last_moment)
+    manager.lock()
+    manager.start()
+    send(manager.get_or_create("t", 0, TOPIC_ID), 5)
+    manager.delete("t", 0)
+    log = manager.get_or_create("t", 0, uuid.uuid4())
+    manager.remove_deleted()
+    send(log, 3)
+    assert log.segments.size == (tmp_path / "t-0" / f"{0:020d}.log").stat().st_size
+    kill(manager)
+    manager = start(tmp_path)
+    assert [log.log_end_offset for log in manager] == [3]
+    manager.close()
+
+
+def test_a_file_is_opened_while_its_segment_is_compacted(
+    tmp_path: Path, opened_at_the_last_moment: FileCache
+) -> None:
+    """The segment that takes its place does not get the file."""
+    manager = LogManager([tmp_path], LogConfig(cleanup_policy="compact"), files=opened_at_the_last_moment)
+    manager.lock()
+    manager.start()
+    log = manager.get_or_create("t", 0, TOPIC_ID)
+    send(log, 5)
+    log.roll(now_ms=NOW)
+    compaction = Compaction(log, 5, now_ms=NOW)
+    while compaction.work():
+        assert compaction.commit()
+    send(log, 1)
+    assert [read_header(batch).base_offset for batch in log.batches_from(0)] == [4, 5]
     manager.close()
 
 

@@ -109,17 +109,25 @@ class ClusterProcesses:
     def leader(self, topic: str, partition: int = 0) -> BrokerProcess:
         """The process that leads a partition, as soon as one does."""
 
-        def led() -> int:
-            partitions = self.partitions(topic)
-            return partitions[partition].leader_id if len(partitions) > partition else -1
+        found: list[int] = []
 
-        until(lambda: led() > 0, f"{topic}-{partition} has a leader")
-        return self.brokers[led()]
+        def led() -> bool:
+            found[:] = [one.leader_id for one in self.partitions(topic)]
+            return len(found) > partition and found[partition] > 0
+
+        until(led, f"{topic}-{partition} has a leader")
+        return self.brokers[found[partition]]
 
     def controller(self) -> int:
         """The controller's broker id, as soon as there is one that lives."""
-        until(lambda: self.metadata().controller_id > 0, "there is a controller")
-        return self.metadata().controller_id
+        found: list[int] = []
+
+        def known() -> bool:
+            found[:] = [self.metadata().controller_id]
+            return found[0] > 0
+
+        until(known, "there is a controller")
+        return found[0]
 
     def await_in_sync(self, topic: str, replicas: int = 3, timeout: float = 30.0) -> None:
         """Until every broker says that each partition of the topic has so many in-sync replicas, and who leads it."""

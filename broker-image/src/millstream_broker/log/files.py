@@ -160,7 +160,7 @@ class FileCache:
         return file
 
     def forget(self, path: str) -> None:
-        """Drop a file that was renamed or deleted: its path no longer means it."""
+        """Drop a file after it was renamed or deleted: its path no longer means it."""
         with self._lock:
             self._forgotten += 1
             self._files.pop(path, None)

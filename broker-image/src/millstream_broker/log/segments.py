@@ -115,12 +115,12 @@ class Segments:
         """Take segments out; their files are renamed, and unlinked by :meth:`remove_deleted_files`."""
         for segment in self._list[start:end]:
             segment.deleted = True
-            segment.release()
             for suffix in suffixes:
                 path = segment.path(suffix)
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(path, path + ".deleted")
                     self._deleted.append(path + ".deleted")
+            segment.release()  # not before: another thread may have opened the file until now
         del self._list[start:end], self._bases[start:end]
         self.changed()
 
@@ -154,6 +154,7 @@ class Segments:
         os.rename(self.path, path)
         self.path = path
         for segment in self._list:
+            segment.release()  # again: another thread may have opened a file until now
             segment.move(path)
 
     # -- reading ----------------------------------------------------------------------------------------------
