@@ -123,6 +123,66 @@ CASES = {
 }
 
 
+UNDECIDED = replace(record(NONE, (1, 2, 3)), suspects=(1, 2, 3))
+SUSPECTS = {
+    "who cannot vouch is remembered while nobody leads": (
+        record(NONE, (1, 2)),
+        Situation({1}, forgetful={1}),
+        (NONE, (2,), (1,)),
+    ),
+    "and is not when the other is back": (
+        replace(record(NONE, (2,)), suspects=(1,)),
+        Situation({1, 2}),
+        (2, (2,), ()),
+    ),
+    "when the other cannot vouch either, nobody leads": (
+        replace(record(NONE, (2,)), suspects=(1,)),
+        Situation({1, 2}, forgetful={2}),
+        (NONE, (1, 2), (1, 2)),
+    ),
+    "nor when it is known of one only what it has": (
+        UNDECIDED,
+        Situation({1, 2, 3}, ends={2: (7, 100)}),
+        (NONE, (1, 2, 3), (1, 2, 3)),
+    ),
+    "then the longest log of the latest epoch leads": (
+        UNDECIDED,
+        Situation({1, 2, 3}, ends={1: (6, 900), 2: (7, 100), 3: (7, 99)}),
+        (2, (2,), ()),
+    ),
+    "the first of the replicas, of equal ones": (
+        UNDECIDED,
+        Situation({1, 2, 3}, ends={1: (6, 900), 2: (7, 99), 3: (7, 99)}),
+        (2, (2,), ()),
+    ),
+    "of those that live": (
+        UNDECIDED,
+        Situation({1, 3}, ends={1: (6, 900), 3: (7, 99)}),
+        (3, (3,), ()),
+    ),
+    "nobody, when none lives": (UNDECIDED, Situation(set()), (NONE, (1, 2, 3), (1, 2, 3))),
+    "an administrator does not wait": (UNDECIDED, Situation({2, 3}, unclean=True), (2, (2,), ())),
+    "a replica that never was in the ISR is no suspect": (
+        record(NONE, (2,)),
+        Situation({1}, forgetful={1}),
+        (NONE, (2,), ()),
+    ),
+    "one of the elr is": (
+        record(NONE, (2,), (3,)),
+        Situation({3}, forgetful={3}, min_isr=2),
+        (NONE, (2,), (3,)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUSPECTS)
+def test_suspects(name: str) -> None:
+    before, situation, expected = SUSPECTS[name]
+    after = settle(before, situation)
+    assert (after.leader, after.isr, after.suspects) == expected
+    assert after.leader_epoch - before.leader_epoch == (after.leader != NONE)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_rules(name: str) -> None:
     before, situation, expected = CASES[name]
@@ -147,7 +207,8 @@ def states(draw: st.DrawFn) -> PartitionRecord:
     isr = tuple(r for r in replicas if draw(st.booleans())) or replicas[:1]
     elr = tuple(r for r in replicas if r not in isr and draw(st.booleans()))
     leader = draw(st.sampled_from((NONE, *isr)))
-    return PartitionRecord(replicas, leader, 5, isr, version=3, elr=elr)
+    suspects = tuple(r for r in replicas if leader == NONE and r not in elr and draw(st.booleans()))
+    return PartitionRecord(replicas, leader, 5, isr, version=3, elr=elr, suspects=suspects)
 
 
 @st.composite
@@ -161,6 +222,7 @@ def situations(draw: st.DrawFn) -> Situation:
         unclean=draw(st.booleans()),
         preferred=draw(st.booleans()),
         new_epoch=draw(st.booleans()),
+        ends=draw(st.dictionaries(st.integers(1, 5), st.tuples(st.integers(0, 2), st.integers(0, 2)))),
     )
 
 
@@ -176,11 +238,19 @@ def test_what_always_holds(before: PartitionRecord, now: Situation) -> None:
         assert after.leader in now.live
     if after.leader != before.leader:
         assert after.leader_epoch > before.leader_epoch
-        assert after.leader in (NONE, *before.isr, *before.elr) or now.unclean
-    if set(before.isr) & set(now.live) and not now.forgetful:
-        assert after.leader != NONE
+        assert after.leader in (NONE, *before.isr, *before.elr, *before.suspects) or now.unclean
+    vouching = set(before.isr) - set(before.suspects)
+    if vouching & set(now.live) and not now.forgetful:
+        assert after.leader in vouching
+    could_lead = set(before.isr) | set(before.elr) | set(before.suspects)
     if not now.unclean:
-        assert set(after.isr) | set(after.elr) <= set(before.isr) | set(before.elr)
+        assert set(after.isr) | set(after.elr) <= could_lead
+    if after.leader in {*before.suspects, *now.forgetful} and not now.unclean:
+        doubtful = {*before.suspects, *now.forgetful}
+        assert not (set(before.isr) | set(before.elr)) - doubtful, "another member is to be had"
+        others = (could_lead & set(now.live)) - {after.leader}
+        assert all(now.ends[after.leader] >= now.ends[one] for one in others)
+    assert not after.suspects or after.leader == NONE
 
 
 @given(states(), situations())

@@ -84,8 +84,11 @@ class SimulatedBroker:
         self.is_up = False
         self.epoch = 0
         self.incarnation = 0
-        self.lost_memory = False
+        self.is_unclean = False
+        self.generation = 0
         self.logs: dict[LogKey, SimulatedLog] = {}
+        self.copy: tuple[int, dict[LogKey, SimulatedLog]] = (0, {})
+        """Of its disk: generation and logs, as they were."""
         self.forget()
 
     def forget(self) -> None:
@@ -95,6 +98,9 @@ class SimulatedBroker:
         self.leads: dict[TopicPartition, Isr] = {}
         self.stopped: dict[TopicPartition, int] = {}
         self.unacknowledged: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
+
+    def is_replica(self, key: TopicPartition) -> bool:
+        return key in self.view and self.id in self.view[key][1].replicas
 
     def log(self, key: TopicPartition) -> SimulatedLog:
         return self.logs.setdefault((self.view[key][0], key[1]), SimulatedLog())

@@ -15,11 +15,13 @@ import random
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from millstream_broker.controller import reassignment
+from millstream_broker.controller.elections import enough
 from millstream_broker.controller.messages import (
     ElectionRequested,
     ElectionType,
@@ -64,6 +66,7 @@ class SimulatedCluster:
         self.registered: dict[int, BrokerRecord] = {}
         self.assignments: dict[str, tuple[uuid.UUID, dict[int, tuple[tuple[int, ...], ...]]]] = {}
         self.states: dict[TopicPartition, PartitionRecord] = {}
+        self.generations: dict[int, int] = {}
         self.deletions: set[str] = set()
         # what is going on
         self.controllers: list[SimulatedController] = []
@@ -81,7 +84,7 @@ class SimulatedCluster:
         self.led: dict[tuple[uuid.UUID, int, int], int] = {}
         self.epochs: dict[LogKey, int] = {}
         for broker in self.brokers.values():
-            self.start(broker, lost_memory=False)
+            self.start(broker)
 
     def tells(self, text: str) -> None:
         self.story.append(f"{len(self.story):5} {text}")
@@ -212,18 +215,20 @@ class SimulatedCluster:
         found = [one for one in self.controllers if one.epoch == self.controller_epoch]
         return found[0] if found and not found[0].is_over and self.controller_id is not None else None
 
-    def start(self, broker: SimulatedBroker, *, lost_memory: bool) -> None:
+    def start(self, broker: SimulatedBroker) -> None:
         """A process starts; its registration takes the place of the one before."""
         broker.is_up = True
         broker.incarnation += 1
         self.stopping.discard(broker.id)
         broker.epoch = next(self.values)
         broker.forget()
-        broker.lost_memory = lost_memory
-        self.registered[broker.id] = BrokerRecord(broker.id, (), None, broker.epoch, lost_memory)
+        broker.is_unclean = self.is_doubtful(broker)
+        if not broker.is_unclean:
+            self.rise(broker)
+        self.registered[broker.id] = BrokerRecord(broker.id, (), None, broker.epoch, broker.is_unclean)
         if self.controller_id == broker.id:
             self.controller_id = None
-        self.tells(f"{broker.id} starts, {'without its memory, ' * lost_memory}epoch {broker.epoch}")
+        self.tells(f"{broker.id} starts, {'unclean, ' * broker.is_unclean}epoch {broker.epoch}")
         self.tell("brokers")
 
     def crash(self, broker: SimulatedBroker, *, lose_memory: bool) -> None:
@@ -234,8 +239,37 @@ class SimulatedCluster:
             log.high_watermark = self.rng.randint(0, log.high_watermark)
             if lose_memory:
                 log.truncate(self.rng.randint(0, log.end))
-        broker.lost_memory |= lose_memory
+        if lose_memory:
+            broker.generation = 0
         self.tells(f"{broker.id} crashes{' and loses its memory' * lose_memory}")
+
+    def is_doubtful(self, broker: SimulatedBroker) -> bool:
+        """Whether its disk cannot vouch for its logs (`millstream_broker.generations`)."""
+        return broker.generation < max(1, self.generations.get(broker.id, 0))
+
+    def accepted(self, broker: SimulatedBroker, epoch: int) -> None:
+        """The broker learns that what follows from its being unclean is stored, if it lives."""
+        if broker.is_up and broker.epoch == epoch:
+            broker.is_unclean = False
+            broker.generation = max(broker.generation, self.generations.get(broker.id, 0))
+            self.rise(broker)
+
+    def rise(self, broker: SimulatedBroker) -> None:
+        broker.generation += 1
+        if self.rng.random() < 0.9:  # else it crashes in between
+            self.generations[broker.id] = broker.generation
+
+    def take_copy(self, broker: SimulatedBroker) -> None:
+        broker.copy = broker.generation, deepcopy(broker.logs)
+        self.tells(f"the disk of {broker.id} is copied, generation {broker.generation}")
+
+    def restore(self, broker: SimulatedBroker) -> None:
+        """The broker crashes, and its disk is replaced by the copy; topics deleted since are not put back."""
+        self.crash(broker, lose_memory=False)
+        generation, logs = broker.copy
+        broker.generation = generation
+        broker.logs = {key: log for key, log in deepcopy(logs).items() if key in broker.logs}
+        self.tells(f"{broker.id} gets its disk of generation {generation} back")
 
     def may_lose_memory(self, broker: SimulatedBroker) -> bool:
         """Whether the cluster promises to survive it: others have everything, and nobody else is in that trouble."""
@@ -243,9 +277,14 @@ class SimulatedCluster:
             return False
         for other in self.brokers.values():
             record = self.registered.get(other.id)
-            if other.lost_memory and (not other.is_up or record is None or record.unclean):
+            if self.is_doubtful(other) and (not other.is_up or record is None or record.unclean):
                 return False
-        return all(set(one.isr) | set(one.elr) > {broker.id} for one in self.states.values())
+        records = [self.record(key) for key in self.states]
+        return all(
+            {*one.isr, *one.elr} - {broker.id} and enough(one, 2) == 2
+            for one in records
+            if broker.id in (*one.isr, *one.elr)
+        )
 
     def expire(self, broker_id: int) -> None:
         """ZooKeeper ends the session; the process, if there is one, does not know yet."""
@@ -331,10 +370,12 @@ class SimulatedCluster:
                 yield 4, partial(self._arrives, controller, number)
             elif channel.has_work:
                 yield 4, partial(controller.send, number)
+            elif channel.to_ask:
+                yield 4, partial(controller.ask_log_ends, number)
 
     def _actions_of_broker(self, broker: SimulatedBroker) -> Iterator[tuple[float, Action]]:
         if not broker.is_up:
-            yield 0.6, lambda: self.start(broker, lost_memory=broker.lost_memory)
+            yield 0.6, lambda: self.start(broker)
             if broker.id in self.registered:
                 yield 0.6, partial(self.expire, broker.id)
             return
@@ -357,6 +398,11 @@ class SimulatedCluster:
             troubles.append((0.3, partial(self.crash, broker, lose_memory=False)))
             if self.may_lose_memory(broker):
                 troubles.append((0.2, partial(self.crash, broker, lose_memory=True)))
+                if 0 < broker.copy[0] < self.generations.get(broker.id, 0):
+                    troubles.append((2.0, partial(self.restore, broker)))
+            troubles.append((0.5, partial(self.take_copy, broker)))
+            if not broker.is_unclean:
+                troubles.append((0.3, partial(self.rise, broker)))
             if broker.id in self.registered:
                 troubles.append((0.2, partial(self.expire, broker.id)))
         if self.registered and len(self.assignments) < 4:
@@ -379,19 +425,19 @@ class SimulatedCluster:
             if not controller.is_over:
                 controller.handle(Tick(self.now_ms / 1000))
 
-    def _is_lost(self) -> bool:
+    def is_lost(self) -> bool:
         return not self.is_calm and self.rng.random() < 0.1 * self.trouble
 
     def _answered(self, controller: SimulatedController) -> None:
         event, controller.answer = controller.answer, None
-        if self._is_lost():
+        if self.is_lost():
             return  # and the write is repeated
         controller.writes.popleft()
         controller.handle(event)
 
     def _arrives(self, controller: SimulatedController, broker: int) -> None:
         request = controller.channels[broker].sent[0]
-        if (controller.id, broker) in self.cut or self._is_lost():
+        if (controller.id, broker) in self.cut or self.is_lost():
             if self.rng.random() < 0.3:
                 self.strays.append((broker, request))
             controller.settle(broker, False)
@@ -406,7 +452,7 @@ class SimulatedCluster:
             for one in self.strays
             if (one[0], one[1].controller_epoch) != (broker, request.controller_epoch)
         ]
-        controller.settle(broker, is_taken and not self._is_lost())
+        controller.settle(broker, is_taken and not self.is_lost())
 
     def _stray(self) -> None:
         self.deliver(*self.strays.pop(self.rng.randrange(len(self.strays))))
@@ -421,7 +467,7 @@ class SimulatedCluster:
         """The process notices that its session is over; it lives on, in another one."""
         broker.epoch = next(self.values)
         broker.stopped.clear()
-        self.registered[broker.id] = BrokerRecord(broker.id, (), None, broker.epoch, False)
+        self.registered[broker.id] = BrokerRecord(broker.id, (), None, broker.epoch, broker.is_unclean)
         if self.rng.random() < 0.5:
             for controller in self.controllers:
                 if controller.id == broker.id and controller.epoch == self.controller_epoch:
@@ -437,7 +483,7 @@ class SimulatedCluster:
         broker_id, write, stored = self.isr_writes.pop(self.rng.randrange(len(self.isr_writes)))
         broker = self.brokers[broker_id]
         if stored is None:
-            if broker_id not in self.registered or self._is_lost():
+            if broker_id not in self.registered or self.is_lost():
                 write.isr.unknown()
                 return
             known = broker.view.get(write.key)
@@ -450,7 +496,7 @@ class SimulatedCluster:
                 write.isr.unknown()
                 return
             self.tell(write.key)
-            if self._is_lost():
+            if self.is_lost():
                 write.isr.unknown()
             else:
                 self.isr_writes.append((broker_id, write, result))
@@ -467,7 +513,7 @@ class SimulatedCluster:
 
     def _fetch(self) -> None:
         fetch = self.fetches.pop(self.rng.randrange(len(self.fetches)))
-        if self._is_lost():
+        if self.is_lost():
             return
         if fetch.answer is not None:
             self.brokers[fetch.follower].fetched(fetch)
@@ -494,7 +540,10 @@ class SimulatedCluster:
             controller.ask(lambda caller: ReassignmentRequested(caller, {key: None}))
         else:
             alive = list(self.registered)
-            target = tuple(self.rng.sample(alive, self.rng.randint(1, min(3, len(alive)))))
+            fewest = min(
+                self.min_isr, 2, len(alive)
+            )  # fewer would make fewer enough, while one is without memory
+            target = tuple(self.rng.sample(alive, self.rng.randint(fewest, min(3, len(alive)))))
             self.tells(f"{name}-{index} is to move to {target}")
             controller.ask(lambda caller: ReassignmentRequested(caller, {key: target}))
 
@@ -512,9 +561,9 @@ class SimulatedCluster:
         self.tells("calm")
         for broker in self.brokers.values():
             if not broker.is_up:
-                self.start(broker, lost_memory=broker.lost_memory)
+                self.start(broker)
             elif broker.id in self.stopping:
-                self.start(broker, lost_memory=False)  # it has stopped, as it wanted
+                self.start(broker)  # it has stopped, as it wanted
         for _ in range(steps):
             for _ in range(50):
                 self.step()

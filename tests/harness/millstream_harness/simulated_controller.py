@@ -11,8 +11,10 @@ from millstream_broker.controller.channels import stop_request, update_request
 from millstream_broker.controller.machine import ControllerMachine
 from millstream_broker.controller.messages import (
     AcceptBroker,
+    AskLogEnds,
     AssignmentWritten,
     BrokerAccepted,
+    LogEnds,
     Push,
     RefuseDeletion,
     RemoveTopic,
@@ -46,6 +48,7 @@ class Channel:
     is_behind: bool = False
     to_stop: dict[TopicPartition, int] = field(default_factory=dict)
     to_delete: set[TopicPartition] = field(default_factory=set)
+    to_ask: set[TopicPartition] = field(default_factory=set)
     sent: Any = None
 
     @property
@@ -88,6 +91,8 @@ class SimulatedController:
                     channel.to_delete.update(one.partitions)
                 else:
                     channel.to_stop.update(one.partitions)
+            elif isinstance(one, AskLogEnds):
+                self.channel(one.broker).to_ask.update(one.partitions)
             elif isinstance(one, Reply):
                 if one.caller in self.replies:
                     raise Violation(f"{one.caller} is answered twice")
@@ -143,6 +148,7 @@ class SimulatedController:
             known = cluster.registered.get(write.broker.broker_id)
             if known is not None and known.epoch == write.broker.epoch:
                 cluster.registered[known.broker_id] = replace(known, unclean=False)
+                cluster.accepted(cluster.brokers[known.broker_id], known.epoch)
                 cluster.tell("brokers")
             event = BrokerAccepted(write.broker)
         else:
@@ -168,6 +174,17 @@ class SimulatedController:
             request = stop_request(self.id, self.epoch, channel.epoch, deleting, channel.to_stop)
             channel.sent = (request, set(), tuple(deleting))
             channel.to_stop = {}
+
+    def ask_log_ends(self, number: int) -> None:
+        """A broker is asked, and (perhaps) answers, as far as it has been told of the partitions."""
+        channel, broker = self.channels[number], self.cluster.brokers[number]
+        channel.to_ask = {key for key in channel.to_ask if self.machine.is_undecided(key)}
+        if not broker.is_up or broker.epoch != channel.epoch or self.cluster.is_lost():
+            return
+        logs = {key: broker.log(key) for key in channel.to_ask if broker.is_replica(key)}
+        channel.to_ask.difference_update(logs)
+        ends = {key: (log.last_epoch, log.end) for key, log in logs.items()}
+        self.handle(LogEnds(number, channel.epoch, ends))
 
     def settle(self, broker: int, is_answered: bool) -> None:
         channel = self.channels[broker]

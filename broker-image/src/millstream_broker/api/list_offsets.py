@@ -4,6 +4,9 @@
 largest timestamp (v7, KIP-734), else the earliest record that is not older than the timestamp; where there is none,
 offset and timestamp are -1. A replica id counts where the connection has proven to be that broker's.
 
+A debugging replica (replica id -2, as in Kafka) gets the end of the log of any replica, and the epoch of its last
+record: controllers ask for it (`controller.recovery`).
+
 A leader that has just begun may know a high watermark that is behind what the one before it told: until its followers
 have shown theirs, it answers OFFSET_NOT_AVAILABLE instead (v5, KIP-207; LEADER_NOT_AVAILABLE before).
 
@@ -21,6 +24,10 @@ from ..partition import Partition
 from ..protocol import list_offsets
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.list_offsets import (
+    DEBUGGING_REPLICA_ID,
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -32,7 +39,6 @@ from . import Answer, RequestContext, handler
 if TYPE_CHECKING:
     from ..broker import Broker
 
-LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 MAX_TIMESTAMP_SINCE = 7
 OFFSET_NOT_AVAILABLE_SINCE = 5
 
@@ -60,6 +66,9 @@ def _answer(broker: Broker, context: RequestContext, request: ListOffsetsRequest
             try:
                 if times[asked.partition_index] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
+                if request.replica_id == DEBUGGING_REPLICA_ID and asked.timestamp == LATEST:
+                    partitions.append(_log_end(broker, topic.name, asked.partition_index))
+                    continue
                 partition = broker.partition(topic.name, asked.partition_index)
                 partition.check_online()
                 if asked.timestamp < (MAX_TIMESTAMP if context.version >= MAX_TIMESTAMP_SINCE else EARLIEST):
@@ -70,6 +79,13 @@ def _answer(broker: Broker, context: RequestContext, request: ListOffsetsRequest
                 partitions.append(ListOffsetsPartitionResponse(asked.partition_index, error.code))
         topics.append(ListOffsetsTopicResponse(topic.name, partitions))
     return ListOffsetsResponse(topics=topics)
+
+
+def _log_end(broker: Broker, topic: str, index: int) -> ListOffsetsPartitionResponse:
+    """Of a replica here, led or followed, with the epoch of its last record. Raises ApiError."""
+    held = broker.replicas.get((topic, index))
+    held.log.check_online()
+    return ListOffsetsPartitionResponse(index, 0, -1, held.log.log_end_offset, held.log.epochs.latest)
 
 
 def _find(

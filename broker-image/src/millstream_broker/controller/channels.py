@@ -1,4 +1,5 @@
 """What the controller tells brokers: UpdateMetadata and StopReplica, to all of them at once, each until it answers.
+Where it has to know whose log is the most complete, it asks them by ListOffsets, as a debugging replica.
 
 What waits for a broker is a set of partitions, not a queue of requests: it is told of them as they are when its turn
 comes. One request is under way to a broker at a time; metadata goes before what is to be stopped. A request that is not
@@ -20,8 +21,16 @@ from ..client.errors import BrokerError
 from ..config import Listener
 from ..coordination import NO_LEADER, NO_STATE, BrokerRecord, PartitionRecord, TopicRecord
 from ..inter_broker import InterBroker
-from ..protocol import stop_replica, update_metadata
+from ..protocol import list_offsets, stop_replica, update_metadata
 from ..protocol.errors import ErrorCode
+from ..protocol.list_offsets import (
+    DEBUGGING_REPLICA_ID,
+    LATEST,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from ..protocol.stop_replica import (
     StopReplicaPartitionState,
     StopReplicaRequest,
@@ -36,7 +45,7 @@ from ..protocol.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from .messages import Push, Stopped, StopReplicas
+from .messages import AskLogEnds, LogEnd, LogEnds, Push, Stopped, StopReplicas
 from .store import TopicPartition
 
 MAX_PARTITIONS = 5_000
@@ -60,6 +69,8 @@ class Cluster(Protocol):
 
     def is_deleting(self, topic: str) -> bool: ...
 
+    def is_undecided(self, key: TopicPartition) -> bool: ...
+
     def may_tell(self, key: TopicPartition) -> bool: ...
 
     def to_delete(self, broker: int) -> dict[TopicPartition, int]: ...
@@ -72,13 +83,13 @@ class Channels:
         self,
         peers: InterBroker,
         cluster: Cluster,
-        stopped: Callable[[Stopped], None],
+        answered: Callable[[Stopped | LogEnds], None],
         deposed: Callable[[], None],
     ) -> None:
         self.peers = peers
         self.controller_id = peers.broker_id
         self.cluster = cluster
-        self.stopped = stopped
+        self.answered = answered
         self.deposed = deposed
         self._channels: dict[int, Channel] = {}
 
@@ -90,6 +101,10 @@ class Channels:
     def stop(self, stop: StopReplicas) -> None:
         if (channel := self._channel(stop.broker)) is not None:
             channel.stop(stop.partitions, stop.delete)
+
+    def ask(self, ask: AskLogEnds) -> None:
+        if (channel := self._channel(ask.broker)) is not None:
+            channel.ask(ask.partitions)
 
     def _channel(self, broker: int) -> Channel | None:
         """The channel to the broker as it is registered now."""
@@ -147,6 +162,7 @@ class Channel:
         """Whether it has to be told of the live brokers at least."""
         self._to_stop: dict[TopicPartition, int] = {}
         self._to_delete: set[TopicPartition] = set()
+        self._to_ask: set[TopicPartition] = set()
         self._wake = asyncio.Event()
         self._connection: Connection | None = None
         self.task = asyncio.ensure_future(self._run())
@@ -161,6 +177,10 @@ class Channel:
             self._to_delete.update(partitions)
         else:
             self._to_stop.update(partitions)
+        self._work()
+
+    def ask(self, partitions: Collection[TopicPartition]) -> None:
+        self._to_ask.update(partitions)
         self._work()
 
     def close(self) -> None:
@@ -178,7 +198,7 @@ class Channel:
                 await self._wake.wait()
                 self._wake.clear()
                 try:
-                    while self._is_behind or self._to_stop or self._to_delete:
+                    while self._is_behind or self._to_stop or self._to_delete or self._to_ask:
                         await self._tell()
                         pause, is_reachable = PAUSE_S, True
                     self.idle.set()
@@ -206,8 +226,10 @@ class Channel:
             self._connection = await self._channels.peers.connect(self._broker, name, timeout_s=PATIENCE_S)
         if self._is_behind:
             await self._update(self._connection)
-        else:
+        elif self._to_stop or self._to_delete:
             await self._stop(self._connection)
+        else:
+            await self._ask(self._connection)
 
     async def _update(self, connection: Connection) -> None:
         partitions = _some(self._partitions)
@@ -242,7 +264,7 @@ class Channel:
         done = [key for key in deleting if key not in failed]
         self._to_delete.difference_update(done)
         if done:
-            self._channels.stopped(Stopped(self.broker_id, self.broker_epoch, done))
+            self._channels.answered(Stopped(self.broker_id, self.broker_epoch, done))
         if failed:
             key, code = next(iter(failed.items()))
             raise BrokerError(
@@ -250,6 +272,17 @@ class Channel:
                 connection.port,
                 f"{len(failed)} replicas, {key[0]}-{key[1]} among them, are not deleted: {code.name}",
             )
+
+    async def _ask(self, connection: Connection) -> None:
+        self._to_ask = {key for key in self._to_ask if self._cluster.is_undecided(key)}
+        if not self._to_ask:
+            return
+        answer = await connection.call(list_offsets.API, 4, log_ends_request(_some(self._to_ask)))
+        ends = log_ends(answer)
+        self._to_ask.difference_update(ends)
+        self._channels.answered(LogEnds(self.broker_id, self.broker_epoch, ends))
+        if not ends:
+            raise BrokerError(connection.host, connection.port, "it does not know where logs end yet")
 
     def _check(self, error_code: int, connection: Connection) -> None:
         """Raises BrokerError for an answer that refuses all of a request."""
@@ -265,6 +298,25 @@ def _some(partitions: Collection[TopicPartition]) -> list[TopicPartition]:
     if len(partitions) <= MAX_PARTITIONS:
         return list(partitions)
     return sorted(partitions)[:MAX_PARTITIONS]
+
+
+def log_ends_request(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
+    topics: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
+    for topic, index in partitions:
+        topics[topic].append(ListOffsetsPartition(index, -1, LATEST))
+    return ListOffsetsRequest(
+        DEBUGGING_REPLICA_ID, 0, [ListOffsetsTopic(name, asked) for name, asked in topics.items()]
+    )
+
+
+def log_ends(answer: ListOffsetsResponse) -> dict[TopicPartition, LogEnd]:
+    """Without those that the broker cannot say yet."""
+    return {
+        (topic.name, one.partition_index): (one.leader_epoch, one.offset)
+        for topic in answer.topics
+        for one in topic.partitions
+        if one.error_code in (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR)
+    }
 
 
 def _failed(answer: StopReplicaResponse) -> dict[TopicPartition, ErrorCode]:

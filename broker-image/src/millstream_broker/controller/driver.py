@@ -30,6 +30,7 @@ from .machine import ControllerMachine
 from .messages import (
     Abandoned,
     AcceptBroker,
+    AskLogEnds,
     AssignmentWritten,
     BrokerAccepted,
     ElectionRequested,
@@ -210,6 +211,8 @@ class ControllerDriver:
                 self._channels.push(one)
             elif isinstance(one, StopReplicas):
                 self._channels.stop(one)
+            elif isinstance(one, AskLogEnds):
+                self._channels.ask(one)
             elif isinstance(one, Reply):
                 self._reply(one)
             else:

@@ -4,8 +4,11 @@
 itself. Its rules, in this order:
 
 - A new partition is led by its first live replica; the ISR is all live replicas; the leader epoch is 0.
-- A replica that lost its memory (`forgetful`) leaves the ISR. Where nobody else is in it, the `elr` takes its place
-  (KIP-966): those have every acknowledged record, too. Where there is no elr either, it stays: there is nobody better.
+- A replica that cannot vouch for its log (`forgetful`) leaves the ISR. Where nobody else is in it, the `elr` takes its
+  place (KIP-966): those have every acknowledged record, too. As long as nobody leads, it is remembered among the
+  `suspects`.
+- Where all that could lead are suspects, the one with the most complete log (`ends`, see `recovery`) leads, as soon as
+  it is known of all of them that live; a single one at once.
 - Of the ISR those stay who live, are not about to stop, and have not restarted since; if there are none, those who
   live; if there are none of those either, all (the last ones to have everything are never forgotten).
 - The leader stays while it is in the ISR; else the first of the ISR in the order of the replicas leads. If no member
@@ -22,9 +25,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..coordination import NO_LEADER, PartitionRecord
+from .messages import LogEnd
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -46,6 +50,7 @@ class Situation:
     unclean: bool = False
     preferred: bool = False
     new_epoch: bool = False
+    ends: Mapping[int, LogEnd] = field(default_factory=dict)
 
 
 def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
@@ -53,14 +58,16 @@ def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
     if record.version < 0:
         return _begin(record, now)
     replicas = record.replicas
-    isr, elr = _with_memory(record, replicas, now)
+    isr, elr, suspects = _with_memory(record, now)
     have_all = {*isr, *elr}
-    alive = [r for r in isr if r in now.live]
-    if not alive and (spare := [r for r in elr if r in now.live]):
-        alive = spare[:1]
-    elif not alive and now.unclean and (there := _live(replicas, now)):
+    if isr and isr[0] in suspects:  # then all are
+        alive = _most_complete(isr, now)
+        have_all = {*alive}
+    else:
+        alive = [r for r in isr if r in now.live] or [r for r in elr if r in now.live][:1]
+    if not alive and now.unclean and (there := _live(replicas, now)):
         alive = there[:1]
-        have_all = set(alive)
+        have_all = {*alive}
     isr = [r for r in alive if r not in now.leaving and r not in now.restarted] or alive or isr
     leader = _leader(record.leader, replicas, alive and isr, now)
     renewed = (
@@ -75,14 +82,17 @@ def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
         if len(isr) < enough(record, now.min_isr)
         else []
     )
-    if (leader, epoch, tuple(isr), tuple(elr)) == (
-        record.leader,
-        record.leader_epoch,
-        record.isr,
-        record.elr,
-    ):
-        return record
-    return replace(record, leader=leader, leader_epoch=epoch, isr=tuple(isr), elr=tuple(elr))
+    if leader != NO_LEADER:
+        suspects = []
+    wanted = replace(
+        record,
+        leader=leader,
+        leader_epoch=epoch,
+        isr=tuple(isr),
+        elr=tuple(elr),
+        suspects=tuple(suspects),
+    )
+    return record if wanted == record else wanted
 
 
 def enough(record: PartitionRecord, min_isr: int) -> int:
@@ -108,18 +118,26 @@ def _live(replicas: Iterable[int], now: Situation) -> list[int]:
     return [r for r in there if r not in now.leaving] or there
 
 
-def _with_memory(
-    record: PartitionRecord, replicas: Collection[int], now: Situation
-) -> tuple[list[int], list[int]]:
-    """ISR and elr without replicas that lost their memory, as far as there are others."""
-    isr = [r for r in record.isr if r in replicas]
-    elr = [r for r in record.elr if r in replicas and r not in isr and r not in now.forgetful]
-    remembering = [r for r in isr if r not in now.forgetful]
-    if remembering:
-        return remembering, elr
-    if elr:
-        return elr, []
-    return [record.leader] if record.leader in isr else isr[:1], []
+def _with_memory(record: PartitionRecord, now: Situation) -> tuple[list[int], list[int], list[int]]:
+    """ISR and elr without replicas that cannot vouch for their logs, as far as there are others; and those replicas."""
+    isr = [r for r in record.isr if r in record.replicas] or list(record.isr[:1])
+    elr = [r for r in record.elr if r in record.replicas and r not in isr]
+    doubtful = {*record.suspects, *(r for r in (*isr, *elr) if r in now.forgetful)}
+    suspects = [r for r in record.replicas if r in doubtful]
+    vouching = [r for r in elr if r not in doubtful]
+    if remembering := [r for r in isr if r not in doubtful]:
+        return remembering, vouching, suspects
+    if vouching:
+        return vouching, [], suspects
+    return suspects or isr, [], suspects
+
+
+def _most_complete(suspects: Collection[int], now: Situation) -> list[int]:
+    """The one to lead; nobody while it is not known who that is."""
+    there = [r for r in suspects if r in now.live]
+    if len(suspects) == 1 or not there:
+        return there
+    return [max(there, key=lambda r: now.ends[r])] if all(r in now.ends for r in there) else []
 
 
 def _leader(leader: int, replicas: Collection[int], isr: Collection[int], now: Situation) -> int:

@@ -35,6 +35,7 @@ from .messages import (
     ElectionRequested,
     Event,
     Instruction,
+    LogEnds,
     Push,
     ReassignmentRequested,
     RefuseDeletion,
@@ -52,6 +53,7 @@ from .messages import (
     WriteStates,
 )
 from .partitions import Notes, Partitions
+from .recovery import Recovery, is_undecided
 from .requests import Requests
 from .store import (
     BrokersChanged,
@@ -90,6 +92,7 @@ class ControllerMachine:
         self._to_push: set[TopicPartition] = set()
         self._to_stop: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
         self.requests = Requests()
+        self._recovery = Recovery()
         self._next_check = 0.0
         self.out: list[Instruction] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -103,6 +106,7 @@ class ControllerMachine:
             TopicRemoved: self._topic_removed,
             BrokerAccepted: self._broker_accepted,
             Stopped: self._stopped,
+            LogEnds: lambda event: self.partitions.dirty.update(self._recovery.take(event)),
             SettingsChanged: self._settings_changed,
             Tick: self._tick,
             ShutdownRequested: partial(administration.shut_down, self),
@@ -133,6 +137,10 @@ class ControllerMachine:
             for number, broker in self.brokers.items()
             if number not in self.leaving or any(self.partitions.leads(number))
         ]
+
+    def is_undecided(self, key: TopicPartition) -> bool:
+        """Whether the ends of its logs decide who leads it."""
+        return key in self.records and key[0] not in self.deletions and is_undecided(self.records[key])
 
     def is_deleting(self, topic: str) -> bool:
         return topic in self.deletions
@@ -261,6 +269,7 @@ class ControllerMachine:
             self.partitions.forget(key)
             self._to_push.discard(key)
             self._settled(key)
+            self._recovery.forget(key)
             self.requests.happened(("assigned", key))
         self.topics.pop(name)
         self.deletions.pop(name, None)
@@ -360,6 +369,7 @@ class ControllerMachine:
                 unclean=notes.unclean or _is_unclean_allowed(config, self.settings),
                 preferred=notes.preferred,
                 new_epoch=notes.new_epoch,
+                ends=self._recovery.ends(key, self.brokers),
             ),
         )
         if wanted is not record:
@@ -372,6 +382,8 @@ class ControllerMachine:
     def _settled(self, key: TopicPartition) -> None:
         """Nothing is left to be written: what was noted is taken into account, or cannot be."""
         self._may_be_told(key, self.partitions.notes.pop(key, NOTHING))
+        if key in self.records and key[0] not in self.deletions:
+            self.out += self._recovery.look(key, self.records[key], self.brokers)
         self.requests.happened(key)
         if self._unaccepted:
             for waiting in self._unaccepted.values():
@@ -502,12 +514,10 @@ def _epoch(brokers: Mapping[int, BrokerRecord], broker: int) -> int | None:
 
 
 def _same(stored: PartitionRecord, asked: PartitionRecord) -> bool:
-    return (stored.leader, stored.leader_epoch, stored.isr, stored.elr, stored.controller_epoch) == (
-        asked.leader,
-        asked.leader_epoch,
-        asked.isr,
-        asked.elr,
-        asked.controller_epoch,
+    """Whether the states are the same, whatever their versions and assignments."""
+    return all(
+        getattr(stored, of) == getattr(asked, of)
+        for of in ("leader", "leader_epoch", "isr", "elr", "suspects", "controller_epoch")
     )
 
 

@@ -67,6 +67,19 @@ class Stopped:
     partitions: Collection[TopicPartition]
 
 
+LogEnd = tuple[int, int]
+"""The epoch of a log's last record, and its end offset; -1, -1 where the log cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """Where these logs end in a broker, in the incarnation of that epoch."""
+
+    broker: int
+    broker_epoch: int
+    ends: Mapping[TopicPartition, LogEnd]
+
+
 @dataclass(frozen=True, slots=True)
 class SettingsChanged:
     settings: Settings
@@ -119,6 +132,7 @@ Event = (
     | TopicRemoved
     | BrokerAccepted
     | Stopped
+    | LogEnds
     | SettingsChanged
     | Tick
     | ShutdownRequested
@@ -185,11 +199,27 @@ class StopReplicas:
 
 
 @dataclass(frozen=True, slots=True)
+class AskLogEnds:
+    """Repeated until the broker answers (LogEnds), or is gone, or a partition is led again."""
+
+    broker: int
+    partitions: Collection[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     caller: Hashable
     result: Collection[TopicPartition] | Mapping[TopicPartition, ApiError | None] | ApiError
 
 
 Instruction = (
-    WriteStates | WriteAssignment | RemoveTopic | RefuseDeletion | AcceptBroker | Push | StopReplicas | Reply
+    WriteStates
+    | WriteAssignment
+    | RemoveTopic
+    | RefuseDeletion
+    | AcceptBroker
+    | Push
+    | StopReplicas
+    | AskLogEnds
+    | Reply
 )

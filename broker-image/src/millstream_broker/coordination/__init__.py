@@ -67,7 +67,8 @@ class PartitionRecord:
     """Where a partition's replicas are and which of them leads; `version` conditions the next write.
 
     While it is reassigned (KIP-455), `adding` and `removing` name those among `replicas` that come and go. `elr` has
-    the replicas outside the ISR that still have every acknowledged record (KIP-966).
+    the replicas outside the ISR that still have every acknowledged record (KIP-966). `suspects` are replicas that could
+    have led and registered as unclean before anybody did; none while there is a leader.
     """
 
     replicas: tuple[int, ...]
@@ -79,6 +80,7 @@ class PartitionRecord:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     elr: tuple[int, ...] = ()
+    suspects: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

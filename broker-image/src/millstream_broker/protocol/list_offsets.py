@@ -9,6 +9,10 @@ from __future__ import annotations
 from .api import Api
 from .schema import Struct, array, int8, int16, int32, int64, string
 
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+DEBUGGING_REPLICA_ID = -2
+"""As `replica_id`: any replica answers, of its own log."""
+
 
 class ListOffsetsPartition(Struct):
     partition_index: int = int32()

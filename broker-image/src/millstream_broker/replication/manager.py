@@ -474,6 +474,13 @@ class ReplicaManager:
         held = self.partitions.get(key) or self.followers.get(key)
         return key in self.unopened if held is None else held.log.offline is not None
 
+    def get(self, key: TopicPartition) -> Partition | Follower:
+        """A replica here, led or followed. Raises ApiError."""
+        held = self.partitions.get(key) or self.followers.get(key)
+        if held is None:
+            raise self.why_not_led(*key)
+        return held
+
     def all(self) -> Iterator[Partition | Follower]:
         """Every replica here, led or followed."""
         yield from self.partitions.values()

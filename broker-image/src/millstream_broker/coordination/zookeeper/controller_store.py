@@ -453,7 +453,9 @@ def _write_state(key: TopicPartition, record: PartitionRecord) -> list[Operation
 
 
 def _with_state(key: TopicPartition, partition: PartitionRecord, node: Node | None) -> PartitionRecord:
-    absent = replace(partition, leader=NO_LEADER, leader_epoch=-1, isr=(), version=tree.NO_STATE, elr=())
+    absent = replace(
+        partition, leader=NO_LEADER, leader_epoch=-1, isr=(), version=tree.NO_STATE, elr=(), suspects=()
+    )
     if node is None:
         return absent
     try:

@@ -16,8 +16,8 @@
     /latest_producer_id_block                    {"version":1,"broker":1,"block_start":"0","block_end":"999"}
     /brokers/generations/N                       {"version":1,"generations":{"DIRECTORY-ID":7}}
 
-What Millstream adds: fields that other readers pass over (`directory` and `unclean` of a broker, `elr` of a state), and
-/brokers/generations.
+What Millstream adds: fields that other readers pass over (`directory` and `unclean` of a broker, `elr` and `suspects`
+of a state), and /brokers/generations.
 Reading raises TreeError, naming the path.
 """
 
@@ -230,6 +230,7 @@ def topic_from(name: str, data: bytes) -> TopicRecord:
 
 def state_json(partition: PartitionRecord) -> bytes:
     elr = {"elr": list(partition.elr)} if partition.elr else {}
+    suspects = {"suspects": list(partition.suspects)} if partition.suspects else {}
     return _dump(
         {
             "controller_epoch": partition.controller_epoch,
@@ -238,6 +239,7 @@ def state_json(partition: PartitionRecord) -> bytes:
             "leader_epoch": partition.leader_epoch,
             "isr": list(partition.isr),
             **elr,
+            **suspects,
         }
     )
 
@@ -254,6 +256,7 @@ def with_state(path: str, partition: PartitionRecord, data: bytes, version: int)
             version=version,
             controller_epoch=int(value["controller_epoch"]),
             elr=tuple(map(int, value.get("elr", ()))),
+            suspects=tuple(map(int, value.get("suspects", ()))),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise _wrong(path, data, error) from None

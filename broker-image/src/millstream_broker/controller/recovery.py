@@ -1,0 +1,61 @@
+"""Partitions all of whose last members cannot vouch for their logs: which of these logs is the most complete.
+
+Every record that was acknowledged was in all of these logs once. So the one with the largest last epoch, and of those
+the largest end offset, has each acknowledged record that any of them still has (as in KIP-966's unclean recovery): an
+epoch begins with all that was acknowledged before it, and within one epoch all logs are prefixes of its leader's.
+Brokers are asked for their ends; `elections.settle` decides when those that live have answered.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+
+from ..coordination import NO_LEADER, BrokerRecord, PartitionRecord
+from .messages import AskLogEnds, LogEnd, LogEnds
+from .store import TopicPartition
+
+
+def is_undecided(record: PartitionRecord) -> bool:
+    """Whether nobody leads and every member of the ISR is a suspect."""
+    return record.leader == NO_LEADER and bool(record.suspects) and set(record.isr) <= set(record.suspects)
+
+
+class Recovery:
+    """What brokers said of their logs, each in its present incarnation."""
+
+    def __init__(self) -> None:
+        self._ends: dict[TopicPartition, dict[int, tuple[int, LogEnd]]] = {}
+        self._asked: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
+
+    def take(self, event: LogEnds) -> Collection[TopicPartition]:
+        """The partitions that it is news of."""
+        news = [key for key in event.ends if key in self._asked]
+        for key in news:
+            self._ends.setdefault(key, {})[event.broker] = event.broker_epoch, event.ends[key]
+        return news
+
+    def ends(self, key: TopicPartition, brokers: Mapping[int, BrokerRecord]) -> dict[int, LogEnd]:
+        """By broker, of those that have answered and live on."""
+        return {
+            broker: end
+            for broker, (epoch, end) in self._ends.get(key, {}).items()
+            if broker in brokers and brokers[broker].epoch == epoch
+        }
+
+    def look(
+        self, key: TopicPartition, record: PartitionRecord, brokers: Mapping[int, BrokerRecord]
+    ) -> Iterator[AskLogEnds]:
+        """A partition that nothing is to be written of: ask those who have not been asked yet."""
+        if not is_undecided(record):
+            self.forget(key)
+            return
+        asked = self._asked[key]
+        for broker in record.isr:
+            if broker in brokers and asked.get(broker) != brokers[broker].epoch:
+                asked[broker] = brokers[broker].epoch
+                yield AskLogEnds(broker, (key,))
+
+    def forget(self, key: TopicPartition) -> None:
+        self._asked.pop(key, None)
+        self._ends.pop(key, None)
