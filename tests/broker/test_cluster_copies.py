@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
 
-from .test_cluster import QUICK, Writer, holds
+from .test_cluster import QUICK, Writer, holds, read_all
 
 PERIOD = {"replica.high.watermark.checkpoint.interval.ms": "200"}
 
@@ -132,3 +132,26 @@ def test_a_copy_of_a_leader_is_restored_while_others_go_on(cluster: ClusterProce
     cluster.await_in_sync("t")
     assert "is an older copy" in one.said()
     holds(cluster, writer)
+
+
+def test_of_copies_the_most_complete_one_leads(cluster: ClusterProcesses) -> None:
+    """All three disks are older copies. The one that starts last has the least: it must not lead for being the last."""
+    writer = Writer(cluster, "t")
+    copies = {}
+    for number in (3, 1, 2):
+        writer.write(300)
+        copies[number] = copy(cluster.brokers[number])
+    for one in cluster.brokers.values():
+        outlive(writer, one, copies[2])
+    written = writer.sent
+    kill_all(cluster)
+    for number, one in cluster.brokers.items():
+        restore(one, copies[number])
+    for number in (1, 2, 3):
+        cluster.brokers[number].start()
+    cluster.await_in_sync("t")
+    assert cluster.leader("t") is cluster.brokers[2]
+    numbers = read_all(cluster, "t")
+    assert 900 <= len(numbers) < written
+    assert numbers == list(range(len(numbers)))
+    Writer(cluster, "t").write(100)

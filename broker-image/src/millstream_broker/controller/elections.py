@@ -28,7 +28,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..coordination import NO_LEADER, PartitionRecord
-from .messages import LogEnd
+from .messages import LogEnd, Settings
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -93,6 +93,12 @@ def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
         suspects=tuple(suspects),
     )
     return record if wanted == record else wanted
+
+
+def is_unclean_allowed(config: Mapping[str, str], settings: Settings) -> bool:
+    """By a topic's configuration, else by the brokers'."""
+    text = config.get("unclean.leader.election.enable")
+    return settings.unclean_election if text is None else text.strip().lower() == "true"
 
 
 def enough(record: PartitionRecord, min_isr: int) -> int:

@@ -26,7 +26,7 @@ from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
 from . import administration, reassignment
 from .assignments import Assignments
 from .deletion import Deletion
-from .elections import Situation, settle
+from .elections import Situation, is_unclean_allowed, settle
 from .messages import (
     Abandoned,
     AcceptBroker,
@@ -52,7 +52,7 @@ from .messages import (
     WriteAssignment,
     WriteStates,
 )
-from .partitions import Notes, Partitions
+from .partitions import Notes, Partitions, same_state
 from .recovery import Recovery, is_undecided
 from .requests import Requests
 from .store import (
@@ -338,7 +338,7 @@ class ControllerMachine:
                 self.partitions.note(key).add(used)
                 continue
             self._take(key, stored)
-            if not _same(stored, asked):
+            if not same_state(stored, asked):
                 self.partitions.note(key).add(used)
 
     def _may_be_told(self, key: TopicPartition, notes: Notes) -> None:
@@ -366,7 +366,7 @@ class ControllerMachine:
                 forgetful=notes.forgetful,
                 going=record.removing if finishing else (),
                 min_isr=int(config.get("min.insync.replicas", self.settings.min_isr)),
-                unclean=notes.unclean or _is_unclean_allowed(config, self.settings),
+                unclean=notes.unclean or is_unclean_allowed(config, self.settings),
                 preferred=notes.preferred,
                 new_epoch=notes.new_epoch,
                 ends=self._recovery.ends(key, self.brokers),
@@ -511,16 +511,3 @@ class ControllerMachine:
 
 def _epoch(brokers: Mapping[int, BrokerRecord], broker: int) -> int | None:
     return None if broker not in brokers else brokers[broker].epoch
-
-
-def _same(stored: PartitionRecord, asked: PartitionRecord) -> bool:
-    """Whether the states are the same, whatever their versions and assignments."""
-    return all(
-        getattr(stored, of) == getattr(asked, of)
-        for of in ("leader", "leader_epoch", "isr", "elr", "suspects", "controller_epoch")
-    )
-
-
-def _is_unclean_allowed(config: Mapping[str, str], settings: Settings) -> bool:
-    text = config.get("unclean.leader.election.enable")
-    return settings.unclean_election if text is None else text.strip().lower() == "true"

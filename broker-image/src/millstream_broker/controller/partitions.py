@@ -96,3 +96,11 @@ class Partitions:
 
 def _involved(record: PartitionRecord) -> tuple[int, ...]:
     return (*record.replicas, *reassignment.leftover(record))
+
+
+def same_state(one: PartitionRecord, other: PartitionRecord) -> bool:
+    """Whether the states are the same, whatever their versions and assignments."""
+    return all(
+        getattr(one, of) == getattr(other, of)
+        for of in ("leader", "leader_epoch", "isr", "elr", "suspects", "controller_epoch")
+    )
