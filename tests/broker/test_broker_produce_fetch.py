@@ -374,18 +374,3 @@ def test_clients_in_parallel_get_all_they_wrote(shared_broker: BrokerProcess, wi
         worker.join()
     consumer.close()
     assert all(numbers == list(range(2000)) for numbers in seen.values())
-
-
-def test_any_replica_tells_where_its_own_log_ends(shared_broker: BrokerProcess) -> None:
-    """Replica id -2, as in Kafka: controllers compare logs by it."""
-    with Wire(shared_broker.bootstrap) as wire:
-        wire.create("own-end")
-        assert wire.produce("own-end", [record("a"), record("b")]).error_code == 0
-        asked = [
-            list_offsets.ListOffsetsTopic(name, [list_offsets.ListOffsetsPartition(index, -1, -1)])
-            for name, index in (("own-end", 0), ("own-end", 7))
-        ]
-        answer = wire.call(list_offsets.API, 4, list_offsets.ListOffsetsRequest(-2, 0, asked))
-        found, unknown = (topic.partitions[0] for topic in answer.topics)
-        assert (found.error_code, found.offset, found.timestamp) == (0, 2, -1)
-        assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

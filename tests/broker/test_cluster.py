@@ -21,6 +21,7 @@ from millstream_broker.forwarding import FORWARDED
 from millstream_broker.protocol import (
     controlled_shutdown,
     elect_leaders,
+    list_offsets,
     list_partition_reassignments,
     metadata,
     offset_for_leader_epoch,
@@ -595,6 +596,21 @@ async def test_what_only_the_controller_knows_every_broker_answers(standing: Clu
         elected = await sent_on.call(elect_leaders.API, None, election)
         assert (elected.error_code == ErrorCode.NOT_CONTROLLER) == (number != controller)
         await sent_on.close()
+
+
+def test_clients_learn_of_no_log_but_the_leaders(standing: ClusterProcesses) -> None:
+    """As a debugging replica, only brokers may ask for the end of any replica's log."""
+    create(standing, "ends-of-replicas", 1)
+    leader = standing.leader("ends-of-replicas")
+    follower = next(one for one in standing.brokers.values() if one is not leader)
+    asked = list_offsets.ListOffsetsPartition(0, -1, list_offsets.LATEST)
+    request = list_offsets.ListOffsetsRequest(
+        list_offsets.DEBUGGING_REPLICA_ID, 0, [list_offsets.ListOffsetsTopic("ends-of-replicas", [asked])]
+    )
+    standing.await_in_sync("ends-of-replicas")
+    with Wire(follower.bootstrap) as wire:
+        (answer,) = wire.call(list_offsets.API, 4, request).topics
+        assert answer.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_broker_that_coordinates_itself_is_told_nothing(shared_broker: BrokerProcess) -> None:

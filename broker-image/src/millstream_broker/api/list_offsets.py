@@ -4,8 +4,8 @@
 largest timestamp (v7, KIP-734), else the earliest record that is not older than the timestamp; where there is none,
 offset and timestamp are -1. A replica id counts where the connection has proven to be that broker's.
 
-A debugging replica (replica id -2, as in Kafka) gets the end of the log of any replica, and the epoch of its last
-record: controllers ask for it (`controller.recovery`).
+A broker that asks as a debugging replica (replica id -2) gets the end of the log of any replica, and the epoch of its
+last record: controllers do (`controller.recovery`).
 
 A leader that has just begun may know a high watermark that is behind what the one before it told: until its followers
 have shown theirs, it answers OFFSET_NOT_AVAILABLE instead (v5, KIP-207; LEADER_NOT_AVAILABLE before).
@@ -58,6 +58,7 @@ def _answer(broker: Broker, context: RequestContext, request: ListOffsetsRequest
     """In any thread: it only reads."""
     peer = context.authenticator.peer
     is_replica = peer is not None and peer.broker_id == request.replica_id
+    is_controller = peer is not None and request.replica_id == DEBUGGING_REPLICA_ID
     topics = []
     for topic in request.topics:
         partitions = []
@@ -66,7 +67,7 @@ def _answer(broker: Broker, context: RequestContext, request: ListOffsetsRequest
             try:
                 if times[asked.partition_index] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
-                if request.replica_id == DEBUGGING_REPLICA_ID and asked.timestamp == LATEST:
+                if is_controller and asked.timestamp == LATEST:
                     partitions.append(_log_end(broker, topic.name, asked.partition_index))
                     continue
                 partition = broker.partition(topic.name, asked.partition_index)
