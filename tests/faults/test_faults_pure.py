@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import Record
+from millstream_broker.log.batch import Record, build_batch, crc_matches, read_header, read_records
+from millstream_broker.protocol.errors import ApiError
 from millstream_faults.history import (
     TOMBSTONE,
     Acknowledged,
@@ -19,6 +20,7 @@ from millstream_faults.history import (
     TopicDeleted,
     Trouble,
 )
+from millstream_faults.hostile import REFUSED, changed, renumbered
 from millstream_faults.probe import Probe
 from millstream_faults.replicas import BadLogError, batches, copies, entries
 from millstream_faults.report import recoveries, summary, timeline
@@ -136,6 +138,27 @@ async def identity_of(bootstrap: str, topic: str) -> str:
         known = await probe.topic(topic)
         assert known is not None
         return known.id
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_the_hostile_client_sends_to_others_topics_is_refused(
+    number: int, shared_broker: BrokerProcess
+) -> None:
+    topic = unique("hostile")
+    with Wire(shared_broker.bootstrap) as wire:
+        wire.create(topic)
+        answer = wire.produce(topic, changed(build_batch([record("a"), record("b")]), REFUSED[number]))
+        assert answer.error_code
+        assert wire.end_offset(topic) == 0
+
+
+def test_records_that_are_out_of_order() -> None:
+    batch = renumbered([0, 1], 3000)
+    assert crc_matches(batch)
+    assert read_header(batch).record_count == 2
+    assert [record.offset for record in read_records(batch)] == [0, 1]
+    with pytest.raises(ApiError):
+        list(read_records(renumbered([1, 0], 3000)))
 
 
 @pytest.mark.parametrize(

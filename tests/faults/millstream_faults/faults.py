@@ -335,7 +335,7 @@ class Faults:
     @contextlib.contextmanager
     def hostile(self, fault: Fault, is_forging: bool) -> Iterator[str]:
         """While the fault lasts, and not once it is over."""
-        client = Hostile(self.lab.bootstrap, fault.target)
+        client = Hostile(self.lab.listeners, fault.target)
         answers = client.forge(fault.seconds) if is_forging else client.send_odd_batches(fault.seconds)
         yield ", ".join(f"{count} {answer}" for answer, count in answers.most_common())
 

@@ -2,7 +2,7 @@
 
 Its odd batches go to a topic of its own, whose records nobody reads but the brokers themselves (it is compacted). What
 every broker has to refuse goes to the others' topics, too: there one record of it would be nobody's, or a gap. Its
-forged requests come to the clients' listener, where no broker answers them.
+forged requests come to every listener, and it cannot prove to be a broker.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from crc32c import crc32c
@@ -74,8 +74,9 @@ ODD_HEADERS: list[Change] = [
 class Hostile:
     """The same harm for the same seed, apart from the time. Each method says what it was answered, and how often."""
 
-    def __init__(self, bootstrap: str, seed: int) -> None:
-        self._addresses = bootstrap.split(",")
+    def __init__(self, addresses: Sequence[str], seed: int) -> None:
+        """``addresses`` are all listeners of the cluster, those for brokers, too."""
+        self._addresses = addresses
         self._drawn = random.Random(seed)
 
     def send_odd_batches(self, seconds: float) -> Counter[str]:
@@ -117,15 +118,13 @@ class Hostile:
         return ErrorCode.of(answer.responses[0].partition_responses[0].error_code).name
 
     def _refused_batch(self) -> bytes:
-        return _changed(build_batch(self._records()), self._drawn.choice(REFUSED))
+        return changed(build_batch(self._records()), self._drawn.choice(REFUSED))
 
     def _odd_batch(self) -> bytes:
         if self._drawn.random() < 0.4:
-            return _renumbered(self._drawn.choice(([1, 0], [0, 0], [5, 3], [0, 60], [-1, 0], [1, 2])), 3000)
+            return renumbered(self._drawn.choice(([1, 0], [0, 0], [5, 3], [0, 60], [-1, 0], [1, 2])), 3000)
         compression = self._drawn.choice(list(Compression))
-        return _changed(
-            build_batch(self._records(), compression=compression), self._drawn.choice(ODD_HEADERS)
-        )
+        return changed(build_batch(self._records(), compression=compression), self._drawn.choice(ODD_HEADERS))
 
     def _records(self) -> list[Record]:
         keys = self._drawn.choice(([b"a", b"b"], [b"", b"a"], [None, b"a"], [b"k" * 5000, b"a"]))
@@ -209,7 +208,7 @@ class Hostile:
         return [(STEADY, 6), (ANEW, 3), (COMPACTED, 3), (OFFSETS_TOPIC, 4)]
 
 
-def _changed(batch: bytes, change: Change) -> bytes:
+def changed(batch: bytes, change: Change) -> bytes:
     """The batch with another header, and the CRC that goes with it."""
     header = change(read_header(batch))
     return _sealed(bytearray(HEADER.pack(*header) + batch[HEADER_SIZE:]))
@@ -220,7 +219,7 @@ def _sealed(batch: bytearray) -> bytes:
     return bytes(batch)
 
 
-def _renumbered(deltas: list[int], size: int) -> bytes:
+def renumbered(deltas: list[int], size: int) -> bytes:
     """Records with these offset deltas, from -64 to 63, under a header that agrees with their number only."""
     whole = bytearray(build_batch([Record(b"k", b"v" * size, 1) for _ in deltas]))
     position = HEADER_SIZE

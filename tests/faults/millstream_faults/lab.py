@@ -123,6 +123,12 @@ class Lab(ClusterProcesses):
         return ",".join(self.addresses.values())
 
     @property
+    def listeners(self) -> list[str]:
+        """The addresses of all listeners, for clients and for brokers."""
+        listed = ",".join(broker.config["listeners"] for broker in self.brokers.values())
+        return [listener.partition("://")[2] for listener in listed.split(",")]
+
+    @property
     def zookeeper_ports(self) -> list[int]:
         return [server.port for server in self.servers]
 
