@@ -81,17 +81,17 @@ CASES = {
     "all that had everything lost their memory": (
         record(NONE, (1,), (2,)),
         Situation({1, 2}, forgetful={1, 2}, min_isr=2),
-        (1, (1,), (), 1),
+        (NONE, (1, 2), (), 0),
     ),
-    "the whole ISR lost its memory: the leader stays": (
+    "the whole ISR lost its memory: nobody leads before it is known who has the most": (
         record(2, (1, 2)),
         Situation({1, 2}, forgetful={1, 2}),
-        (2, (2,), (), 1),
+        (NONE, (1, 2), (), 1),
     ),
     "the whole ISR lost its memory, and nobody led": (
         record(NONE, (1, 2)),
         Situation({1, 2}, forgetful={1, 2}),
-        (1, (1,), (), 1),
+        (NONE, (1, 2), (), 0),
     ),
     "the only one lost its memory": (
         record(NONE, (1,)),
