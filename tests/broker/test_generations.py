@@ -186,7 +186,7 @@ async def test_generations_rise_when_logs_have_grown(life: Life) -> None:
     before = life.logs.dirs[0].generation
     await life.generations.rise_if_grown()
     assert life.logs.dirs[0].generation == before
-    log.start_anew(10)
+    log.start_anew(10, now_ms=0)
     await life.generations.rise_if_grown()
     assert (life.logs.dirs[0].generation or 0) > (before or 0)
 

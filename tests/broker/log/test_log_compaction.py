@@ -165,7 +165,7 @@ def test_control_batches_stay(tmp_path: Path) -> None:
         producer_epoch=0,
         base_offset=1,
     )
-    log.append_as_follower(marker)
+    log.append_as_follower(marker, now_ms=NOW)
     put(log, ("k", "2"))
     log.roll(now_ms=NOW)
     compact(log)
@@ -397,7 +397,7 @@ def test_a_log_that_cannot_be_read_is_given_up(tmp_path: Path, caplog: pytest.Lo
     damaged = bytearray(build_batch([Record(b"k", b"v", NOW)], base_offset=20))
     damaged[61] = 0x7F  # a record longer than its batch, under a right CRC
     damaged[17:21] = crc32c(damaged[21:]).to_bytes(4, "big")
-    log.append_as_follower(damaged)
+    log.append_as_follower(damaged, now_ms=NOW)
     log.roll(now_ms=NOW)
     compaction = Compaction(log, log.log_end_offset, now_ms=NOW)
     assert not compaction.work()

@@ -163,7 +163,7 @@ def test_state_is_cut_with_the_log(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=400)
     for i in range(7):
         send(log, 2 * i)
-    log.truncate_to(6)
+    log.truncate_to(6, now_ms=NOW)
     assert log.log_end_offset == 6
     with pytest.raises(ApiError):
         send(log, 8)
@@ -180,6 +180,31 @@ def test_idle_producers_expire(tmp_path: Path) -> None:
     assert send(log, 9, producer=1).first_offset == 4
     with pytest.raises(ApiError):
         send(log, 9, producer=2)
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+@pytest.mark.parametrize("timestamp", [NOW, 0, -1], ids=["of now", "of old events", "none"])
+def test_truncation_does_not_age_producers(tmp_path: Path, timestamp: int, rolled: bool) -> None:
+    """However old the records' timestamps are: the producer was there a moment ago."""
+    log = open_log(tmp_path, producer_id_expiration_ms=1000)
+    batches = [
+        build_batch(
+            [Record(b"k", b"v", timestamp)], producer_id=producer, producer_epoch=0, base_sequence=sequence
+        )
+        for producer, sequence in ((1, 0), (2, 0), (2, 1))
+    ]
+    log.append(batches[0], leader_epoch=0, now_ms=NOW - 600)
+    if rolled:
+        log.roll(now_ms=NOW)
+    log.append(batches[1], leader_epoch=0, now_ms=NOW)
+    log.append(batches[2], leader_epoch=0, now_ms=NOW)
+    log.truncate_to(2, now_ms=NOW + 300)
+    assert log.expire_producers(NOW + 400) == 0
+    assert log.append(batches[0], leader_epoch=1, now_ms=NOW + 400).duplicate
+    assert log.append(batches[1], leader_epoch=1, now_ms=NOW + 400).duplicate
+    assert not log.append(batches[2], leader_epoch=1, now_ms=NOW + 400).duplicate
+    assert log.expire_producers(NOW + 401) == 1  # nor does it make them younger
+    assert 2 in log.producers.by_id
 
 
 def test_damaged_snapshots_are_not_believed(tmp_path: Path) -> None:
@@ -204,7 +229,7 @@ def test_a_log_started_anew_has_no_producers(tmp_path: Path) -> None:
     log.close()
     assert len(list((tmp_path / "t-0").glob("*.snapshot"))) > 1
     log = open_log(tmp_path)
-    log.start_anew(100)
+    log.start_anew(100, now_ms=NOW)
     assert list((tmp_path / "t-0").glob("*.snapshot")) == []
     log.close(clean=False)
     log = open_log(tmp_path, clean=False)
@@ -248,7 +273,7 @@ def test_truncation_drops_later_snapshots(tmp_path: Path) -> None:
     log.close()
     for cut in (8, 5, 3, 0):
         log = open_log(tmp_path, segment_bytes=300)
-        log.truncate_to(cut)
+        log.truncate_to(cut, now_ms=NOW)
         assert all(int(path.stem) <= cut for path in (tmp_path / "t-0").glob("*.snapshot"))
         log.close(clean=False)
         log = open_log(tmp_path, clean=False, segment_bytes=300)

@@ -65,9 +65,9 @@ def test_roll_by_a_full_index(tmp_path: Path) -> None:
 
 def test_roll_when_offsets_exceed_the_index(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig())
-    log.append_as_follower(build_batch([Record(b"a", b"b", NOW)], base_offset=5))
+    log.append_as_follower(build_batch([Record(b"a", b"b", NOW)], base_offset=5), now_ms=NOW)
     far = 5 + 2**31
-    log.append_as_follower(build_batch([Record(b"a", b"b", NOW)], base_offset=far))
+    log.append_as_follower(build_batch([Record(b"a", b"b", NOW)], base_offset=far), now_ms=NOW)
     assert bases(log)[-1] == far
     assert log.log_end_offset == far + 1
     part = log.read(6, 100, upper=far + 1, min_one=True)
@@ -202,7 +202,7 @@ def test_followers_take_offsets_as_given(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig())
     first = build_batch([Record(b"a", b"b", NOW)] * 3, base_offset=100, leader_epoch=4)
     second = build_batch([Record(b"a", b"b", NOW)], base_offset=110, leader_epoch=6)
-    info = log.append_as_follower(first + second)
+    info = log.append_as_follower(first + second, now_ms=NOW)
     assert (info.first_offset, info.last_offset) == (100, 110)
     assert log.log_end_offset == 111
     assert log.epochs.entries == [(4, 100), (6, 110)]
@@ -210,12 +210,12 @@ def test_followers_take_offsets_as_given(tmp_path: Path) -> None:
     assert part is not None
     assert part.read() == second
     with pytest.raises(ApiError) as caught:
-        log.append_as_follower(second)
+        log.append_as_follower(second, now_ms=NOW)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
     third = build_batch([Record(b"a", b"b", NOW)], base_offset=111, leader_epoch=6)
     for damaged in (b"", third[:-1], third[:-1] + b"\xee", third + b"x"):
         with pytest.raises(ApiError) as caught:
-            log.append_as_follower(damaged)
+            log.append_as_follower(damaged, now_ms=NOW)
         assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
     assert log.log_end_offset == 111
 
@@ -225,9 +225,9 @@ def test_truncation_at_the_end_takes_an_epoch_without_records(tmp_path: Path) ->
     log = open_log(tmp_path, LogConfig())
     send(log, epoch=3)
     log.epochs.assign(5, log.log_end_offset)
-    log.truncate_to(log.log_end_offset + 1)
+    log.truncate_to(log.log_end_offset + 1, now_ms=NOW)
     assert log.epochs.latest == 5
-    log.truncate_to(log.log_end_offset)
+    log.truncate_to(log.log_end_offset, now_ms=NOW)
     assert (log.log_end_offset, log.epochs.entries) == (1, [(3, 0)])
     reread = LeaderEpochs(str(tmp_path / "t-0"))
     reread.load()

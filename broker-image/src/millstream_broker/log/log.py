@@ -268,7 +268,7 @@ class Log:
         self._write(view, placed, now_ms)
         return AppendInfo(first, offset - 1, append_time, self.log_start_offset)
 
-    def append_as_follower(self, batches: bytes | bytearray | memoryview, *, now_ms: int = 0) -> AppendInfo:
+    def append_as_follower(self, batches: bytes | bytearray | memoryview, *, now_ms: int) -> AppendInfo:
         """Write batches as another log has them: offsets and epochs stay. Their offsets must not lie before the end."""
         view = memoryview(batches)
         self.check_online()
@@ -310,7 +310,7 @@ class Log:
                 logger.warning("%s: cannot write its leader epochs: %s", self._segments.path, error)
                 self.failed(error)
 
-    def roll(self, base_offset: int | None = None, *, now_ms: int = 0) -> None:
+    def roll(self, base_offset: int | None = None, *, now_ms: int) -> None:
         """End the active segment and start the next one. OSError leaves the log as it was."""
         base_offset = self.log_end_offset if base_offset is None else base_offset
         active = self._segments.active
@@ -455,7 +455,7 @@ class Log:
             raise self.failed(error) from error
         return self.log_start_offset
 
-    def truncate_to(self, offset: int, *, now_ms: int = 0) -> None:
+    def truncate_to(self, offset: int, *, now_ms: int) -> None:
         """Drop everything from ``offset`` on; a batch that has ``offset`` inside goes as a whole. Blocking.
 
         So goes an epoch that begins there and has no records yet: a follower that kept it would name it for ever.
@@ -486,11 +486,13 @@ class Log:
             self._durability.offset = min(self.flushed_offset, end)
             self.first_dirty_offset = min(self.first_dirty_offset, end)
             snapshots = recovery.tidy(segments.path).snapshots
-            self.producers = recovery.restore_producers(segments, snapshots, end, now_ms)
+            restored = recovery.restore_producers(segments, snapshots, end, now_ms)
+            restored.keep_last_seen(self.producers)
+            self.producers = restored
             self.epochs.truncate_from_end(end)
             self._save_epochs()
 
-    def start_anew(self, offset: int, *, now_ms: int = 0) -> None:
+    def start_anew(self, offset: int, *, now_ms: int) -> None:
         """Drop everything, producer snapshots included, and go on at ``offset``, behind the end. Blocking."""
         segments = self._segments
         with self._durability.lock:

@@ -8,7 +8,9 @@ Of each producer id: its epoch and its last five batches (a client has at most f
     accepted                 otherwise. A producer that is not known may start anywhere: its past may have expired
 
 A producer is forgotten when it was idle for ``producer.id.expiration.ms``. (Kafka compares the clock with record
-timestamps here, so it forgets producers of old events at once; we take the time of the append.)
+timestamps here, so it forgets producers of old events at once; we take the time of the append.) Where the state is
+rebuilt from batches, that time is not in the log: it is the one remembered until then, or else the time of rebuilding,
+for a producer that is forgotten too early has its retries stored twice.
 
 ``%020d.snapshot`` keeps the state as of the offset in its name, in Kafka's format, all integers big-endian:
 
@@ -152,6 +154,12 @@ class Producers:
         if producer is None:
             producer = self.by_id[header.producer_id] = Producer(header.producer_epoch, now_ms)
         producer.add(header, now_ms)
+
+    def keep_last_seen(self, earlier: Producers) -> None:
+        """This state was rebuilt; ``earlier``, of the same log, knows when a producer was seen."""
+        for producer_id, producer in self.by_id.items():
+            if (known := earlier.by_id.get(producer_id)) is not None:
+                producer.last_seen_ms = known.last_seen_ms
 
     def expire(self, before_ms: int) -> int:
         """Forget producers last seen before ``before_ms``; how many."""

@@ -222,7 +222,7 @@ def refuse_old_format(segment: Segment, position: int) -> None:
 def restore_producers(
     segments: Segments, snapshots: Sequence[int], end_offset: int, now_ms: int
 ) -> Producers:
-    """As of ``end_offset``: the newest valid snapshot before it, and the batches behind that.
+    """As of ``end_offset``: the newest valid snapshot before it, and the batches behind that, as if appended now.
 
     A snapshot from before the first segment does not count: what came in between is not known.
     """

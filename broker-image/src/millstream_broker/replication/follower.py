@@ -123,7 +123,7 @@ class Follower:
         before = self.log.log_start_offset, self.log.log_end_offset
         records = data.records
         if isinstance(records, memoryview) and records:
-            self.log.append_as_follower(records, now_ms=int(time() * 1000))
+            self.log.append_as_follower(records, now_ms=_now_ms())
         end = self.log.log_end_offset
         self.high_watermark = max(self.high_watermark, min(data.high_watermark, end))
         if self.unacknowledged:
@@ -151,7 +151,7 @@ class Follower:
         self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
 
     def _cut(self, offset: int) -> None:
-        self.log.truncate_to(offset)
+        self.log.truncate_to(offset, now_ms=_now_ms())
         self.unacknowledged.cut(self.log.log_end_offset)
 
     def acknowledged(self, info: AppendInfo, timeout_ms: int) -> asyncio.Future[None] | None:
@@ -182,7 +182,7 @@ class Follower:
                     end,
                 )
                 self.unacknowledged.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                self.log.start_anew(leader_start)
+                self.log.start_anew(leader_start, now_ms=_now_ms())
         except (ApiError, OSError) as error:
             self._failed(str(error), logging.ERROR)
             return Outcome.FAILED
@@ -203,3 +203,7 @@ class Follower:
         if self._problem:
             log.info("%s: follows broker %d again", self, self.record.leader)
             self._problem = ""
+
+
+def _now_ms() -> int:
+    return int(time() * 1000)
