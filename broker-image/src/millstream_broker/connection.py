@@ -1,8 +1,8 @@
 """One client's connection: frames in, responses out, in order and within bounds.
 
 A frame is an int32 size and so many bytes. What arrives goes into one receive buffer that all connections share, and
-is handled there and then. Only where a frame is cut off does its connection get a buffer, as large as that frame, into
-which the rest is received: an idle connection holds no buffer, and no byte of a record is copied more than once.
+is handled there and then. Only where a frame is cut off does its connection get a buffer of its own, into which the
+rest is received (`request_memory`): an idle connection holds no buffer.
 Requests whose handlers keep parts of them (all but Produce, which has written its records when it returns) are copied
 out first; they are small, and may not exceed MAX_CONTROL_BYTES, for they become objects ten times as large.
 
@@ -19,9 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import logging
 import socket
 import struct
+import termios
+from array import array
 from collections import deque
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -35,6 +38,7 @@ from .protocol import MalformedRequest
 from .protocol.errors import ApiError
 from .protocol.header import decode_request_header
 from .protocol.schema import Struct, fields_of
+from .request_memory import CutOffFrame
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -140,7 +144,6 @@ class Connection:
     __slots__ = (
         "_backlog",
         "_broker",
-        "_filled",
         "_frame",
         "_out",
         "_prefix",
@@ -168,9 +171,7 @@ class Connection:
         self.authenticator = Authenticator()
         self.active_at = server.loop.time()
         self.pending: deque[Pending] = deque()
-        self._frame: memoryview | None = None
-        """A frame that is cut off, with its size in front, and how much of it is there."""
-        self._filled = 0
+        self._frame: CutOffFrame | None = None
         self._shortcut: ProduceShortcut | None = None
         self._prefix = b""
         """Less than a frame's size and API."""
@@ -179,10 +180,6 @@ class Connection:
         self._out = Outbox(sock, server.loop, server.stats, self._drained, self._fail)
         self._reading = True
         server.loop.add_reader(sock, self._readable)
-
-    @property
-    def is_mid_frame(self) -> bool:
-        return self._frame is not None
 
     # Receiving
 
@@ -195,7 +192,11 @@ class Connection:
         view = server.view
         try:
             if (frame := self._frame) is not None:
-                count = self._sock.recvmsg_into([frame[self._filled :], view])[0]
+                if not server.memory.may_receive(self):
+                    self._stop_reading()
+                    return
+                buffers = frame.buffers(view)
+                count = self._sock.recvmsg_into(buffers)[0]
             elif prefix := self._prefix:
                 view[: len(prefix)] = prefix
                 count = self._sock.recv_into(view[len(prefix) :])
@@ -204,22 +205,25 @@ class Connection:
             if not count:
                 raise CloseConnection
             server.stats.bytes_in += count
+            start = 0
             if frame is not None:
-                missing = len(frame) - self._filled
-                if count < missing:
-                    self._filled += count
+                received = min(count, len(buffers[0]))
+                frame.received(received)
+                count -= received
+                if (start := min(count, frame.missing)) > 0:
+                    frame.take(view[:start])
+                if frame.missing:
                     return
                 self._frame = None
                 try:
-                    self._handle(frame[_SIZE.size :])
+                    self._handle(frame.whole()[_SIZE.size :])
                 finally:
-                    server.memory.free(len(frame))
-                count -= missing
+                    server.memory.end(self)
             elif prefix:
                 count += len(prefix)
                 self._prefix = b""
             self.active_at = server.loop.time()
-            self._consume(view, 0, count)
+            self._consume(view, start, count)
             if not self._out.blocked:
                 self._out.send()
         except (BlockingIOError, InterruptedError):
@@ -248,11 +252,7 @@ class Connection:
             if self._out.blocked or (self.pending and not self._may_follow(view, begin, end)):
                 return self._keep(view[start:end])
             if start_of_next > end:
-                if (frame := self._server.frame_buffer(self, _SIZE.size + size)) is None:
-                    return self._keep(view[start:end])
-                self._filled = end - start
-                frame[: self._filled] = view[start:end]
-                self._frame = frame
+                self._frame = self._server.memory.begin(self, _SIZE.size + size, view[start:end])
                 return None
             self._handle(view[begin:start_of_next])
             start = start_of_next
@@ -285,6 +285,10 @@ class Connection:
         except OSError:
             self.close()
             return
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        """Until `feed`."""
         self._reading = False
         self._server.loop.remove_reader(self._sock)
 
@@ -303,6 +307,12 @@ class Connection:
                 self._server.loop.add_reader(self._sock, self._readable)
         except Exception as error:
             self._fail(error)
+
+    def ready(self) -> int:
+        """See `request_memory.Receiver`."""
+        count = array("i", [0])
+        fcntl.ioctl(self._sock, termios.FIONREAD, count)
+        return count[0]
 
     # Handling
 
@@ -470,8 +480,8 @@ class Connection:
             if one.route.registration.ends_with_connection:
                 one.response.cancel()
         if self._frame is not None:
-            server.memory.free(len(self._frame))
             self._frame = None
+            server.memory.end(self)
         self._backlog = None
 
 

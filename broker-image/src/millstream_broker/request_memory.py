@@ -1,20 +1,129 @@
-"""The bytes of requests that a broker holds, of all connections together: bounded by `queued.max.request.bytes`."""
+"""The bytes of requests that a broker holds, of all connections together: bounded by `queued.max.request.bytes`.
+
+Held are the received parts of requests that are cut off, beyond the first FREE_BYTES of each, and batches that wait
+for admission. An announced size is not held: a client that announces 100 MB and sends a byte costs that byte.
+
+Beyond the limit, cut-off requests of more than FREE_BYTES are not received any further, but for one: the first that
+asks has its turn until it is whole, so that requests which fill the memory together all get on, one after the other.
+Where others wait and nothing has been freed for STALLED_S, connections are closed: those whose clients have next to
+nothing to send, the largest first, until there is room; or else the one that has had its turn.
+
+So at any time at most the limit is held, the rest of one request, and of each connection FREE_BYTES.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import mmap
+from typing import Protocol
+
+STALLED_S = 2.0
+"""How long connections wait for room, while none comes, before others are closed for it."""
+LARGE_FRAME_BYTES = 2 * 1024 * 1024
+"""Frames from this size on are received into pages of their own, which take no memory before bytes arrive."""
+FREE_BYTES = 256 * 1024
+"""Held by each connection without being counted."""
+IDLE_BYTES = 4096
+"""A client that has sent less than this, and less than is missing, has next to nothing to send."""
+MOST_AT_ONCE = 1024 * 1024
+"""Received of a large frame at a time."""
+GROWTH = 4
+"""A smaller frame's buffer grows by this factor at most, as bytes arrive."""
+
+
+class Receiver(Protocol):
+    """A connection."""
+
+    def feed(self) -> None:
+        """There may be room: go on receiving."""
+        ...
+
+    def ready(self) -> int:
+        """Bytes that have arrived and were not received."""
+        ...
+
+    def close(self, reason: str) -> None: ...
+
+
+class CutOffFrame:
+    """A frame that has not been received whole, with its size in front."""
+
+    __slots__ = ("_buffer", "_filled", "_is_large", "_memory", "held", "size")
+
+    def __init__(self, memory: RequestMemory, size: int, start: memoryview) -> None:
+        self._memory = memory
+        self.size = size
+        self.held = 0
+        """Bytes that count."""
+        self._is_large = size >= LARGE_FRAME_BYTES
+        if self._is_large:
+            self._buffer = memoryview(mmap.mmap(-1, size))
+        else:
+            self._buffer = memoryview(bytearray(self._capacity(len(start))))
+        self._buffer[: len(start)] = start
+        self._filled = len(start)
+        self._count()
+
+    def _capacity(self, needed: int) -> int:
+        return needed if self._memory.is_full else min(self.size, GROWTH * needed)
+
+    def _count(self) -> None:
+        taken = self._filled if self._is_large else len(self._buffer)
+        held = max(0, taken - FREE_BYTES)
+        self._memory.hold(held - self.held)
+        self.held = held
+
+    @property
+    def missing(self) -> int:
+        return self.size - self._filled
+
+    def buffers(self, spare: memoryview) -> list[memoryview]:
+        """Where to receive what comes next: first into this frame, and what does not fit in there into `spare`."""
+        room = self._buffer[self._filled : self._filled + MOST_AT_ONCE]
+        return [room] if self._is_large and len(room) < self.missing else [room, spare]
+
+    def received(self, count: int) -> None:
+        """So many bytes were received into the first of `buffers`."""
+        self._filled += count
+        if self._is_large:
+            self._count()
+
+    def take(self, more: memoryview) -> None:
+        """Add bytes that were received into `spare`."""
+        end = self._filled + len(more)
+        if end > len(self._buffer):
+            grown = memoryview(bytearray(self._capacity(end)))
+            grown[: self._filled] = self._buffer[: self._filled]
+            self._buffer = grown
+        self._buffer[self._filled : end] = more
+        self._filled = end
+        self._count()
+
+    def whole(self) -> memoryview:
+        """The frame, when nothing is missing."""
+        return self._buffer[: self.size]
 
 
 class RequestMemory:
     """All calls are made on the loop."""
 
-    __slots__ = ("_starved", "held", "limit")
+    __slots__ = ("_frames", "_is_freed", "_starved", "_timer", "_turn", "held", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
-        self._starved: list[Callable[[], None]] = []
+        self._frames: dict[Receiver, CutOffFrame] = {}
+        self._starved: dict[Receiver, None] = {}
+        """Those that wait for room, in the order in which they came."""
+        self._turn: Receiver | None = None
+        """The one that may receive beyond the limit."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_freed = False
+        """Whether anything has been since the timer was set."""
+
+    @property
+    def is_full(self) -> bool:
+        return self.held >= self.limit
 
     def hold(self, size: int) -> None:
         """So many bytes more are held, whatever the limit."""
@@ -22,21 +131,77 @@ class RequestMemory:
 
     def free(self, size: int) -> None:
         self.held -= size
+        self._is_freed = True
         if self._starved:
-            starved, self._starved = self._starved, []
-            loop = asyncio.get_running_loop()
-            for resume in starved:
-                loop.call_soon(resume)
+            self._resume()
 
-    @property
-    def is_full(self) -> bool:
-        return self.held > self.limit
+    # Frames that are cut off: one a connection
 
-    @property
-    def is_short(self) -> bool:
-        """Whether somebody waits for room."""
-        return bool(self._starved)
+    def begin(self, receiver: Receiver, size: int, start: memoryview) -> CutOffFrame:
+        """`start` is there of a frame of `size` bytes. Its bytes are held until `end`."""
+        frame = self._frames[receiver] = CutOffFrame(self, size, start)
+        return frame
 
-    def wait(self, resume: Callable[[], None]) -> None:
-        """Have `resume` called when there may be room."""
-        self._starved.append(resume)
+    def may_receive(self, receiver: Receiver) -> bool:
+        """Whether to receive more of its frame; else its `feed` will be called."""
+        if self.held < self.limit or self._turn is receiver or self._frames[receiver].size <= FREE_BYTES:
+            return True
+        if self._turn is None:
+            self._turn = receiver
+            return True
+        self._starved[receiver] = None
+        if self._timer is None:
+            self._set_timer()
+        return False
+
+    def end(self, receiver: Receiver) -> None:
+        """Its frame is handled, or will never be."""
+        frame = self._frames.pop(receiver)
+        self._starved.pop(receiver, None)
+        if self._turn is receiver:
+            self._turn = None
+        self.free(frame.held)
+
+    def _resume(self) -> None:
+        """Let those go on that there is room for, one at least where the turn is free."""
+        room = self.limit - self.held
+        if room <= 0 and self._turn is not None:
+            return
+        loop = asyncio.get_running_loop()
+        while self._starved:
+            receiver = next(iter(self._starved))
+            del self._starved[receiver]
+            loop.call_soon(receiver.feed)
+            room -= self._frames[receiver].missing
+            if room <= 0:
+                break
+
+    def _set_timer(self) -> None:
+        self._is_freed = False
+        self._timer = asyncio.get_running_loop().call_later(STALLED_S, self._relieve)
+
+    def _relieve(self) -> None:
+        self._timer = None
+        if self._starved and not self._is_freed:
+            self._make_room()
+        if self._starved:
+            self._set_timer()
+
+    def _make_room(self) -> None:
+        """It is another one's turn; where cut-off frames fill the memory, a quarter of it is taken back."""
+        had_turn, self._turn = self._turn, None
+        frames = self._frames
+        if (
+            sum(frame.held for frame in frames.values()) >= self.limit // 2
+        ):  # else batches are admitted, and free it
+            idle = [
+                one for one, it in frames.items() if it.held and one.ready() < min(it.missing, IDLE_BYTES)
+            ]
+            idle.sort(key=lambda one: -frames[one].held)
+            if not idle and had_turn is not None:
+                idle = [had_turn]
+            for receiver in idle:
+                if self.held <= self.limit - self.limit // 4:
+                    break
+                receiver.close(f"a request that is cut off while others waited {STALLED_S:g} s for its room")
+        self._resume()

@@ -2,16 +2,12 @@
 
 Sockets are non-blocking and watched by the loop directly, without a transport between, so that one buffer can receive
 for all connections and responses can go out by sendfile, with asyncio's loop and with uvloop alike.
-
-Buffers of frames that are cut off may hold `queued.max.request.bytes` in all; connections beyond that wait unread.
-While one waits, a frame that has not come whole within STALLED_S loses its place: its connection is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import mmap
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,10 +19,6 @@ if TYPE_CHECKING:
     from .broker import Broker
 
 RECEIVE_BYTES = 256 * 1024
-LARGE_FRAME_BYTES = 2 * 1024 * 1024
-"""Frames from this size on are received into pages of their own, which take no memory before bytes arrive."""
-STALLED_S = 30.0
-"""How long a frame may be cut off while other connections wait for its room; producers give up then too."""
 
 log = logging.getLogger(__name__)
 
@@ -109,30 +101,6 @@ class Server:
             if now - connection.active_at > self.max_idle_s and not connection.pending:
                 connection.close(f"silent for {self.max_idle_s:g} s", logging.DEBUG)
         self._sweep = self.loop.call_later(min(self.max_idle_s, 60) / 2, self._close_idle)
-
-    def frame_buffer(self, connection: Connection, size: int) -> memoryview | None:
-        """Room for a frame that is cut off, or None: the connection is called when there is."""
-        memory = self.memory
-        if memory.held and memory.held + size > memory.limit:
-            if not memory.is_short:
-                self.loop.call_later(1, self._relieve)
-            memory.wait(connection.feed)
-            return None
-        memory.hold(size)
-        return memoryview(mmap.mmap(-1, size) if size >= LARGE_FRAME_BYTES else bytearray(size))
-
-    def _relieve(self) -> None:
-        """Connections wait for room: close those that hold it and do not get on."""
-        if not self.memory.is_short:
-            return
-        now = self.loop.time()
-        for connection in list(self.connections):
-            if connection.is_mid_frame and now - connection.active_at > STALLED_S:
-                connection.close(
-                    f"a request that is cut off for {STALLED_S:g} s while others wait for its room"
-                )
-        if self.memory.is_short:
-            self.loop.call_later(1, self._relieve)
 
     def close(self) -> None:
         """Stop listening and close every connection."""
