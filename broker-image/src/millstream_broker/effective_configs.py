@@ -24,7 +24,9 @@ from .config_keys import TOPIC_PAIRS
 from .config_types import ConfigError, Contradiction
 from .coordination import TopicRecord
 from .internal_topics import INTERNAL_CONFIG, is_internal
+from .log.config import LogConfig
 from .protocol.errors import ApiError, ErrorCode
+from .topic_logs import log_config
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ class _Known:
     overrides: Overrides
     version: int
     config: TopicConfig
+    log: LogConfig
     problems: tuple[str, ...]
 
 
@@ -93,11 +96,18 @@ class EffectiveConfigs:
 
     def of(self, topic: TopicRecord) -> TopicConfig:
         """What applies to a topic."""
+        return self._known(topic).config
+
+    def of_logs(self, topic: TopicRecord) -> LogConfig:
+        """What that says to the topic's logs."""
+        return self._known(topic).log
+
+    def _known(self, topic: TopicRecord) -> _Known:
         key = topic.name, topic.topic_id
         known = self._topics.get(key)
         if known is None or known.overrides is not topic.config or known.version != self._version:
             known = self._topics[key] = self._computed(topic, known)
-        return known.config
+        return known
 
     def _computed(self, topic: TopicRecord, before: _Known | None) -> _Known:
         def last_valid(place: Place) -> str | None:
@@ -116,7 +126,7 @@ class EffectiveConfigs:
                 problem,
                 _shown(config, problem.keys),
             )
-        return _Known(topic.config, self._version, config, said)
+        return _Known(topic.config, self._version, config, log_config(config, self._effective), said)
 
     def _usable(
         self, overrides: Overrides, last_valid: Callable[[Place], str | None]

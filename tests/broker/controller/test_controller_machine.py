@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 
 from millstream_broker.controller.channels import update_request
+from millstream_broker.controller.deletion import Deletion
 from millstream_broker.controller.machine import ControllerMachine
 from millstream_broker.controller.messages import (
     Abandoned,
@@ -189,6 +190,36 @@ def test_a_topic_is_deleted_that_is_told_of_after_the_request() -> None:
     again = replace(new, topic_id=uuid.uuid4())
     assert not of(RemoveTopic, controller.handle(TopicsChanged({"t": again}, frozenset({"t"}))))
     assert controller.record("t").leader == 1
+
+
+def test_a_thousand_deletions_are_looked_at_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each event; and a broker's answer about many topics is taken apart once."""
+    names = [f"t{number}" for number in range(1000)]
+    controller = Controller(*(topic(name, (1, 2), (2, 1), (1, 2)) for name in names), brokers=(1, 2))
+    controller.silent = {1, 2}
+    looked_at, told_of = 0, 0
+    keys, stopped = ControllerMachine._keys, Deletion.stopped
+
+    def counted_keys(machine: ControllerMachine, name: str) -> list[tuple[str, int]]:
+        nonlocal looked_at
+        looked_at += 1
+        return keys(machine, name)
+
+    def counted_stopped(deletion: Deletion, broker: int, partitions: Collection[tuple[str, int]]) -> None:
+        nonlocal told_of
+        told_of += len(partitions)
+        stopped(deletion, broker, partitions)
+
+    monkeypatch.setattr(ControllerMachine, "_keys", counted_keys)
+    monkeypatch.setattr(Deletion, "stopped", counted_stopped)
+    controller.handle(DeletionsRequested(frozenset(names)))
+    partitions = [(name, index) for name in names for index in range(3)]
+    for broker in (1, 2):
+        for at in range(0, len(partitions), 300):
+            controller.handle(Stopped(broker, 1, partitions[at : at + 300]))
+    assert not controller.machine.topics
+    assert told_of == 2 * len(partitions)
+    assert looked_at <= 5 * len(names)
 
 
 def test_a_deletion_survives_the_controller() -> None:

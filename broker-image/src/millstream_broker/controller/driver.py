@@ -1,7 +1,8 @@
 """Runs the controller's state machine for as long as this broker is the controller.
 
 What the store reports, what its writes answer and what administrators ask goes in, one event at a time on the loop;
-what comes out is carried out: writes one after the other, in the order they were decided on; pushes by `channels`;
+what comes out is carried out: writes one after the other, in the order they were decided on (removals of different
+topics at the same time); pushes by `channels`;
 replies to whoever waits. A write whose outcome is not known is repeated: it is conditional, so that does no harm.
 
 The end of it all is `Fenced`: another controller was elected, or this broker's session is over. From then on nothing
@@ -55,6 +56,8 @@ from .messages import (
 from .store import BrokersChanged, ConfigsChanged, ControllerStore, Fenced, StoreEvent, TopicPartition
 
 TICK_S = 1.0
+REMOVALS_AT_ONCE = 50
+"""Topics whose nodes are removed from the store at the same time."""
 PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
 RESIGN_PAUSE_S = 1.0
 """If what is stored is what the machine cannot take, brokers are not to take turns at once."""
@@ -241,13 +244,25 @@ class ControllerDriver:
                 await self._to_write.wait()
                 self._to_write.clear()
                 while self._writes:
-                    event = await self._write(self._writes.popleft())
-                    if event is not None:
-                        self._handle(event)
+                    for event in await asyncio.gather(*map(self._write, self._next_writes())):
+                        if event is not None:
+                            self._handle(event)
         except Fenced:
             self._lose()
         except Exception:
             self._fail()
+
+    def _next_writes(self) -> list[Write]:
+        """The oldest write, and with it those that may be made at the same time: removals of other topics."""
+        writes = [self._writes.popleft()]
+        while (
+            isinstance(writes[0], RemoveTopic)
+            and self._writes
+            and isinstance(self._writes[0], RemoveTopic)
+            and len(writes) < REMOVALS_AT_ONCE
+        ):
+            writes.append(self._writes.popleft())
+        return writes
 
     async def _write(self, write: Write) -> Event | None:
         store = self._store

@@ -421,9 +421,12 @@ class ControllerMachine:
     def _stopped(self, event: Stopped) -> None:
         if _epoch(self.brokers, event.broker) != event.broker_epoch:
             return
-        for name in {key[0] for key in event.partitions}:
+        stopped: dict[str, list[TopicPartition]] = defaultdict(list)
+        for key in event.partitions:
+            stopped[key[0]].append(key)
+        for name, keys in stopped.items():
             if (deletion := self.deletions.get(name)) is not None:
-                deletion.stopped(event.broker, event.partitions)
+                deletion.stopped(event.broker, keys)
         for key in event.partitions:
             if key in self.records and key[0] not in self.deletions:
                 record = self.assignments.newest(key, self.records[key])
@@ -478,8 +481,9 @@ class ControllerMachine:
 
     def _look_at_deletions(self) -> None:
         for deletion in self.deletions.values():
-            name, keys = deletion.name, self._keys(deletion.name)
+            name = deletion.name
             if not deletion.begun:
+                keys = self._keys(name)
                 if self.assignments.is_writing(name) or any(key in self._writing for key in keys):
                     continue
                 replicas = {

@@ -32,7 +32,6 @@ from ..metadata import Metadata
 from ..partition import Partition, now_ms
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.schema import ZERO_UUID
-from ..topic_logs import log_config
 from .fetcher import Fetcher
 from .follower import Follower
 from .isr import Isr
@@ -205,7 +204,7 @@ class ReplicaManager:
 
     def _assume(self, topic: TopicRecord, index: int, opened: Log, config: TopicConfig) -> None:
         """Lead or follow, as the topic's record says."""
-        opened.config = log_config(config, self._broker.config)
+        opened.config = self._broker.configs.of_logs(topic)
         if topic.partitions[index].leader == self._broker.broker_id:
             self._lead(topic, index, opened, config)
         else:
@@ -362,8 +361,7 @@ class ReplicaManager:
             if (there := logs.get(topic.name, index)) is not None
             and there.topic_id not in (None, topic.topic_id)  # an older topic's
         )
-        configs = {topic.name: self._broker.configs.of(topic) for topic, _ in new}
-        failed = await self._open_in_thread(new, configs) if new else {}
+        failed = await self._open_in_thread(new) if new else {}
         for number, (topic, index) in enumerate(new, 1):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -379,14 +377,12 @@ class ReplicaManager:
                 self._lost.add((topic.topic_id, index))
                 self.unopened[key] = "its log directory is offline"
                 continue
-            self._assume(topic, index, opened, configs[topic.name])
+            self._assume(topic, index, opened, self._broker.configs.of(topic))
 
-    async def _open_in_thread(
-        self, new: list[tuple[TopicRecord, int]], configs: dict[str, TopicConfig]
-    ) -> dict[TopicPartition, str]:
+    async def _open_in_thread(self, new: list[tuple[TopicRecord, int]]) -> dict[TopicPartition, str]:
         """See `_open`. Ends after the thread though it is cancelled: nobody else may open or close logs meanwhile."""
         cancelled = threading.Event()
-        opening = asyncio.ensure_future(asyncio.to_thread(self._open, new, configs, cancelled))
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open, new, cancelled))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -395,10 +391,7 @@ class ReplicaManager:
             raise
 
     def _open(
-        self,
-        new: list[tuple[TopicRecord, int]],
-        configs: dict[str, TopicConfig],
-        cancelled: threading.Event,
+        self, new: list[tuple[TopicRecord, int]], cancelled: threading.Event
     ) -> dict[TopicPartition, str]:
         """In a thread, until it is cancelled; returns why which could not be opened."""
         failed = {}
@@ -409,11 +402,9 @@ class ReplicaManager:
             try:
                 if self._is_lost(topic, index):
                     raise LogDirError(f"its log directory is offline: {', '.join(map(str, logs.offline))}")
-                opened = logs.get_or_create(topic.name, index, topic.topic_id)
+                logs.get_or_create(topic.name, index, topic.topic_id)
             except LogDirError as error:
                 failed[topic.name, index] = str(error)
-                continue
-            opened.config = log_config(configs[topic.name], self._broker.config)
         return failed
 
     def lose(self, keys: Iterable[TopicPartition], reason: str) -> None:

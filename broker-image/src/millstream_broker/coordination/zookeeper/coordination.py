@@ -47,6 +47,8 @@ from .session import Create, Delete, MultiError, Operation, Session, Set, State,
 
 REQUEST_S = 15.0
 """How long a write may take in all, and as long again until the controller has told of it."""
+TOPICS_AT_ONCE = 200
+"""Topics that are created or deleted at one time: the deadlines of a thousand others begin when it is their turn."""
 LEAVE_S = 5.0
 """How long leaving may take though ZooKeeper is away."""
 SAY_S = 10.0
@@ -98,6 +100,7 @@ class ZooKeeperCoordination:
         self._store: ZooKeeperControllerStore | None = None
         self._fencing = Fencing(self._session)
         self._updating = asyncio.Lock()
+        self._administering = asyncio.Semaphore(TOPICS_AT_ONCE)
         self._waiting: dict[asyncio.Future[None], Callable[[ClusterState], bool]] = {}
         self._isr_notes: set[tuple[str, int]] = set()
         self._isr_noted = asyncio.Event()
@@ -443,13 +446,13 @@ class ZooKeeperCoordination:
     # Topics
 
     async def create_topic(self, topic: TopicRecord) -> None:
-        await self._persist(lambda: writes.create_topic(self._session, topic))
-
         def is_there(state: ClusterState) -> bool:
             found = state.topics.get(topic.name)
             return found is not None and len(found.partitions) >= len(topic.partitions)
 
-        await self._until(is_there, f"topic {topic.name}")
+        async with self._administering:
+            await self._persist(lambda: writes.create_topic(self._session, topic))
+            await self._until(is_there, f"topic {topic.name}")
 
     async def add_partitions(self, name: str, partitions: tuple[PartitionRecord, ...]) -> None:
         assert self._state is not None
@@ -464,11 +467,12 @@ class ZooKeeperCoordination:
         )
 
     async def delete_topic(self, name: str) -> None:
-        topic_id = await self._persist(lambda: writes.request_deletion(self._session, name))
-        await self._until(
-            lambda state: name not in state.topics or state.topics[name].topic_id != topic_id,
-            f"the deletion of {name}",
-        )
+        async with self._administering:
+            topic_id = await self._persist(lambda: writes.request_deletion(self._session, name))
+            await self._until(
+                lambda state: name not in state.topics or state.topics[name].topic_id != topic_id,
+                f"the deletion of {name}",
+            )
 
     async def topics_removed(self, topic_ids: Collection[uuid.UUID]) -> None:
         """Nothing: the controller knows, by the answers to StopReplica."""
