@@ -411,6 +411,9 @@ def test_a_position_that_names_no_topic_id_belongs_to_the_topic_of_that_name() -
         "u": ZERO_UUID,  # version 1 of the record, which has the expiry, has no room for it
     }
     assert stored.offsets["u", 0].expire_timestamp >= 0
+    written = len(successor.log)
+    successor.reloaded()
+    assert len(successor.log) == written, "that is done once"
     successor.topics["t"] = uuid.uuid4()
     assert successor.reloaded().committed() is None
 

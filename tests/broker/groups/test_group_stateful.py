@@ -5,6 +5,7 @@
 - The generation rises only; each group.instance.id has one member, and the votes count the members.
 - What memory says of offsets is what the log says of them, so no commit is lost, comes back or is seen before
   it is stored.
+- No offset of a topic that is gone is handed out, whenever this coordinator hears of the deletion.
 """
 
 from __future__ import annotations
@@ -124,6 +125,14 @@ class GroupUnderRandomEvents(RuleBasedStateMachine):
         self.machine.coordinator.delete_offsets(call, "g", [("t", partition)])
         self.machine.carry_out()
 
+    @rule(is_told=st.booleans())
+    def topic_made_anew(self, is_told: bool) -> None:
+        """The coordinator hears of the deletion, or finds another topic there."""
+        if is_told:
+            self.machine.delete_topic("t", anew=True)
+        else:
+            self.machine.make_anew("t")
+
     @rule(milliseconds=st.sampled_from([10, 2_000, 6_000, 31_000, 400_000]))
     def time_passes(self, milliseconds: int) -> None:
         self.machine.wait(milliseconds)
@@ -196,6 +205,11 @@ class GroupUnderRandomEvents(RuleBasedStateMachine):
             where: each.offset for one in self.machine.stored_groups() for where, each in one.offsets.items()
         }
         assert memory == stored
+
+    @invariant()
+    def offsets_are_of_the_present_topic(self) -> None:
+        found = self.machine.coordinator.fetch_offsets("g", None).offsets
+        assert all(each is not None and each.topic_id == self.machine.topics["t"] for each in found.values())
 
     def teardown(self) -> None:
         """In the end, with stores done and time over, nobody waits."""

@@ -21,12 +21,14 @@ from millstream_broker.protocol import (
     delete_records,
     delete_topics,
     describe_configs,
+    describe_groups,
     incremental_alter_configs,
     metadata,
 )
 from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.group_story import OFFSETS_TOPIC, Story
+from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire
 
 StartBroker = Callable[..., BrokerProcess]
@@ -215,3 +217,31 @@ def test_what_cannot_be_read_costs_no_group(start_broker: StartBroker) -> None:
     assert metric(broker, "millstream_group_records_unreadable_total") == len(garbage)
     assert metric(broker, "millstream_group_partitions_loading") == 0
     assert f"skipped {len(garbage)} records that cannot be read" in broker.said()
+
+
+def test_a_load_that_fails_is_tried_again_until_it_works(start_broker: StartBroker) -> None:
+    """Without another leadership: the partition is this broker's all the time."""
+    broker = start_broker({**CONFIG, "offsets.topic.segment.bytes": "200"})
+    with Story(broker.bootstrap, "g", 1) as story:
+        story.create("t")
+        for _ in range(5):
+            story.commit(("t", 0, 7, "true"))
+    broker.stop()
+    segment = broker.data / f"{OFFSETS_TOPIC}-0" / f"{0:020d}.log"
+    assert len(list(segment.parent.glob("*.log"))) > 2, "recovery does not look at the first of them"
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:16] + b"\x7f" + whole[17:])  # the magic byte
+    broker.start()
+    eventually(lambda: broker.said().count("cannot load its groups, retrying"), lambda n: n >= 2, "retries")
+    assert metric(broker, "millstream_group_partitions_loading") == 1
+    assert coordinator_error(broker) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    segment.write_bytes(whole)
+    with Story(broker.bootstrap, "g", 1) as story:
+        assert is_unharmed(story)
+    assert metric(broker, "millstream_group_partitions_loading") == 0
+
+
+def coordinator_error(broker: BrokerProcess) -> int:
+    asked = describe_groups.DescribeGroupsRequest(["g"])
+    with Wire(broker.bootstrap) as wire:
+        return wire.call(describe_groups.API, 5, asked).groups[0].error_code

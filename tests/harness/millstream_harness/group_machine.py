@@ -27,6 +27,7 @@ from millstream_broker.protocol.errors import ErrorCode
 from millstream_broker.protocol.schema import ZERO_UUID
 
 START = 1_800_000_000_000
+START_ID = uuid.UUID(int=1)
 
 
 @dataclass(eq=False)
@@ -69,10 +70,10 @@ class Machine:
         topics: Mapping[str, uuid.UUID] | None = None,
     ) -> None:
         self.config = config or GroupConfig(group_initial_rebalance_delay_ms=0)
-        ids = itertools.count(1)
-        self.topics = dict(topics or {name: uuid.uuid4() for name in ("t", "u", "other")})
+        self.ids = itertools.count(1)
+        self.topics = dict(topics or {name: uuid.uuid5(START_ID, name) for name in ("t", "u", "other")})
         """What this broker knows; a test may change it without saying so."""
-        self.coordinator = GroupCoordinator(self.config, lambda: f"id{next(ids)}", self.topic_id)
+        self.coordinator = GroupCoordinator(self.config, lambda: f"id{next(self.ids)}", self.topic_id)
         self.now = 0
         self.hold = False
         self.fail_with = ErrorCode.NONE
@@ -87,11 +88,17 @@ class Machine:
     def topic_id(self, name: str) -> uuid.UUID:
         return self.topics.get(name, ZERO_UUID)
 
+    def make_anew(self, name: str) -> None:
+        """There is another topic of that name; this broker has not heard of the deletion."""
+        self.topics[name] = uuid.uuid5(self.topics[name], name)
+
     def delete_topic(self, name: str, *, anew: bool = False) -> None:
         """This broker hears that the topic is gone, and, with ``anew``, that there is another one of the name."""
-        deleted = {name: self.topics.pop(name)}
+        deleted = {name: self.topics[name]}
         if anew:
-            self.topics[name] = uuid.uuid4()
+            self.make_anew(name)
+        else:
+            del self.topics[name]
         self.coordinator.forget_topics(deleted)
         self.carry_out()
 
@@ -129,7 +136,7 @@ class Machine:
     def reloaded(self) -> Machine:
         """A coordinator that starts anew from what is stored."""
         fresh = Machine(self.config, empty=False, topics=self.topics)
-        fresh.now, fresh.log = self.now, self.log
+        fresh.now, fresh.log, fresh.ids = self.now, self.log, self.ids
         fresh.coordinator.advance(self.now, START + self.now)
         by_partition: dict[int, list[Group]] = {}
         for group in self.stored_groups():

@@ -21,6 +21,7 @@ from ..client.errors import BrokerError
 from ..config import Listener
 from ..coordination import NO_LEADER, NO_STATE, BrokerRecord, PartitionRecord, TopicRecord
 from ..inter_broker import InterBroker
+from ..internal_topics import is_internal
 from ..protocol import list_offsets, stop_replica, update_metadata
 from ..protocol.errors import ErrorCode
 from ..protocol.list_offsets import (
@@ -294,10 +295,14 @@ class Channel:
 
 
 def _some(partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-    """As many as one request may have; of as few topics as may be, where there are more."""
+    """As many as one request may have; of as few topics as may be, where there are more.
+
+    Internal topics come last: a broker that learns that it coordinates groups knows all other topics by then, and
+    takes none for deleted that it has not heard of.
+    """
     if len(partitions) <= MAX_PARTITIONS:
         return list(partitions)
-    return sorted(partitions)[:MAX_PARTITIONS]
+    return sorted(partitions, key=lambda key: (is_internal(key[0]), key))[:MAX_PARTITIONS]
 
 
 def log_ends_request(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
