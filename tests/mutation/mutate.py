@@ -94,7 +94,7 @@ AREAS = {
 }
 
 
-def prepare(name: str, only: list[str]) -> Path:
+def prepare(name: str) -> Path:
     """The area's folder: links to the sources, and a configuration for Mutmut."""
     area, folder = AREAS[name], WORK / name
     (folder / "src").mkdir(parents=True, exist_ok=True)
@@ -103,10 +103,9 @@ def prepare(name: str, only: list[str]) -> Path:
             link(folder / "src" / package.name, package)
     for each in NEEDED:
         link(folder / each, ROOT / each)
-    modules = [area.modules.replace("*", module) for module in only] or [area.modules]
     config = {
         "source_paths": sorted(f"src/{path.name}" for path in (folder / "src").iterdir()),
-        "only_mutate": [f"src/{pattern}" for pattern in modules],
+        "only_mutate": [f"src/{area.modules}"],
         "also_copy": list(NEEDED[1:]),
         "pytest_add_cli_args": ["--hypothesis-profile=mutation", "-p", "no:cacheprovider", "-k", "not kafka"],
         "pytest_add_cli_args_test_selection": area.paths(),
@@ -119,6 +118,9 @@ def prepare(name: str, only: list[str]) -> Path:
     if not (path := folder / "pyproject.toml").exists() or path.read_text("utf-8") != text:
         path.write_text(text, "utf-8")
     shutil.rmtree(folder / "mutants" / "tests", ignore_errors=True)
+    (folder / "mutants" / "mutmut-stats.json").unlink(
+        missing_ok=True
+    )  # which tests reach what: tests change, too
     return folder
 
 
@@ -183,8 +185,9 @@ def main() -> int:
     results: list[dict[str, Any]] = []
     for area, modules in wanted.items():
         print(f"mutation: {area}", flush=True)
-        folder = prepare(area, modules)
-        subprocess.run([sys.executable, str(WORKER), str(options.jobs)], cwd=folder, check=True)
+        folder, package = prepare(area), AREAS[area].modules.removesuffix("/*.py").replace("/", ".")
+        chosen = [f"{package}.{module}.*" for module in modules]
+        subprocess.run([sys.executable, str(WORKER), str(options.jobs), *chosen], cwd=folder, check=True)
         results += json.loads((folder / "results.json").read_text("utf-8"))
     table, missed, reached = report(results)
     (WORK / "unnoticed.txt").write_text("\n".join(missed), "utf-8")

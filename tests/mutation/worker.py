@@ -1,5 +1,7 @@
 """Runs Mutmut in the current folder with the changes that count here, then writes ``results.json``.
 
+    python worker.py JOBS [PATTERN ...]        patterns of mutants' names; none: all that have not been tried
+
 The changes: a comparison, an arithmetic or a logical operator becomes its neighbour; a number grows by one; True
 becomes False; ``not`` goes; ``in`` becomes ``not in``, ``is`` becomes ``is not``, ``break`` becomes ``return``,
 ``continue`` becomes ``break``; the condition of a conditional expression is forced both ways.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +36,15 @@ CHANGES = {
 UNNOTICED = ("survived", "no tests")
 
 
-def results() -> list[dict[str, Any]]:
+def results(patterns: list[str]) -> list[dict[str, Any]]:
+    """Of the mutants of these names."""
     found = []
     for path in walk_mutatable_files():
         data = SourceFileMutationData(path=path)
         data.load()
         for name, code in data.exit_code_by_key.items():
+            if patterns and not any(fnmatch(name, pattern) for pattern in patterns):
+                continue
             function = name.rpartition(".")[2].rpartition("__mutmut_")[0].lstrip("x_ǁ").replace("ǁ", ".")
             one = {
                 "module": str(path).removeprefix("src/"),
@@ -62,5 +68,6 @@ def _side(lines: list[str], sign: str) -> str:
 if __name__ == "__main__":
     chosen = [(node, change) for node, change in mutators.mutation_operators if change in CHANGES]
     vars(file_mutation)["mutation_operators"] = chosen
-    cli(["run", "--max-children", sys.argv[1]], standalone_mode=False)
-    Path("results.json").write_text(json.dumps(results(), indent=1), "utf-8")
+    jobs, *patterns = sys.argv[1:]
+    cli(["run", "--max-children", jobs, *patterns], standalone_mode=False)
+    Path("results.json").write_text(json.dumps(results(patterns), indent=1), "utf-8")
