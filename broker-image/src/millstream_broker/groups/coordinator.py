@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from ..config_types import LONG_MAX
 from ..protocol.errors import ErrorCode
 from ..protocol.schema import ZERO_UUID
 from .group import CommittedOffset, Group, GroupState
@@ -154,7 +155,7 @@ class GroupCoordinator(Membership):
         return ErrorCode.NONE
 
     def _store_offsets(self, caller: Caller, group: Group, event: Commit) -> None:
-        expire = self.wall_clock + event.retention_ms if event.retention_ms >= 0 else -1
+        expire = min(self.wall_clock + event.retention_ms, LONG_MAX) if event.retention_ms >= 0 else -1
         results: dict[TopicPartition, ErrorCode] = {}
         committed: dict[TopicPartition, CommittedOffset] = {}
         for each in event.offsets:

@@ -179,13 +179,20 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133, True, "the broker has as many share sessions as it allows"
 
 
+MAX_MESSAGE = 8000
+"""Characters. A client's own text may stand in a message several times; the protocol has 32,767 bytes for all of it."""
+
+
 class ApiError(Exception):
     """An error that the protocol has a code for; ``message`` says more than the code's own text, where it can."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        message = code.message if message is None else message
+        if len(message) > MAX_MESSAGE:
+            message = f"{message[:MAX_MESSAGE]}…"
         super().__init__(code, message)
         self.code = code
-        self.message = code.message if message is None else message
+        self.message = message
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}"
