@@ -12,6 +12,8 @@ from millstream_broker.config import Listener
 from millstream_broker.coordination import BrokerRecord, Conflict, CoordinationError
 from millstream_broker.coordination.embedded import EmbeddedCoordination
 from millstream_broker.generations import Generations
+from millstream_broker.log.batch import build_batch
+from millstream_broker.log.config import LogConfig
 from millstream_broker.log.directory import BOOT_ID, GENERATION
 from millstream_broker.log.manager import LogManager
 from millstream_broker.protocol import metadata
@@ -32,11 +34,12 @@ class Life:
 
     async def start(self) -> bool:
         """Whether it vouches for its logs."""
-        self.logs = LogManager(self.paths)
+        self.logs = LogManager(self.paths, LogConfig(segment_bytes=4096))
         self.logs.lock()
         self.logs.identify(1, "c1")
-        self.logs.start()
         self.generations = Generations(1, self.logs, self.coordination)
+        await self.generations.load()
+        self.logs.start(self.generations.known)
         await self.generations.judge()
         await self.generations.rise()
         return self.generations.vouches
@@ -135,6 +138,27 @@ async def test_an_older_copy(life: Life, taken: str, until: str, caplog: Any) ->
     await life.generations.accepted()
     life.kill()
     assert await life.start()
+
+
+async def test_the_logs_of_an_older_copy_are_verified(life: Life) -> None:
+    """A snapshot of a disk may lack what only the page cache had, though the machine has not restarted."""
+    await life.first()
+    log = life.logs.get_or_create("t", 0)
+    for _ in range(20):
+        log.append(build_batch([record(b"x" * 1000, timestamp=1)]), leader_epoch=0, now_ms=1)
+    life.kill()
+    copied = life.copy()
+    second = sorted((copied / "t-0").glob("*.log"))[1]
+    data = bytearray(second.read_bytes())
+    data[500] ^= 1
+    second.write_bytes(data)
+    assert await life.start()
+    life.kill()
+    life.restore(copied)
+    assert not await life.start()
+    again = life.logs.get("t", 0)
+    assert again is not None
+    assert again.log_end_offset == int(second.stem)
 
 
 async def test_a_copy_from_before_there_were_generations(life: Life) -> None:

@@ -144,13 +144,14 @@ class Broker:
         else:
             self.coordination = EmbeddedCoordination(self.log_dirs[0], self.logs.cluster_id)
         self.logs.identify(self.broker_id, self.coordination.cluster_id)
-        found = await asyncio.to_thread(self.logs.start)
+        self.generations = Generations(self.broker_id, self.logs, self.coordination)
+        await self.generations.load()
+        found = await asyncio.to_thread(self.logs.start, self.generations.known)
         record = BrokerRecord(
             self.broker_id,
             tuple(self._advertised(bound)),
             cast(str | None, self.config["broker.rack"]) or None,
         )
-        self.generations = Generations(self.broker_id, self.logs, self.coordination)
         await self.generations.judge()
         if self.cluster is None:
             self._adopt(found)

@@ -7,7 +7,7 @@ whatever crashed when; one ahead is the directory itself.
 
 A directory vouches for its logs unless
 
-- it is behind coordination;
+- it is behind coordination; then its logs are verified as after a restart of the machine, whatever its marks say;
 - the machine restarted, or the directory is new: there is no clean stop that still holds (`LogDir.clean`), and the
   page cache of the last process is gone (`LogDir.same_boot`); its generation is set to 0 before anything else happens;
 - its generation is 0: the broker was killed before a controller had acted on one of the two.
@@ -37,13 +37,13 @@ log = logging.getLogger(__name__)
 
 
 class Generations:
-    """Of one broker's log directories; `judge`, then `rise`. All is called on the loop."""
+    """Of one broker's log directories; `load`, `judge`, then `rise`. All is called on the loop."""
 
     def __init__(self, broker_id: int, logs: LogManager, coordination: Coordination) -> None:
         self._broker_id = broker_id
         self._logs = logs
         self._coordination = coordination
-        self._known: Mapping[str, int] = {}
+        self.known: Mapping[str, int] = {}
         """As coordination had them at the start."""
         self._ends = 0
         self._rising = asyncio.Lock()
@@ -54,21 +54,24 @@ class Generations:
         """Whether every log directory vouches for its logs; while it is not so, generations do not rise."""
         self.is_older_copy = False
 
+    async def load(self) -> None:
+        """Before the logs are opened. Raises CoordinationError."""
+        self.known = await self._coordination.generations(self._broker_id)
+
     async def judge(self) -> None:
-        """Hold the directories, whose logs are open, against coordination. Raises CoordinationError, LogDirError."""
+        """When they are open. Raises LogDirError."""
         homes = self._logs.dirs
         await asyncio.to_thread(_identify, homes)
         self.directory = homes[0].directory_id
-        self._known = await self._coordination.generations(self._broker_id)
         self.vouches = not self._logs.offline
         for home in homes:
-            self._judge(home, self._known.get(home.directory_id))
+            self._judge(home, self.known.get(home.directory_id))
 
     def _judge(self, home: LogDir, known: int | None) -> None:
         own = home.generation or 0
-        is_older, is_kept = own < (known or 0), home.clean or home.same_boot
+        is_older = own < (known or 0)
         self.is_older_copy |= is_older
-        if is_older and own and is_kept:
+        if home.is_older_copy and own:
             self.vouches = False
             log.error(
                 "log.dirs: %s is an older copy: its generation is %d, coordination has seen %d. What was acknowledged"
@@ -79,9 +82,9 @@ class Generations:
                 own,
                 known,
             )
-        elif is_older or not is_kept or home.generation == 0:
+        elif is_older or not (home.clean or home.same_boot) or home.generation == 0:
             self.vouches = False
-            if self._known:
+            if self.known:
                 log.warning(
                     "log.dirs: %s may lack acknowledged records: it is new, or its machine restarted without a clean"
                     " stop, or it is an older copy (generation %d, coordination has seen %d). Other replicas lead as"
@@ -130,7 +133,7 @@ class Generations:
     def _raise(self, sync: bool) -> None:
         for home in list(self._logs.dirs):
             if home.failure is None:
-                known = self._known.get(home.directory_id, 0)
+                known = self.known.get(home.directory_id, 0)
                 try:
                     home.write_generation(max(home.generation or 0, known) + 1, sync=sync)
                 except OSError as error:

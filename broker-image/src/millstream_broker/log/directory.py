@@ -27,7 +27,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,11 +69,13 @@ class LogDir:
     broker_id: int | None = None
     cluster_id: str | None = None
     directory_id: str = ""
-    """Known after :meth:`own_id`."""
+    """Empty before :meth:`own_id` where there was none."""
     clean: bool = False
     same_boot: bool = False
     generation: int | None = None
     """As it was found, or was written since; None where there was none, 0 where it cannot vouch for its logs."""
+    is_older_copy: bool = False
+    """Whether it was found to be behind what it has been, although its marks say that nothing was lost."""
     logs: dict[TopicPartition, Log] = field(default_factory=dict)
     rolled: set[Log] = field(default_factory=set)
     """Logs with closed segments that may not be on the disk yet."""
@@ -177,6 +179,7 @@ class LogDir:
         except ValueError:
             raise LogDirError(f"{path}: broker.id={broker_id} is not a number") from None
         self.cluster_id = properties.get("cluster.id")
+        self.directory_id = properties.get("directory.id", "")
 
     def identify(self, broker_id: int, cluster_id: str) -> None:
         """Make sure that it is this broker's, and mark a new one so. Blocking. LogDirError."""
@@ -206,13 +209,21 @@ class LogDir:
 
     # -- how it was left --------------------------------------------------------------------------------------
 
-    def read_marks(self, boot: str) -> None:
-        """Whether the last broker stopped cleanly here, and in this boot of the machine. Blocking."""
+    def read_marks(self, boot: str, known: Mapping[str, int]) -> None:
+        """Whether the last broker stopped cleanly here, and in this boot of the machine. Blocking.
+
+        ``known``: generations that directories have had. In an older copy the marks are of another time: neither the
+        page cache nor a clean stop vouches for what was copied.
+        """
         marker = dict(_properties(read_text(self.path / CLEAN_SHUTDOWN)))
         self.same_boot = bool(boot) and read_text(self.path / BOOT_ID) == boot
         self.clean = bool(marker) and (self.same_boot or marker.get("synced") == "true")
         generation = read_text(self.path / GENERATION)
         self.generation = (int(generation) if generation.isdecimal() else 0) if generation else None
+        behind = (self.generation or 0) < known.get(self.directory_id, 0)
+        self.is_older_copy = behind and (self.clean or self.same_boot)
+        if self.is_older_copy:
+            self.clean = self.same_boot = False
 
     def mark_in_use(self, boot: str) -> None:
         """From now on a kill is one. Blocking. OSError, LogDirError."""

@@ -124,12 +124,15 @@ class LogManager:
         """The cluster that the data is of, None when it is all new."""
         return next((home.cluster_id for home in self.dirs if home.cluster_id is not None), None)
 
-    def start(self) -> list[Found]:
-        """Open every log, in threads, verifying what has to be. The partitions found. Blocking."""
+    def start(self, generations: Mapping[str, int] | None = None) -> list[Found]:
+        """Open every log, in threads, verifying what has to be. The partitions found. Blocking.
+
+        ``generations`` that directories are known to have had, by their ids: one behind is an older copy.
+        """
         boot = boot_id()
         to_open: list[tuple[LogDir, Path, TopicPartition]] = []
         for home in list(self.dirs):
-            home.read_marks(boot)
+            home.read_marks(boot, generations or {})
             try:
                 partitions, deleted = folders.find(home.path)
             except OSError as error:
