@@ -16,9 +16,10 @@ import logging
 import os
 import resource
 import socket
-import uuid
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
+from operator import ne
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -94,12 +95,7 @@ class Broker:
         self.replicas = ReplicaManager(self)
         self.partitions = self.replicas.partitions
         """What this broker leads: all that produces and fetches look at."""
-        self.logs = LogManager(
-            self.log_dirs,
-            config_of=self._log_config_of,
-            topic_id_of=self._topic_id_of,
-            files=FileCache(_open_files()),
-        )
+        self.logs = LogManager(self.log_dirs, config_of=self._log_config_of, files=FileCache(_open_files()))
         self.request_memory = RequestMemory(config.integer("queued.max.request.bytes"))
         self.admissions = Admissions(self.request_memory)
         self.encoded_topics = EncodedTopics(
@@ -329,7 +325,8 @@ class Broker:
             if topic is not None and one.topic_id in (None, topic.topic_id):
                 continue
             if topic is not None or one.topic_id in self.replicas.wanted.deleting:
-                self.logs.delete(one.topic, one.partition)
+                key = one.topic, one.partition
+                self.logs.put_aside(self.logs.release_others(key, partial(ne, one.topic_id)))
             else:
                 log.warning("the log %s-%d belongs to no topic: left alone", one.topic, one.partition)
 
@@ -337,11 +334,6 @@ class Broker:
         """For logs that are opened at start, before the cluster is joined."""
         stored = self.coordination.stored_topics().get(topic)
         return log_config(self.configs.of_stored(stored.config if stored else {}), self.config)
-
-    def _topic_id_of(self, topic: str) -> uuid.UUID | None:
-        """Likewise; none is known there where ZooKeeper has them."""
-        stored = self.coordination.stored_topics().get(topic)
-        return None if stored is None else stored.topic_id
 
     # HTTP
 

@@ -38,8 +38,8 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 
-def start(*dirs: Path, topic_id: uuid.UUID | None = None) -> LogManager:
-    manager = LogManager(dirs, LogConfig(cleanup_policy="compact,delete"), topic_id_of=lambda topic: topic_id)
+def start(*dirs: Path) -> LogManager:
+    manager = LogManager(dirs, LogConfig(cleanup_policy="compact,delete"))
     try:
         manager.lock()
         manager.identify(1, "c1")
@@ -315,26 +315,59 @@ def test_a_log_start_of_its_own_behind_the_end(tmp_path: Path) -> None:
     manager.close()
 
 
-def test_two_directories_have_logs_of_one_name(tmp_path: Path) -> None:
-    """One directory was away while the topic was made anew: the log of the topic that is gone goes."""
-    first, second = tmp_path / "first", tmp_path / "second"
-    for folder, topic_id, count in ((first, OLD, 20), (second, NEW, 30)):
-        manager = start(folder)
-        send(manager.get_or_create(*KEY, topic_id), count)
+@pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
+@pytest.mark.parametrize("topic_id", [OLD, NEW, NEXT])
+def test_two_directories_have_logs_of_one_name(
+    tmp_path: Path, order: tuple[str, str], topic_id: uuid.UUID
+) -> None:
+    """One directory was away while the topic was made anew: as soon as its id is known, the other's log goes."""
+    manager = start(tmp_path / "first")
+    make_old(manager)
+    manager.close()
+    manager = start(tmp_path / "second")
+    send(manager.get_or_create(*KEY, NEW), 30)
+    manager.close()
+    dirs = [tmp_path / name for name in order]
+    for _ in range(2):  # a stop in between changes nothing
+        manager = start(*dirs)
+        manager.checkpoint()
         manager.close()
-    for known in (None, NEXT):
-        with pytest.raises(LogDirError, match="hold the same partition"):
-            start(first, second, topic_id=known)
-    for order in ((first, second), (second, first)):
-        copy = tmp_path / "-".join(path.name for path in order)
-        dirs = [Path(shutil.copytree(path, copy / path.name)) for path in order]
-        manager = start(*dirs, topic_id=NEW)
-        assert is_new(of(manager), 30) or of(manager).flushed_offset == 30
-        assert list(manager) == [of(manager)]
-        assert [path.name.endswith("-delete") for path in (copy / "first").glob("t-0*")] == [True]
-        manager.remove_deleted()
-        assert list((copy / "first").glob("t-0*")) == []
+    manager = start(*dirs)
+    manager.put_aside(manager.release_others(KEY, lambda there: there == topic_id))
+    log = manager.get_or_create(*KEY, topic_id)
+    assert (log.topic_id, log.log_end_offset) == (topic_id, {OLD: 20, NEW: 30, NEXT: 0}[topic_id])
+    assert log.log_start_offset == (15 if topic_id == OLD else 0)
+    assert list(manager) == [log]
+    manager.remove_deleted()
+    assert list(tmp_path.glob("*/t-0*")) == [log.directory]
+    manager.close()
+
+
+@pytest.mark.parametrize(("one", "other"), [(OLD, OLD), (None, OLD), (OLD, None), (None, None)])
+def test_two_directories_have_the_same_log(
+    tmp_path: Path, one: uuid.UUID | None, other: uuid.UUID | None
+) -> None:
+    for folder, topic_id in (("first", one), ("second", other), ("third", NEW)):
+        manager = start(tmp_path / folder)
+        manager.get_or_create(*KEY, topic_id)
         manager.close()
+    with pytest.raises(LogDirError, match="first/t-0 hold the same partition"):
+        start(tmp_path / "first", tmp_path / "third", tmp_path / "second")
+
+
+def test_a_directory_fails_that_has_a_log_of_a_name(tmp_path: Path) -> None:
+    """Another one has the log that is served."""
+    for folder, topic_id in (("first", OLD), ("second", NEW)):
+        manager = start(tmp_path / folder)
+        manager.get_or_create(*KEY, topic_id)
+        manager.close()
+    manager = start(tmp_path / "first", tmp_path / "second")
+    served = manager.partitions()[KEY]
+    other = next(home for home in manager.dirs if home is not served)
+    other.fail(OSError(5, "Input/output error"))
+    assert manager.let_go(other) == []
+    assert of(manager).directory.parent == served.path
+    manager.close()
 
 
 def test_a_folder_of_an_older_topic_that_could_not_be_renamed(tmp_path: Path) -> None:

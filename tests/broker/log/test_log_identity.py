@@ -255,3 +255,29 @@ def test_a_flush_that_meets_a_deleted_topic(tmp_path: Path) -> None:
             broker.entered()  # the next round
             assert wire.produce("slow", [record("x")]).error_code == 0
         assert "offline" not in broker.said()
+
+
+def test_a_directory_was_away_while_its_topic_was_made_anew(tmp_path: Path) -> None:
+    """The broker finds two logs of one name when it is back: each record is where its topic is."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    broker = BrokerProcess(tmp_path)
+    broker.config["log.dirs"] = f"{first},{second}"
+    with broker:
+        names = ["a", "b"]
+        for name in names:
+            make(broker.bootstrap, name)
+        (away,) = [name for name in names if (second / f"{name}-0").exists()]
+        send(broker, away, values("old", 20))
+        broker.stop()
+        second.rename(tmp_path / "unplugged")
+        second.touch()
+        broker.start()
+        delete(broker.bootstrap, away)
+        make(broker.bootstrap, away)
+        send(broker, away, values("new", 8))
+        broker.stop()
+        second.unlink()
+        (tmp_path / "unplugged").rename(second)
+        broker.start()
+        assert read(broker.bootstrap, away, 0) == list(enumerate(values("new", 8)))
+        eventually(lambda: list(second.glob(f"{away}-0*")), lambda left: not left, "the old log is gone")

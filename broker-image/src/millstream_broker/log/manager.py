@@ -4,7 +4,8 @@ A directory that fails, at the start or later, leaves ``dirs`` and is noted in `
 partitions are none of ours any more, and :meth:`LogManager.get_or_create` does not make them anew by itself: the
 caller has to know which they are (:meth:`LogManager.let_go`).
 
-There is one log of a name. Whose it is, its topic id says: the folder's when it is opened (see ``folders``).
+A log belongs to the topic id in its folder (see ``folders``). There is one log of a name; only at the start there may
+be more, in several directories and of several topics: :meth:`LogManager.release_others` ends that.
 
 Threads. The loop's thread calls everything but what is named here. In another thread: :meth:`LogManager.start`
 (before the loop serves), :meth:`checkpoint`, :meth:`remove_deleted`, :meth:`close` (when the loop no longer appends),
@@ -56,10 +57,7 @@ class Released(NamedTuple):
 
 
 class LogManager:
-    """``config_of(topic)`` gives a topic's LogConfig; without it every log has ``defaults``.
-
-    ``topic_id_of(topic)`` gives the id of the topic that has the name now, None where it is not known.
-    """
+    """``config_of(topic)`` gives a topic's LogConfig; without it every log has ``defaults``."""
 
     def __init__(
         self,
@@ -67,7 +65,6 @@ class LogManager:
         defaults: LogConfig | None = None,
         *,
         config_of: Callable[[str], LogConfig] | None = None,
-        topic_id_of: Callable[[str], uuid.UUID | None] = lambda topic: None,
         files: FileCache | None = None,
     ) -> None:
         self.dirs = [LogDir(Path(path)) for path in log_dirs]
@@ -75,7 +72,6 @@ class LogManager:
             raise LogDirError("log.dirs names no directory")
         self.defaults = defaults or LogConfig()
         self.config_of = config_of or (lambda topic: self.defaults)
-        self.topic_id_of = topic_id_of
         self.files = FileCache() if files is None else files
         self.offline: dict[Path, str] = {}
         """Directories that cannot be used, and why; no longer in ``dirs``."""
@@ -145,14 +141,12 @@ class LogManager:
             if isinstance(log, OSError) and home in self.dirs:
                 logger.error("%s: cannot be opened: %s", path, describe(log))
                 self._leave_out(home, _broken(home, log))
-        for (home, _, key), log in zip(to_open, opened, strict=True):
+        for (home, path, key), log in zip(to_open, opened, strict=True):
             if isinstance(log, OSError) or home not in self.dirs:
                 continue
-            if (there := self.get(*key)) is not None:
-                if self._older(key[0], there, log) is log:
-                    self._take_away(home, key, log)
-                    continue
-                self.delete(*key)
+            for there in (other.logs[key] for other in self.dirs if key in other.logs):
+                if None in (there.topic_id, log.topic_id) or there.topic_id == log.topic_id:
+                    raise LogDirError(f"{path} and {there.directory} hold the same partition. Move one away.")
             self._add(home, key, log)
         for home in list(self.dirs):
             try:
@@ -160,15 +154,7 @@ class LogManager:
                 home.mark_in_use(boot)
             except OSError as error:
                 raise _broken(home, error) from error
-        return [Found(*key, home.logs[key].topic_id) for key, home in self._homes.items()]
-
-    def _older(self, topic: str, one: Log, other: Log) -> Log:
-        """Of two logs of one name: the one whose topic had the name before. LogDirError where that is not known."""
-        known = self.topic_id_of(topic)
-        for log, older in ((one, other), (other, one)):
-            if known is not None and log.topic_id == known and older.topic_id not in (None, known):
-                return older
-        raise LogDirError(f"{one.directory} and {other.directory} hold the same partition. Move one away.")
+        return [Found(*key, log.topic_id) for home in self.dirs for key, log in home.logs.items()]
 
     def _open(self, to_open: list[tuple[LogDir, Path, TopicPartition]]) -> list[Log | OSError]:
         """The logs in these folders, or why they cannot be opened."""
@@ -275,11 +261,13 @@ class LogManager:
             return []
         self.dirs.remove(home)
         self.offline[home.path] = str(_broken(home, home.failure))
-        for key, log in home.all_logs().items():
-            self._homes.pop(key, None)
+        lost = [key for key in home.all_logs() if self._homes.get(key) is home]
+        for key in lost:
+            del self._homes[key]
+        for log in home.all_logs().values():
             log.segments.release()
         home.unlock()
-        return list(home.logs)
+        return lost
 
     # -- partitions -------------------------------------------------------------------------------------------
 
@@ -346,6 +334,20 @@ class LogManager:
         """Forget partitions that are deleted. Nothing may be opened in their names before :meth:`put_aside`."""
         homes = ((key, self._homes.pop(key, None)) for key in keys)
         return [Released(home, key, home.logs.pop(key)) for key, home in homes if home is not None]
+
+    def release_others(self, key: TopicPartition, keep: Callable[[uuid.UUID | None], bool]) -> list[Released]:
+        """Of all logs of a name, forget those whose topic ids are not to be kept. See :meth:`release`."""
+        released = []
+        for home in self.dirs:
+            if (log := home.logs.get(key)) is None:
+                continue
+            if keep(log.topic_id):
+                self._homes[key] = home
+            else:
+                released.append(Released(home, key, home.logs.pop(key)))
+                if self._homes.get(key) is home:
+                    del self._homes[key]
+        return released
 
     def put_aside(self, released: Iterable[Released]) -> None:
         """Rename the folders; :meth:`remove_deleted` removes them. Blocking, in any thread."""

@@ -355,12 +355,13 @@ class ReplicaManager:
     async def _bring_up(self, new: list[tuple[TopicRecord, int]]) -> None:
         """Open or create the logs of these partitions; those where it fails are offline."""
         logs = self._broker.logs
-        await self._delete(
-            (topic.name, index)
+        older = [
+            log
             for topic, index in new
-            if (there := logs.get(topic.name, index)) is not None
-            and there.topic_id not in (None, topic.topic_id)  # an older topic's
-        )
+            for log in logs.release_others((topic.name, index), (None, topic.topic_id).__contains__)
+        ]
+        if older:
+            await asyncio.to_thread(logs.put_aside, older)
         failed = await self._open_in_thread(new) if new else {}
         for number, (topic, index) in enumerate(new, 1):
             if number % AT_ONCE == 0:
@@ -421,7 +422,8 @@ class ReplicaManager:
         for topic in self.wanted.topics.values():
             for index, record in enumerate(topic.partitions):
                 here = self._broker.logs.get(topic.name, index)
-                if self._broker.broker_id in record.replicas and here is None:
+                is_here = here is not None and here.topic_id in (None, topic.topic_id)
+                if self._broker.broker_id in record.replicas and not is_here:
                     self._lost.add((topic.topic_id, index))
 
     def _is_lost(self, topic: TopicRecord, index: int) -> bool:
