@@ -205,6 +205,14 @@ def test_of_changes_at_the_same_time_none_is_lost_and_none_contradicts(subject: 
             assert sorted(codes) == [0, ErrorCode.INVALID_CONFIG]
             assert alter(one, TOPIC, name, (MIN, DELETE, None)) == (0, "")
             assert alter(one, BROKER, "", (BROKER_MAX, DELETE, None)) == (0, "")
+            config = CreatableTopicConfig(MIN, "100")
+            created = CreatableTopic(f"u{number}", 1, 1, configs=[config])
+            one.send(create_topics.API, 7, CreateTopicsRequest([created], 15_000))
+            two.send(incremental_alter_configs.API, 1, changed(BROKER, "", (BROKER_MAX, SET, "50")))
+            codes = [one.receive().topics[0].error_code, two.receive().responses[0].error_code]
+            assert sorted(codes) == [0, ErrorCode.INVALID_CONFIG]
+            alter(one, TOPIC, f"u{number}", (MIN, DELETE, None))
+            assert alter(one, BROKER, "", (BROKER_MAX, DELETE, None)) == (0, "")
 
 
 def test_a_file_that_changes_between_starts_stops_no_broker(subject: Subject) -> None:

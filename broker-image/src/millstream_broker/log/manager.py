@@ -14,6 +14,7 @@ Threads. The loop's thread calls everything but what is named here. In another t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import uuid
@@ -407,8 +408,9 @@ class LogManager:
                 refusal = log.failed(error)
                 if not log.is_deleted:
                     logger.error("%s: cannot unlink what was deleted: %s", log.directory, refusal.message)
-        while self._deleting:
-            folders.remove(self._deleting.pop())
+        with contextlib.suppress(IndexError):  # another thread may take the last one
+            while True:
+                folders.remove(self._deleting.pop())
 
     def checkpoint(self) -> None:
         """Write recovery points, log start offsets and how far logs are compacted. Blocking, in any thread."""

@@ -18,8 +18,8 @@ import asyncio
 import logging
 import threading
 import uuid
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..acknowledgements import Acknowledgements
 from ..config import TopicConfig
@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 TopicIdPartition = tuple[uuid.UUID, int]
 
 
+T = TypeVar("T")
 AT_ONCE = 100
 """Partitions that are begun or stopped in one turn of the loop."""
 
@@ -152,7 +153,7 @@ class ReplicaManager:
         """Take logs away; before this returns, nothing else may be opened in their names."""
         logs = self._broker.logs
         if released := logs.release(keys):
-            await asyncio.to_thread(logs.put_aside, released)
+            await _to_its_end(asyncio.to_thread(logs.put_aside, released))
 
     def _forget(self, state: ClusterState, before: ClusterState) -> None:
         """Keep nothing of topics that are gone, or that have only the name of one that is there."""
@@ -381,15 +382,9 @@ class ReplicaManager:
             self._assume(topic, index, opened, self._broker.configs.of(topic))
 
     async def _open_in_thread(self, new: list[tuple[TopicRecord, int]]) -> dict[TopicPartition, str]:
-        """See `_open`. Ends after the thread though it is cancelled: nobody else may open or close logs meanwhile."""
+        """See `_open`."""
         cancelled = threading.Event()
-        opening = asyncio.ensure_future(asyncio.to_thread(self._open, new, cancelled))
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            cancelled.set()
-            await asyncio.wait([opening])
-            raise
+        return await _to_its_end(asyncio.to_thread(self._open, new, cancelled), cancelled.set)
 
     def _open(
         self, new: list[tuple[TopicRecord, int]], cancelled: threading.Event
@@ -524,3 +519,14 @@ def _deleted(before: ClusterState, state: ClusterState) -> dict[str, uuid.UUID]:
         for name, topic in before.topics.items()
         if (now := state.topics.get(name)) is not topic and (now is None or now.topic_id != topic.topic_id)
     }
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T], cancel: Callable[[], None] = lambda: None) -> T:
+    """What a thread does to logs. Ends after the thread though it is cancelled: nobody else may use them meanwhile."""
+    working = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        cancel()
+        await asyncio.wait([working])
+        raise
