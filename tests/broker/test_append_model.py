@@ -159,6 +159,7 @@ class World:
                     client.is_missing_one = True
                 client.is_behind_an_error = True
                 client.again.append(sent)
+                client.again.sort(key=lambda one: one.first)
             if not client.in_flight:
                 client.is_behind_an_error = client.is_missing_one = False
 
