@@ -18,7 +18,7 @@ import pytest
 
 from millstream_broker.api import HANDLERS, load
 from millstream_broker.log.batch import build_batch
-from millstream_broker.protocol import alter_configs, find_coordinator, offset_commit
+from millstream_broker.protocol import alter_configs, describe_configs, find_coordinator, offset_commit
 from millstream_broker.protocol.errors import ErrorCode
 from millstream_broker.protocol.schema import ZERO_UUID, FieldType, Struct, fields_of
 from millstream_harness.broker import BrokerProcess
@@ -160,3 +160,21 @@ def test_offsets_may_be_kept_for_ever(broker: BrokerProcess) -> None:
         request = offset_commit.OffsetCommitRequest("g", -1, "", None, 2**63 - 1, topics)
         answer = wire.call(offset_commit.API, 4, request)
         assert answer.topics[0].partitions[0].error_code == 0
+
+
+def test_a_resource_that_is_named_a_hundred_thousand_times_is_not_described_as_often(
+    broker: BrokerProcess,
+) -> None:
+    with Wire(broker.bootstrap) as wire:
+        for count, error in (
+            (10, ErrorCode.NONE),
+            (11, ErrorCode.INVALID_REQUEST),
+            (95_000, ErrorCode.INVALID_REQUEST),
+        ):
+            asked = [describe_configs.DescribeConfigsResource(2, "t", None)] * count
+            asked.append(describe_configs.DescribeConfigsResource(2, "u", ["retention.ms"]))
+            request = describe_configs.DescribeConfigsRequest(asked, True, True)
+            results = wire.call(describe_configs.API, 4, request).results
+            assert [one.error_code for one in results] == [*[error] * count, 0]
+            assert [one.name for one in results[-1].configs] == ["retention.ms"]
+            assert bool(results[0].configs) == (error is ErrorCode.NONE)

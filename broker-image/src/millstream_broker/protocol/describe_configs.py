@@ -7,6 +7,7 @@ flexible. config_source: 1 topic, 2 dynamic broker, 3 dynamic default broker, 4 
 from __future__ import annotations
 
 from .api import Api
+from .codec import Codec
 from .schema import Struct, array, boolean, int8, int16, int32, string
 
 
@@ -45,7 +46,7 @@ class DescribeConfigsResult(Struct):
     error_message: str | None = string(nullable=0)
     resource_type: int = int8()
     resource_name: str = string()
-    configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult)
+    configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult, encodable=True)
 
 
 class DescribeConfigsResponse(Struct):
@@ -61,3 +62,5 @@ API = Api(
     request=DescribeConfigsRequest,
     response=DescribeConfigsResponse,
 )
+CONFIG = Codec(DescribeConfigsResourceResult, API.flexible)
+"""A part of a response, encoded by itself (`schema.Encoded`)."""

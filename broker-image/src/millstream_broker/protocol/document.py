@@ -235,7 +235,7 @@ DIFFERENT: Final[list[tuple[str, str]]] = [
         "DescribeConfigs",
         "A broker has the keys that mean something here; what sizes pools of threads cannot be changed while it runs. "
         "`socket.listen.backlog.size` and `queued.max.request.bytes` have defaults of their own; documentation is "
-        "in words of our own.",
+        "in words of our own. A resource that is named more than ten times is refused.",
     ),
     ("FindCoordinator", "Only groups have coordinators."),
     (
