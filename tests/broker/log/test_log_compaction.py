@@ -9,8 +9,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from millstream_broker.log.compression import Compression
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
+from millstream_harness.crashes import before_each_file_operation
 from millstream_harness.java import run_kafka_tool
 
 NOW = 1_700_000_000_000
@@ -250,32 +249,6 @@ def test_what_a_reader_ends_up_with_never_changes(
 
 
 # -- dying in the middle ----------------------------------------------------------------------------------------
-
-_listener: list[Callable[[], None]] = []
-
-
-def _audit(event: str, args: tuple[object, ...]) -> None:
-    if _listener and event in ("os.rename", "os.remove", "os.truncate", "open"):
-        _listener[0]()
-
-
-sys.addaudithook(_audit)
-
-
-@contextmanager
-def before_each_file_operation(act: Callable[[], None]) -> Iterator[None]:
-    """Python's audit events tell of every rename and unlink before it happens."""
-
-    def listen() -> None:
-        _listener.clear()
-        act()
-        _listener.append(listen)
-
-    _listener.append(listen)
-    try:
-        yield
-    finally:
-        _listener.clear()
 
 
 def test_death_before_any_step(tmp_path: Path) -> None:

@@ -539,3 +539,18 @@ def test_strange_folders_are_left_alone(tmp_path: Path) -> None:
     assert len(manager) == 0
     manager.close()
     assert (tmp_path / "my notes").exists()
+
+
+def test_a_folder_that_was_made_without_its_id_gets_it(tmp_path: Path) -> None:
+    """The broker died after it had made the folder: whatever is written there is the topic's that asks for it."""
+    (tmp_path / "t-0").mkdir()
+    manager = start(tmp_path)
+    log = manager.get_or_create("t", 0, TOPIC_ID)
+    send(log)
+    assert log.topic_id == TOPIC_ID
+    kill(manager)
+    manager = start(tmp_path)
+    found = manager.get("t", 0)
+    assert found is not None
+    assert found.topic_id == TOPIC_ID
+    manager.close()

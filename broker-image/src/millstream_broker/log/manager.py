@@ -295,7 +295,7 @@ class LogManager:
         key = (topic, partition)
         home = self._homes.get(key)
         if home is not None:
-            return home.logs[key]
+            return self._identified(home, home.logs[key], topic_id)
         problems = []
         for home in sorted(self.dirs, key=lambda each: len(each.logs)):
             if home.failure is not None:
@@ -326,6 +326,18 @@ class LogManager:
             self._add(home, key, log)
             return log
         raise LogDirError("; ".join(problems) or "no log directory is left")
+
+    @staticmethod
+    def _identified(home: LogDir, log: Log, topic_id: uuid.UUID | None) -> Log:
+        """A log that says not whose it is (its broker died as it made the folder) is its topic's from now on."""
+        if log.topic_id is None and topic_id is not None:
+            try:
+                folders.write_topic_id(log.directory, topic_id)
+            except OSError as error:
+                home.check(error)
+                raise LogDirError(f"{log.directory} cannot be written: {describe(error)}") from error
+            log.topic_id = topic_id
+        return log
 
     def delete(self, topic: str, partition: int) -> None:
         """Take a partition away: its folder is renamed now, and removed by :meth:`remove_deleted`. Blocking."""

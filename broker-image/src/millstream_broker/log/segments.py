@@ -112,8 +112,12 @@ class Segments:
         self._bases.append(segment.base_offset)
 
     def set_aside(self, start: int, end: int, *, suffixes: Sequence[str] = (*SUFFIXES, ".snapshot")) -> None:
-        """Take segments out; their files are renamed, and unlinked by :meth:`remove_deleted_files`."""
-        for segment in self._list[start:end]:
+        """Take segments out; their files are renamed, and unlinked by :meth:`remove_deleted_files`.
+
+        A crash in the middle leaves no hole: of the log's end the last segment goes first.
+        """
+        leaving = self._list[start:end]
+        for segment in reversed(leaving) if end == len(self._list) else leaving:
             segment.deleted = True
             for suffix in suffixes:
                 path = segment.path(suffix)
