@@ -18,6 +18,7 @@ import pytest
 from millstream_broker.api import HANDLERS, RequestContext
 from millstream_broker.broker import Broker
 from millstream_broker.config import TopicConfig
+from millstream_broker.inter_broker import Authenticator, Peer
 from millstream_broker.log.batch import build_batch, read_records
 from millstream_broker.partition import Partition, now_ms
 from millstream_broker.protocol import fetch, produce
@@ -33,7 +34,7 @@ from millstream_harness.wire import Wire, fetch_request, produce_request, record
 TEN_MINUTES_MS = 600_000
 BETWEEN = {0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 """Answers about a topic that is being made anew: all but the wait for the timer."""
-CONTEXT = RequestContext(12, "test", "127.0.0.1", "PLAINTEXT", 1)
+CONTEXT = RequestContext(12, "test", "127.0.0.1", "PLAINTEXT", 1, Authenticator())
 
 
 def poll(broker: Broker, topic: str = "t", **limits: int) -> asyncio.Future[FetchResponse]:
@@ -195,6 +196,11 @@ def with_follower(broker: Broker, replica: int = 2) -> Partition:
     return partition
 
 
+def session_of(broker: Broker) -> Session:
+    """Of the follower, broker 2."""
+    return Session(broker, Authenticator(), Peer(2, 0), 1)
+
+
 def follower_request(**more: int) -> fetch.FetchRequest:
     request = fetch_request("t", 0, wait_ms=TEN_MINUTES_MS, **more)
     request.replica_id = 2
@@ -214,7 +220,7 @@ async def test_a_record_of_the_same_turn_ends_a_followers_fetch(tmp_path: Path) 
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")
         partition = with_follower(broker)
-        session = Session(broker, 2, 1)
+        session = session_of(broker)
         waiting = follow(session)
         append(partition)
         assert (await answer_of(waiting)).records
@@ -225,7 +231,7 @@ async def test_a_partition_that_goes_in_the_same_turn_ends_a_followers_fetch(tmp
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")
         with_follower(broker)
-        session = Session(broker, 2, 1)
+        session = session_of(broker)
         waiting = follow(session)
         broker.replicas._stop(("t", 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)
         assert (await answer_of(waiting)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -237,7 +243,7 @@ async def test_a_second_request_of_a_session_answers_the_first(tmp_path: Path) -
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")
         partition = with_follower(broker)
-        session = Session(broker, 2, 1)
+        session = session_of(broker)
         first = follow(session)
         second = follow(session)
         await asyncio.wait_for(first, 60)
@@ -253,7 +259,7 @@ async def test_a_cancelled_fetch_of_a_follower_does_not_keep_the_next_from_waiti
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")
         partition = with_follower(broker)
-        session = Session(broker, 2, 1)
+        session = session_of(broker)
         follow(session).cancel()
         append(partition, "one")
         request = follower_request()
