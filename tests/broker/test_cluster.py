@@ -20,6 +20,7 @@ from millstream_broker.client import Connection
 from millstream_broker.forwarding import FORWARDED
 from millstream_broker.protocol import (
     controlled_shutdown,
+    delete_records,
     elect_leaders,
     list_offsets,
     list_partition_reassignments,
@@ -230,6 +231,38 @@ def test_a_broker_that_lost_its_disk_leads_nothing_before_it_has_everything(
         writer.write(500)
         cluster.await_in_sync("t")
     holds(cluster, writer)
+
+
+def test_a_copy_begins_with_the_batch_in_which_the_log_starts(cluster: ClusterProcesses) -> None:
+    """DeleteRecords may end within a batch: a replica that starts with nothing gets all of that batch."""
+    create(cluster, "t", 1)
+    cluster.await_in_sync("t")
+    leader = cluster.leader("t")
+    with Wire(leader.bootstrap) as wire:
+        assert wire.produce("t", [record("a"), record("b"), record("c")], acks=-1).error_code == 0
+        topics = [delete_records.DeleteRecordsTopic("t", [delete_records.DeleteRecordsPartition(0, 1)])]
+        answer = wire.call(delete_records.API, 2, delete_records.DeleteRecordsRequest(topics, 10_000))
+        assert answer.topics[0].partitions[0].low_watermark == 1
+    follower = next(one for one in cluster.brokers.values() if one is not leader)
+    follower.kill()
+    shutil.rmtree(follower.data)
+    follower.start()
+    cluster.await_in_sync("t")
+    number = next(number for number, one in cluster.brokers.items() if one is follower)
+    leads(cluster, "t", number)
+    with Wire(follower.bootstrap) as wire:
+        fetched = wire.fetch("t", 1)
+        assert (fetched.error_code, fetched.log_start_offset, fetched.high_watermark) == (0, 1, 3)
+        assert wire.fetch("t", 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def leads(cluster: ClusterProcesses, topic: str, broker: int) -> None:
+    """Stop the others one after the other until this broker leads."""
+    for number, one in cluster.brokers.items():
+        if number != broker and cluster.partitions(topic)[0].leader_id != broker:
+            one.stop()
+            until(lambda: cluster.partitions(topic)[0].leader_id > 0, "somebody leads")
+    assert cluster.partitions(topic)[0].leader_id == broker
 
 
 def test_a_disk_dies_and_others_lead_what_was_on_it(tmp_path: Path) -> None:

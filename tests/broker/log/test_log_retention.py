@@ -220,6 +220,28 @@ def test_followers_take_offsets_as_given(tmp_path: Path) -> None:
     assert log.log_end_offset == 111
 
 
+def test_an_empty_follower_takes_the_batch_in_which_the_log_starts(tmp_path: Path) -> None:
+    """As Kafka's, whose leader may start within a batch after DeleteRecords."""
+    log = open_log(tmp_path, LogConfig())
+    log.start_anew(105, now_ms=NOW)
+    first = build_batch([Record(b"a", b"b", NOW)] * 5, base_offset=102, leader_epoch=4)
+    before = build_batch([Record(b"a", b"b", NOW)] * 3, base_offset=102, leader_epoch=4)
+    for refused in (before, before + first):
+        with pytest.raises(ApiError) as caught:
+            log.append_as_follower(refused, now_ms=NOW)
+        assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    with pytest.raises(ApiError) as caught:
+        log.append_as_follower(first[:-1] + b"\xee", now_ms=NOW)
+    assert (caught.value.code, log.log_end_offset) == (ErrorCode.CORRUPT_MESSAGE, 105)
+    log.append_as_follower(first, now_ms=NOW)
+    assert (log.log_start_offset, log.log_end_offset) == (102, 107)
+    assert log.delete_records_before(105) == 105
+    assert bases(log) == [102]
+    log.close()
+    log = open_log(tmp_path, LogConfig())
+    assert (bases(log), log.log_end_offset, log.epochs.entries) == ([102], 107, [(4, 105)])
+
+
 def test_truncation_at_the_end_takes_an_epoch_without_records(tmp_path: Path) -> None:
     """Who led without a record and follows again has to forget that epoch, or the logs seem to part for ever."""
     log = open_log(tmp_path, LogConfig())

@@ -184,18 +184,21 @@ def _recompress(
     return memoryview(stored), changed
 
 
-def check_copied(view: memoryview, log_end_offset: int) -> list[BatchHeader]:
+def check_copied(view: memoryview, log_end_offset: int, is_empty: bool = False) -> list[BatchHeader]:
     """Headers of batches that come from another log: whole, valid, ascending from ``log_end_offset`` on.
 
-    Compaction has left some of them with fewer records than offsets, and gaps between them. ApiError: CORRUPT_MESSAGE,
-    also where a batch has more records or offsets than any that a leader lets in; OFFSET_OUT_OF_RANGE.
+    The first batch for a log that is empty may begin before its end and reach behind it, for a leader's log may start
+    within a batch (DeleteRecords). Compaction has left some of them with fewer records than offsets, and gaps between
+    them. ApiError: CORRUPT_MESSAGE, also where a batch has more records or offsets than any that a leader lets in;
+    OFFSET_OUT_OF_RANGE.
     """
     headers: list[BatchHeader] = []
     end, next_offset = 0, log_end_offset
     for position, header in iter_batches(view):
         if not _is_possible(header) or not crc_matches(view[position : position + header.size]):
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} is damaged")
-        if header.base_offset < next_offset:
+        starts_within = is_empty and not headers and header.last_offset >= next_offset
+        if header.base_offset < next_offset and not starts_within:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {header.base_offset} is before the end of the log, {next_offset}",

@@ -269,10 +269,16 @@ class Log:
         return AppendInfo(first, offset - 1, append_time, self.log_start_offset)
 
     def append_as_follower(self, batches: bytes | bytearray | memoryview, *, now_ms: int) -> AppendInfo:
-        """Write batches as another log has them: offsets and epochs stay. Their offsets must not lie before the end."""
+        """Write batches as another log has them: offsets and epochs stay. Their offsets must not lie before the end.
+
+        An empty log that was to start within the first batch starts where that begins, as in Kafka.
+        """
         view = memoryview(batches)
         self.check_online()
-        headers = admission.check_copied(view, self.log_end_offset)
+        is_empty = self.log_start_offset == self.log_end_offset
+        headers = admission.check_copied(view, self.log_end_offset, is_empty)
+        if headers[0].base_offset < self.log_end_offset:
+            self.start_anew(headers[0].base_offset, now_ms=now_ms)
         self._write(view, headers, now_ms)
         return AppendInfo(headers[0].base_offset, headers[-1].last_offset, -1, self.log_start_offset)
 
