@@ -15,6 +15,7 @@ from millstream_broker.protocol.errors import ApiError, ErrorCode
 EARLIEST = -2
 LATEST = -1
 TIMEOUT_S = 5.0
+FETCHED_BYTES = 65_536
 
 
 class Known(NamedTuple):
@@ -56,7 +57,7 @@ class Probe:
         self._check(found.error_code, name)
         return found.offset
 
-    async def fetch(self, name: str, partition: int, offset: int, most_bytes: int = 65_536) -> list[Record]:
+    async def fetch(self, name: str, partition: int, offset: int, most_bytes: int) -> list[Record]:
         """The records from an offset on that are there now."""
         wanted = fetch.FetchPartition(partition, -1, offset, partition_max_bytes=most_bytes)
         topics = [fetch.FetchTopic(name, [wanted])]

@@ -14,12 +14,14 @@ from millstream_broker.protocol.errors import ApiError
 
 from .history import TOMBSTONE, Committed, CommitUnknown, FoundCommitted, Read, parse_value
 from .positions import SIMPLE
-from .probe import EARLIEST, LATEST, Known, Probe
+from .probe import EARLIEST, FETCHED_BYTES, LATEST, Known, Probe
 from .topics import ANEW, COMPACTED
 from .worker import Worker
 
 PAUSE_S = 0.3
 FETCHES = 4
+"""For a position. A scan reads but the start: it is repeated all the time."""
+SCANNED_BYTES = 16_384
 
 
 class Visitor(Worker):
@@ -50,7 +52,7 @@ class Visitor(Worker):
     async def scan(self, probe: Probe, name: str, known: Known, partition: int) -> None:
         """Read from where the partition starts."""
         offset = await probe.offset(name, partition, EARLIEST)
-        await self.read(probe, name, known, partition, offset)
+        await self.read(probe, name, known, partition, offset, fetches=1, most_bytes=SCANNED_BYTES)
 
     async def move_on(self, probe: Probe, known: Known, partition: int) -> None:
         """Read from the position, and keep where that ended."""
@@ -71,13 +73,23 @@ class Visitor(Worker):
             raise
         self.history.add(Committed(time.monotonic(), self.name, partition, offset, known.id, asked))
 
-    async def read(self, probe: Probe, name: str, known: Known, partition: int, offset: int) -> int:
+    async def read(
+        self,
+        probe: Probe,
+        name: str,
+        known: Known,
+        partition: int,
+        offset: int,
+        *,
+        fetches: int = FETCHES,
+        most_bytes: int = FETCHED_BYTES,
+    ) -> int:
         """Read on from an offset; the offset that follows what was read."""
         self.visits += 1
         who = f"{self.name}#{self.visits}"
-        for _ in range(FETCHES):
+        for _ in range(fetches):
             asked = time.monotonic()
-            records = await probe.fetch(name, partition, offset)
+            records = await probe.fetch(name, partition, offset, most_bytes)
             now = time.monotonic()
             for record in records:
                 writer, number = whose(record, partition)
