@@ -452,10 +452,11 @@ class ReplicaManager:
         """For a partition that is not among those that this broker leads."""
         if (reason := self.unopened.get((topic, index))) is not None:
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
-        record = self._broker.metadata.topics.get(topic)
-        if record is not None and 0 <= index < len(record.partitions):
-            return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        record, wanted = self._broker.metadata.topics.get(topic), self.wanted.topics.get(topic)
+        is_deleted = record is None or wanted is None or wanted.topic_id != record.topic_id
+        if record is None or is_deleted or not 0 <= index < len(record.partitions):
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def is_offline(self, key: TopicPartition) -> bool:
         """Whether a replica that should be here cannot be used."""
