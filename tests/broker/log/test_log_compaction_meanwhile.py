@@ -1,0 +1,163 @@
+"""What may happen to a log while a pass works on it in a thread: the pass changes nothing of what it did not see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millstream_broker.log.batch import Record, build_batch, read_records
+from millstream_broker.log.compaction import Compaction, due
+from millstream_broker.log.config import LogConfig
+from millstream_broker.log.log import Log
+from millstream_broker.log.manager import LogManager
+
+NOW = 1_700_000_000_000
+CONFIG = LogConfig(
+    cleanup_policy="compact", segment_bytes=600, index_interval_bytes=100, delete_retention_ms=0
+)
+
+
+def put(log: Log, *pairs: tuple[str, str | None]) -> None:
+    records = [Record(key.encode(), None if value is None else value.encode(), NOW) for key, value in pairs]
+    log.append(build_batch(records), leader_epoch=0, now_ms=NOW)
+
+
+def compaction_of(log: Log) -> Compaction:
+    return Compaction(log, log.segments.active.base_offset, now_ms=NOW)
+
+
+def compact(log: Log) -> None:
+    compaction = compaction_of(log)
+    while compaction.work():
+        assert compaction.commit()
+    compaction.finish()
+
+
+def table(log: Log) -> dict[bytes | None, bytes | None]:
+    """What a reader from the beginning ends up with, tombstones included."""
+    return {record.key: record.value for batch in log.batches_from(0) for record in read_records(batch)}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    log = Log.open(tmp_path / "t-0", CONFIG, clean=True, now_ms=NOW)
+    for i in range(40):
+        put(log, (f"k{i % 7}", f"v{i}"))
+    return log
+
+
+def test_a_log_that_is_truncated_keeps_what_the_pass_did_not_see(log: Log) -> None:
+    compaction = compaction_of(log)
+    assert compaction.work()
+    log.truncate_to(3, now_ms=NOW)  # what was closed is the active segment again
+    put(log, ("k0", "after"))
+    left = list(log.batches_from(0))
+    assert not compaction.commit()
+    while compaction.work():
+        assert not compaction.commit()
+    compaction.finish()
+    assert list(log.batches_from(0)) == left
+    assert (log.first_dirty_offset, log.uncleanable) == (0, False)
+    assert not list(log.directory.glob("*.cleaned"))
+
+
+def test_a_log_that_is_made_anew_gets_nothing_of_the_old_one(tmp_path: Path) -> None:
+    manager = LogManager([tmp_path], CONFIG)
+    manager.lock()
+    manager.identify(1, "c")
+    manager.start()
+    old = manager.get_or_create("t", 0)
+    for i in range(40):
+        put(old, ("k", f"old {i}"))
+    compaction = compaction_of(old)
+    assert compaction.work()
+    manager.delete("t", 0)
+    new = manager.get_or_create("t", 0)
+    put(new, ("k", "new"))
+    assert not compaction.commit()
+    assert not compaction.work()
+    compaction.finish()
+    assert table(new) == {b"k": b"new"}
+    assert not list(new.directory.glob("*.swap"))
+    manager.close()
+
+
+def test_where_retention_takes_a_part_the_log_is_not_compacted_yet(tmp_path: Path) -> None:
+    """Else a tombstone would go, in the next pass, before the older value in the segment that was left out."""
+    log = Log.open(tmp_path / "t-0", CONFIG, clean=True, now_ms=NOW)
+    put(log, ("too old", "1"))
+    log.roll(now_ms=NOW)
+    put(log, ("deleted", "old"))
+    log.roll(now_ms=NOW)
+    put(log, ("deleted", None))
+    log.roll(now_ms=NOW)
+    compaction = compaction_of(log)
+    assert compaction.work()
+    log.config = replace(
+        CONFIG, cleanup_policy="compact,delete", retention_bytes=log.size - log.segments[0].size
+    )
+    assert log.delete_old_segments(NOW) == 1
+    assert not compaction.commit()
+    assert not compaction.work()
+    compaction.finish()
+    log.config = CONFIG
+    for _ in range(3):
+        assert table(log).get(b"deleted") is None
+        compact(log)
+    assert table(log) == {}
+
+
+def test_damage_is_not_written_anew_under_a_right_crc(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    segment = log.segments[1]
+    with open(segment.path(), "r+b") as file:
+        file.seek(segment.size - 3)
+        file.write(b"\xff")
+    before = segment.read(0, segment.size)
+    compact(log)
+    assert log.uncleanable
+    assert due(log, NOW, log.log_end_offset) is None
+    assert "t-0 is not compacted any more" in caplog.text
+    assert log.segments[1].read(0, segment.size) == before
+    assert log.first_dirty_offset == 0
+
+
+def test_what_lies_behind_damage_is_not_dropped(log: Log) -> None:
+    segment = log.segments[0]
+    (position, _), *_ = list(segment.headers(0))[2:]
+    with open(segment.path(), "r+b") as file:
+        file.seek(position + 16)
+        file.write(b"\x7f")  # nothing that could be a batch
+    size = segment.size
+    compact(log)
+    assert log.uncleanable
+    assert log.segments[0].size == size
+
+
+def test_one_log_that_fails_leaves_the_others_their_turn(tmp_path: Path) -> None:
+    """Also where it fails as the cleaner looks which is due, and while logs are opened."""
+    manager = LogManager([tmp_path], CONFIG)
+    manager.lock()
+    manager.identify(1, "c")
+    manager.start()
+    for partition in range(3):
+        one = manager.get_or_create("t", partition)
+        for i in range(20 + partition):
+            put(one, ("k", f"{i}"))
+
+    def high_watermark(key: tuple[str, int]) -> int:
+        manager.get_or_create("made-meanwhile", len(manager))  # as the thread does that opens logs
+        found = manager.get(*key)
+        assert found is not None
+        return "not a number" if key == ("t", 1) else found.log_end_offset  # type: ignore[return-value]
+
+    done = []
+    while (compaction := manager.next_compaction(NOW, high_watermark)) is not None:
+        while compaction.work():
+            compaction.commit()
+        compaction.finish()
+        done.append(compaction.log.directory.name)
+    assert sorted(done) == ["t-0", "t-2"]
+    assert [log.directory.name for log in manager if log.uncleanable] == ["t-1"]
+    manager.close()
