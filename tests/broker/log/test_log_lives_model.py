@@ -96,13 +96,12 @@ class LivesModel(RuleBasedStateMachine):
 
     def open(self) -> None:
         """As a broker does at its start: open what is there, then make the log what coordination says."""
-        self.manager = LogManager([self.root], CONFIG, topic_id_of=lambda topic: self.life.topic_id)
+        self.manager = LogManager([self.root], CONFIG)
         self.manager.lock()
         self.manager.identify(1, "c")
         self.manager.start()
-        there = self.manager.get("t", 0)
-        if there is not None and there.topic_id not in (None, self.life.topic_id):
-            self.manager.delete("t", 0)
+        known = (None, self.life.topic_id)
+        self.manager.put_aside(self.manager.release_others(("t", 0), lambda topic_id: topic_id in known))
         self.log: Log = self.manager.get_or_create("t", 0, self.life.topic_id)
 
     def abandon(self) -> None:
