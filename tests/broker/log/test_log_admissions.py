@@ -112,6 +112,7 @@ def test_an_idempotent_producer_while_the_path_of_its_batches_changes(
         "compression.type": "lz4",
         "linger.ms": 1,
         "batch.num.messages": 500,
+        "queue.buffering.max.messages": 1_000_000,
     }
     producer = Producer(config)
     offsets: list[tuple[bytes, int]] = []
