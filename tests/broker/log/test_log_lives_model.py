@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -28,7 +29,7 @@ from millstream_harness.crashes import before_each_file_operation
 
 NOW = 1_700_000_000_000
 CONFIG = LogConfig(
-    segment_bytes=500,
+    segment_bytes=250,
     index_interval_bytes=100,
     segment_ms=2**60,
     retention_ms=-1,
@@ -185,6 +186,8 @@ class LivesModel(RuleBasedStateMachine):
         died_after = self.life
         self.open()
         self.check_survivor(before, died_after, between)
+        if before.number == died_after.number:
+            self.life.sequence = max(before.sequence, died_after.sequence)
         self.take_over()
 
     def check_survivor(self, before: Life, after: Life, between: Callable[[Life, Life], None] | None) -> None:
@@ -277,8 +280,9 @@ class LivesModel(RuleBasedStateMachine):
 
     @rule(data=st.data(), moment=moments)
     def truncate(self, data: st.DataObject, moment: int | None) -> None:
-        offset = data.draw(st.integers(self.life.start, self.life.end))
+        self.truncate_to(data.draw(st.integers(self.life.start, self.life.end)), moment)
 
+    def truncate_to(self, offset: int, moment: int | None) -> None:
         def after(life: Life) -> None:
             cut = [batch for batch in life.batches if batch[1] >= offset]
             life.end = min([offset, *(first for first, _, _ in cut)])
@@ -321,8 +325,9 @@ class LivesModel(RuleBasedStateMachine):
 
     @rule(data=st.data(), moment=moments)
     def delete_records(self, data: st.DataObject, moment: int | None) -> None:
-        offset = data.draw(st.integers(self.life.start, self.life.end))
+        self.delete_before(data.draw(st.integers(self.life.start, self.life.end)), moment)
 
+    def delete_before(self, offset: int, moment: int | None) -> None:
         def after(life: Life) -> None:
             life.start = offset
 
@@ -409,3 +414,35 @@ TestLivesModel = LivesModel.TestCase
 TestLivesModel.settings = settings(
     max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+OPERATIONS: dict[str, Callable[[LivesModel, int | None], None]] = {
+    "truncate": lambda model, moment: model.truncate_to(9, moment),
+    "truncate to nothing": lambda model, moment: model.truncate_to(0, moment),
+    "start anew": lambda model, moment: model.start_anew(10, moment),
+    "retain": lambda model, moment: model.retain(700, moment),
+    "delete records": lambda model, moment: model.delete_before(35, moment),
+    "compact": lambda model, moment: model.compact(1000, moment),
+    "delete and make anew": lambda model, moment: model.delete_and_make_anew(moment),
+    "checkpoint": lambda model, moment: model.checkpoint(moment),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_operation_before_each_file_operation(name: str) -> None:
+    """On a log of several segments, with a checkpoint behind its start; then it goes on, and dies once more."""
+    for moment in [None, *range(60)]:
+        model = LivesModel()
+        model.begin()
+        for number in range(12):
+            model.append_one([KEYS[number % 3]] * 4, number % 5 == 4, True, None)
+        model.delete_before(6, None)
+        model.checkpoint(None)
+        assert len(model.log.segments) > 4
+        OPERATIONS[name](model, moment)
+        for _ in range(2):
+            model.append_one(KEYS, False, True, None)
+            model.send_again()
+        model.roll(0)
+        model.send_again()
+        model.append_one(KEYS, False, True, None)
+        model.teardown()

@@ -77,6 +77,9 @@ class Home(Protocol):
     def fail(self, error: OSError) -> None:
         """The disk is at fault. Any thread."""
 
+    def checkpoint(self) -> None:
+        """Write where logs start, among others. Blocking, any thread. OSError."""
+
 
 class Log:
     __slots__ = (
@@ -465,8 +468,9 @@ class Log:
         """Drop everything from ``offset`` on; a batch that has ``offset`` inside goes as a whole. Blocking.
 
         So goes an epoch that begins there and has no records yet: a follower that kept it would name it for ever.
+        OSError.
         """
-        segments = self._segments
+        segments, start = self._segments, self.log_start_offset
         with self._durability.lock:
             if offset >= self.log_end_offset:
                 self.epochs.truncate_from_end(offset)
@@ -497,6 +501,8 @@ class Log:
             self.producers = restored
             self.epochs.truncate_from_end(end)
             self._save_epochs()
+        if self.log_start_offset < start and self._home is not None:
+            self._home.checkpoint()  # the one there is would hide what is appended before the old start
 
     def start_anew(self, offset: int, *, now_ms: int) -> None:
         """Drop everything, producer snapshots included, and go on at ``offset``, behind the end. Blocking."""
