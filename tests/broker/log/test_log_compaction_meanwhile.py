@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from millstream_broker.log.batch import Record, build_batch, read_records
-from millstream_broker.log.compaction import Compaction, due
+from millstream_broker.log.compaction import Allowance, Compaction, Throttle, due
 from millstream_broker.log.config import LogConfig
+from millstream_broker.log.files import FileCache
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
 
@@ -82,6 +84,58 @@ def test_a_log_that_is_made_anew_gets_nothing_of_the_old_one(tmp_path: Path) -> 
     assert table(new) == {b"k": b"new"}
     assert not list(new.directory.glob("*.swap"))
     manager.close()
+
+
+def test_a_pass_writes_nothing_more_when_its_log_is_deleted(tmp_path: Path) -> None:
+    """It would write into the file of a pass over the log that has the folder's name by then."""
+    files = FileCache()
+    old = Log.open(tmp_path / "t-0", CONFIG, clean=True, now_ms=NOW, files=files)
+    for i in range(20):
+        put(old, (f"k{i}", "old"))
+    cleaned = old.directory / f"{0:020d}.log.cleaned"
+    others: list[Compaction] = []
+
+    class Deleting(Throttle):
+        def take(self, size: int) -> float:
+            if not others and cleaned.exists() and cleaned.stat().st_size:
+                old.move(tmp_path / "t-0.deleted")
+                new = Log.open(tmp_path / "t-0", CONFIG, clean=True, now_ms=NOW, files=files)
+                put(new, ("gone", "1"), ("gone", "2"))
+                for i in range(20):
+                    put(new, (f"k{i}", "new"))
+                others.append(compaction_of(new))
+                assert others[0].work()
+            return 0.0
+
+    allowance = Allowance(throttle=Deleting(lambda: 1.0))
+    assert not Compaction(old, old.segments.active.base_offset, now_ms=NOW, allowance=allowance).work()
+    (other,) = others
+    written = cleaned.read_bytes()
+    assert b"old" not in written
+    assert other.commit()
+    assert b"new" in written
+    assert table(other.log) == {b"gone": b"2"} | {f"k{i}".encode(): b"new" for i in range(20)}
+    assert old.is_deleted
+    assert not old.uncleanable
+
+
+def test_a_log_that_is_deleted_while_a_segment_is_replaced_stays_deleted(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever misses its files takes that for a failure of the disk."""
+    rename = os.rename
+
+    def deleting(source: str, target: str) -> None:
+        rename(source, target)
+        if target.endswith(".swap"):
+            log.move(tmp_path / "t-0.deleted")
+
+    compaction = compaction_of(log)
+    assert compaction.work()
+    monkeypatch.setattr(os, "rename", deleting)
+    with pytest.raises(FileNotFoundError):
+        compaction.commit()
+    assert log.is_deleted
 
 
 def test_where_retention_takes_a_part_the_log_is_not_compacted_yet(tmp_path: Path) -> None:

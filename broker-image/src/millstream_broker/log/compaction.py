@@ -273,10 +273,12 @@ class Compaction:
                 retained = self._retained(read_header(batch), batch)
                 self._throttle(len(batch))
                 if retained is not None:
+                    self._check_current()
                     cleaned.append(retained, [read_header(retained)])
                     self._throttle(len(retained))
                 changed = changed or retained is not batch
                 self._rest()
+            self._check_current()
             cleaned.finish()
             cleaned.sync()
         except BaseException:
@@ -370,7 +372,8 @@ class Compaction:
             for suffix in SUFFIXES[1:]:
                 os.rename(cleaned.path(suffix), cleaned.path(suffix).removesuffix(".cleaned"))
         except OSError as error:  # half replaced: the next start completes it
-            self.log.offline = error
+            if not self.log.is_deleted:
+                self.log.offline = error
             raise
         cleaned.settle()
         segments.insert(start, cleaned)
@@ -381,6 +384,11 @@ class Compaction:
         """Whether the log is still the one that the pass began with."""
         log = self.log
         return log.offline is None and not log.is_deleted and log.segments.truncations == self._truncations
+
+    def _check_current(self) -> None:
+        """Before each write to the new files: while the pass slept, their path may have become another log's."""
+        if not self._is_current():
+            raise CancelledError
 
     def _discard(self, cleaned: Segment) -> None:
         cleaned.release()
