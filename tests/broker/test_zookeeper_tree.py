@@ -135,3 +135,13 @@ def test_the_others_as_kafka_writes_them() -> None:
 def test_what_is_not_so_is_named(read: Callable[[bytes], Any], path: str, data: bytes) -> None:
     with pytest.raises(tree.TreeError, match=f"ZooKeeper's {path} "):
         read(data)
+
+
+def test_a_secret_that_cannot_be_read_is_not_printed() -> None:
+    stored = tree.cluster_secret_json(bytes(range(32)))
+    assert tree.cluster_secret_from(stored) == bytes(range(32))
+    for damaged in (stored[:-1], b"[" + stored + b"]", b'{"secret": ""}', b'{"secret": 7}', b""):
+        with pytest.raises(tree.TreeError, match="/cluster/secret has no secret") as raised:
+            tree.cluster_secret_from(damaged)
+        assert raised.value.__suppress_context__ or raised.value.__context__ is None
+        assert bytes(range(32)).hex()[:16] not in str(raised.value)
