@@ -192,3 +192,13 @@ async def test_what_is_handed_out_never_changes(tmp_path: Path) -> None:
     await coordination.delete_topic("t")
     assert (before.topics.keys(), after.topics.keys(), dict(after.deleting)) == (set(), {"t"}, {})
     assert after.broker_configs is coordination.state().broker_configs
+
+
+async def test_a_change_that_no_file_can_hold_keeps_nobody_waiting(tmp_path: Path) -> None:
+    coordination, _ = await joined(tmp_path)
+    odd = topic("odd")
+    async with asyncio.timeout(20):
+        with pytest.raises(CoordinationError, match="cannot be written"):
+            await coordination.set_broker_config(None, {"retention.ms": object()})  # type: ignore[dict-item]
+        await coordination.create_topic(odd)
+    assert list(coordination.state().topics) == [odd.name]

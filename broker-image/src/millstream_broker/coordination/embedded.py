@@ -262,6 +262,9 @@ class EmbeddedCoordination:
             log.error("%s: cannot be written: %s", self._path, error.strerror)
             self.failed(error)
             return CoordinationError(f"{self._path}: cannot be written: {error.strerror}")
+        except Exception as error:  # else those who wait for the write would wait for ever
+            log.exception("%s: cannot be written", self._path)
+            return CoordinationError(f"{self._path}: cannot be written: {error!r}")
         self._stored = changed
         self.changes(self.state())
         return None
