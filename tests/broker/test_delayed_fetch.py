@@ -20,6 +20,7 @@ from millstream_broker.broker import Broker
 from millstream_broker.config import TopicConfig
 from millstream_broker.inter_broker import Authenticator, Peer
 from millstream_broker.log.batch import build_batch, read_records
+from millstream_broker.log.manager import Found
 from millstream_broker.partition import Partition, now_ms
 from millstream_broker.protocol import fetch, produce
 from millstream_broker.protocol.errors import ErrorCode
@@ -97,7 +98,7 @@ GONE: dict[str, tuple[Callable[[Broker], None], ErrorCode]] = {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ),
     "offline": (
-        lambda broker: broker.replicas.lose([("t", 0)], "its directory failed"),
+        lambda broker: broker.replicas.lose([Found("t", 0, None)], "its directory failed"),
         ErrorCode.KAFKA_STORAGE_ERROR,
     ),
 }

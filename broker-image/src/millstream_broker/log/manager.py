@@ -42,7 +42,7 @@ _THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A partition folder as it was found at start."""
+    """A log: at the start as it was found, later as it was when its directory failed."""
 
     topic: str
     partition: int
@@ -255,16 +255,18 @@ class LogManager:
                 home.check(error)
                 break
 
-    def let_go(self, home: LogDir) -> list[TopicPartition]:
+    def let_go(self, home: LogDir) -> list[Found]:
         """A directory has failed: its partitions, which are not here any more."""
         assert home.failure is not None
         if home not in self.dirs:
             return []
         self.dirs.remove(home)
         self.offline[home.path] = str(_broken(home, home.failure))
-        lost = [key for key in home.all_logs() if self._homes.get(key) is home]
-        for key in lost:
-            del self._homes[key]
+        lost = []
+        for key, log in home.all_logs().items():
+            if self._homes.get(key) is home:
+                del self._homes[key]
+                lost.append(Found(*key, log.topic_id))
         for log in home.all_logs().values():
             log.segments.release()
         home.unlock()

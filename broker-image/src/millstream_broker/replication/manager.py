@@ -28,6 +28,7 @@ from ..internal_topics import OFFSETS_TOPIC
 from ..log.checkpoints import TopicPartition
 from ..log.directory import LogDirError
 from ..log.log import Log
+from ..log.manager import Found, Released
 from ..metadata import Metadata
 from ..partition import Partition, now_ms
 from ..protocol.errors import ApiError, ErrorCode
@@ -151,9 +152,11 @@ class ReplicaManager:
 
     async def _delete(self, keys: Iterable[TopicPartition]) -> None:
         """Take logs away; before this returns, nothing else may be opened in their names."""
-        logs = self._broker.logs
-        if released := logs.release(keys):
-            await _to_its_end(asyncio.to_thread(logs.put_aside, released))
+        await self._put_aside(self._broker.logs.release(keys))
+
+    async def _put_aside(self, released: list[Released]) -> None:
+        if released:
+            await _to_its_end(asyncio.to_thread(self._broker.logs.put_aside, released))
 
     def _forget(self, state: ClusterState, before: ClusterState) -> None:
         """Keep nothing of topics that are gone, or that have only the name of one that is there."""
@@ -361,8 +364,7 @@ class ReplicaManager:
             for topic, index in new
             for log in logs.release_others((topic.name, index), (None, topic.topic_id).__contains__)
         ]
-        if older:
-            await asyncio.to_thread(logs.put_aside, older)
+        await self._put_aside(older)
         failed = await self._open_in_thread(new) if new else {}
         for number, (topic, index) in enumerate(new, 1):
             if number % AT_ONCE == 0:
@@ -374,6 +376,8 @@ class ReplicaManager:
                 self.unopened[key] = reason
                 continue
             self.unopened.pop(key, None)
+            if self._is_lost(topic, index):  # its directory failed just before another one got an empty log
+                await self._delete([key])
             opened = logs.get(*key)
             if opened is None:  # its directory has failed meanwhile
                 self._lost.add((topic.topic_id, index))
@@ -403,13 +407,19 @@ class ReplicaManager:
                 failed[topic.name, index] = str(error)
         return failed
 
-    def lose(self, keys: Iterable[TopicPartition], reason: str) -> None:
-        """The directory that these are in has failed: from now on it is as if it had been away at the start."""
-        for key in keys:
+    def lose(self, logs: Iterable[Found], reason: str) -> None:
+        """The directory of these logs has failed: from now on it is as if it had been away at the start.
+
+        So it is for logs that are not served yet: `follow` must not make them anew in another directory.
+        """
+        for one in logs:
+            key = one.topic, one.partition
             held = self.partitions.get(key) or self.followers.get(key)
-            if held is not None:
+            if held is None:
+                self._lost.add((one.topic_id or self.topic_id(one.topic), one.partition))
+            else:
+                self._lost.add((held.topic_id, one.partition))
                 self.unopened[key] = reason
-                self._lost.add((held.topic_id, key[1]))
                 self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def find_lost(self) -> None:
