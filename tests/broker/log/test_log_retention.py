@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -317,3 +318,22 @@ def test_move_and_delete(tmp_path: Path) -> None:
     assert log.directory == tmp_path / "moved"
     log.delete()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_threads_may_unlink_what_was_deleted(tmp_path: Path) -> None:
+    """One of them takes the last file just when the other one has seen that there is one."""
+
+    class Contended(list[str]):
+        def __len__(self) -> int:
+            seen = super().__len__()
+            if seen == 1:
+                os.unlink(super().pop())
+            return seen
+
+    log = Log.open(tmp_path / "t-0", LogConfig(), clean=True)
+    file = tmp_path / "t-0" / "a.deleted"
+    file.touch()
+    log.segments._deleted = Contended([str(file), str(tmp_path / "gone.deleted")])
+    log.remove_deleted_files()
+    assert not file.exists()
+    log.close()
