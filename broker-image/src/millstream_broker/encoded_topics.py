@@ -1,6 +1,6 @@
 """Topics as Metadata responses have them: encoded once for each state of the cluster, and shared by all who ask.
 
-A response for all topics of a large cluster takes a tenth of a second to encode, and every client asks for it. So each
+A response for all topics of a large cluster takes a tenth of a second to encode, and every client requests it. So each
 topic is encoded once for each form (API version, with operations or without), and again only after it has changed. All
 topics together are joined once for each state. Encoding goes in slices, between which others use the loop; those who
 ask for the same meanwhile wait for it.

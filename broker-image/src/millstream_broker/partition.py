@@ -324,7 +324,7 @@ class Partition:
         raise ApiError(code)
 
     def _refused(self, error: ApiError) -> None:
-        """Where the disk is at fault, and the ISR can do without this replica, it had better not lead."""
+        """Move leadership away where the disk is at fault and the ISR is large enough without this replica."""
         if self.log.offline is not None:  # readers need not wait
             self._wake(self.waiters, 0)
             self._wake(self.followers, 0)

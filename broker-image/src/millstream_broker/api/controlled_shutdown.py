@@ -1,4 +1,4 @@
-"""ControlledShutdown: a broker wants to stop, and asks the controller to have others lead what it leads.
+"""ControlledShutdown: a broker that is about to stop has the controller move its leaderships away.
 
 No broker asks in the name of another.
 """

@@ -50,6 +50,8 @@ TopicIdPartition = tuple[uuid.UUID, int]
 
 
 T = TypeVar("T")
+RETRY_S = 1.0
+"""Pause before a state that could not be followed is tried again."""
 AT_ONCE = 100
 """Partitions that are begun or stopped in one turn of the loop."""
 
@@ -83,7 +85,7 @@ class ReplicaManager:
     # Following coordination
 
     def changed(self, state: ClusterState) -> None:
-        """To be called by coordination. `follow` is under way then; who wants to know when it is over calls it, too."""
+        """To be called by coordination: starts `follow`. A caller that needs its end awaits `follow` itself."""
         self.wanted = state
         if self._catching_up is None:
             self._catching_up = asyncio.create_task(self._catch_up())
@@ -94,8 +96,10 @@ class ReplicaManager:
             state = self.wanted
             try:
                 await self.follow()
-            except Exception:
-                log.exception("what coordination says cannot be followed")
+            except Exception:  # else the broker would stay behind until the next change
+                log.exception("cannot follow the cluster's state, retrying in %g s", RETRY_S)
+                state = None
+                await asyncio.sleep(RETRY_S)
         self._catching_up = None
 
     async def follow(self) -> None:
@@ -444,7 +448,7 @@ class ReplicaManager:
                 self._has_deletions = False
                 deleting = self._broker.metadata.state.deleting.keys() & self.wanted.deleting.keys()
                 await asyncio.to_thread(self._broker.logs.remove_deleted)
-                if deleting and not self._broker.logs.offline:  # else the start that finds them goes on
+                if deleting and not self._broker.logs.offline:  # else the next start removes them
                     await self._broker.coordination.topics_removed(deleting)
         except CoordinationError as error:
             log.error("deleted topics stay noted: %s", error)

@@ -1,4 +1,4 @@
-"""A log directory that fails at any moment: its logs are never made anew in another one."""
+"""What interrupts `follow`: a log directory that fails, a cancellation, an unexpected error."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.broker import Broker
+from millstream_broker.coordination import ClusterState
 from millstream_broker.log.manager import LogManager, Released
 from millstream_broker.protocol.errors import ErrorCode
+from millstream_broker.replication import manager
 from millstream_harness.in_process import connected, create, running
 
 
@@ -69,3 +71,27 @@ async def test_a_follow_that_is_cancelled_ends_after_the_thread_that_renames_an_
         await asyncio.wait([bringing_up])
         assert not ended_before
         assert not (tmp_path / "t-0").exists()
+
+
+async def test_a_state_that_cannot_be_followed_at_first_is_followed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nothing changes any more."""
+    monkeypatch.setattr(manager, "RETRY_S", 0.01)
+    failed = threading.Event()
+    async with running(tmp_path) as broker, connected(broker) as client:
+        forget = broker.replicas._forget
+
+        def fail_at_first(*states: ClusterState) -> None:
+            if not failed.is_set():
+                failed.set()
+                raise RuntimeError("can't start new thread")
+            forget(*states)
+
+        await create(client, "t")
+        monkeypatch.setattr(broker.replicas, "_forget", fail_at_first)
+        await broker.coordination.set_topic_config("t", {"retention.ms": "5"})
+        if (following := broker.replicas._catching_up) is not None:
+            await asyncio.wait([following], timeout=60)
+        assert failed.is_set()
+        assert broker.metadata.topics["t"].config == {"retention.ms": "5"}
