@@ -55,7 +55,13 @@ AREAS = {
     "controller": Area(
         "millstream_broker/controller/*.py",
         "tests/broker/controller",
-        ("controller_elections", "controller_machine", "controller_placement", "controller_simulation"),
+        (
+            "controller_elections",
+            "controller_machine",
+            "controller_placement",
+            "controller_channels",
+            "controller_simulation",
+        ),
     ),
     "replication": Area(
         "millstream_broker/replication/*.py",
@@ -72,6 +78,11 @@ AREAS = {
             "log_recovery",
             "log_retention",
             "log_compaction",
+            "log_compaction_horizon",
+            "log_compaction_meanwhile",
+            "log_hostile",
+            "log_checkpoints",
+            "log_snapshot",
             "log_manager",
             "log_model",
         ),
