@@ -121,6 +121,7 @@ def prepare(name: str) -> Path:
         "pytest_add_cli_args": ["--hypothesis-profile=mutation", "-p", "no:cacheprovider", "-k", "not kafka"],
         "pytest_add_cli_args_test_selection": area.paths(),
         "use_git_change_detection": False,
+        "track_dependencies": False,
         "timeout_constant": 5.0,
         "timeout_multiplier": 2.0,
     }
