@@ -14,17 +14,18 @@ from millstream_harness.wire import Wire, record
 
 RECORDS = 60
 CONFIG = {"log.segment.bytes": "20000", "log.index.interval.bytes": "500"}
-KINDS = {
+KINDS = {  # of each checkpoint, Kafka's file and ours
     "indexes": "*/*.index",
     "time indexes": "*/*.timeindex",
     "producer snapshots": "*/*.snapshot",
     "leader epochs": "*/leader-epoch-checkpoint",
     "topic ids": "*/partition.metadata",
-    "recovery points": "recovery-point-offset-checkpoint",
-    "log starts": "log-start-offset-checkpoint",
-    "high watermarks": "replication-offset-checkpoint",
-    "cleaned": "cleaner-offset-checkpoint",
+    "recovery points": "recovery-point-offset-checkpoint*",
+    "log starts": "log-start-offset-checkpoint*",
+    "high watermarks": "replication-offset-checkpoint*",
+    "cleaned": "cleaner-offset-checkpoint*",
     "boot": ".boot-id",
+    "generation": ".generation",
 }
 
 
@@ -70,7 +71,8 @@ def test_everything_but_the_records_is_damaged(tmp_path: Path, how: str, stop: s
             assert broker.stop() == 0
         else:
             broker.kill()
-        (broker.data / "replication-offset-checkpoint").touch()
+        for name in ("replication-offset-checkpoint", "replication-offset-checkpoint.by-id"):
+            (broker.data / name).touch()
         damaged = [path for pattern in KINDS.values() for path in broker.data.glob(pattern)]
         assert len(damaged) > 30
         for path in damaged:
@@ -87,7 +89,7 @@ def test_everything_but_the_records_is_damaged(tmp_path: Path, how: str, stop: s
 def test_what_cannot_be_read_is_said(tmp_path: Path, kind: str) -> None:
     with filled(tmp_path) as broker:
         assert broker.stop() == 0
-        (path, *_) = sorted(broker.data.glob(KINDS[kind]))
+        path = max(broker.data.glob(KINDS[kind]))  # of a checkpoint ours, which is the one that is read
         damage(path, "garbage")
         broker.start()
         (line, *_) = [line for line in broker.said().splitlines() if path.name in line]
