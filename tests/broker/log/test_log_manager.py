@@ -16,7 +16,7 @@ import pytest
 
 from millstream_broker.log import upkeep
 from millstream_broker.log.batch import Record, build_batch, read_header
-from millstream_broker.log.checkpoints import CheckpointError, read_offsets, write_offsets
+from millstream_broker.log.checkpoints import BY_ID, CheckpointError, load, read_offsets, write_offsets
 from millstream_broker.log.compaction import Compaction
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.directory import LogDir, LogDirError
@@ -208,6 +208,7 @@ def test_a_directory_that_fails(tmp_path: Path) -> None:
     assert not (failed.path / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.parametrize("suffix", ["", BY_ID])
 @pytest.mark.parametrize(
     "name",
     ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "cleaner-offset-checkpoint"],
@@ -215,16 +216,18 @@ def test_a_directory_that_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [None, b"", b"1\n0\n", b"0\n2\nt 0 1\n", b"0\n1\nt 0\n", b"0\n1\nt x y\n", b"\xff\xfe"]
 )
-def test_damaged_checkpoints(tmp_path: Path, name: str, content: bytes | None) -> None:
+def test_damaged_checkpoints(tmp_path: Path, name: str, suffix: str, content: bytes | None) -> None:
+    """Kafka's file, and ours with the topic ids, which is the one that a start reads."""
     manager = start(tmp_path)
     send(manager.get_or_create("t", 0), 5)
     manager.close()
+    path = tmp_path / f"{name}{suffix}"
     if content is None:
-        (tmp_path / name).unlink()
+        path.unlink()
     else:
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(CheckpointError, match=name):
-            read_offsets(str(tmp_path / name))
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match=path.name):
+            (load if suffix else read_offsets)(str(tmp_path / name))
     (tmp_path / ".boot-id").unlink()
     manager = start(tmp_path)
     assert [log.log_end_offset for log in manager] == [5]
