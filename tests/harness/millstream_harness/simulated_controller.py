@@ -66,6 +66,8 @@ class SimulatedController:
         self.is_over = False
         self.machine = ControllerMachine(epoch, Settings(min_isr=cluster.min_isr, unclean_election=False))
         self.writes: deque[Any] = deque()
+        self.removals: dict[str, dict[int, int]] = {}
+        """By topic: the brokers, with their epochs, that were there when its removal was decided."""
         self.answer: Any = None
         self.channels: dict[int, Channel] = {}
         self.news: set[Any] = set()
@@ -98,6 +100,10 @@ class SimulatedController:
                     raise Violation(f"{one.caller} is answered twice")
                 self.replies[one.caller] = one.result
             else:
+                if isinstance(one, RemoveTopic):
+                    self.removals[one.name] = {
+                        number: broker.epoch for number, broker in self.machine.brokers.items()
+                    }
                 self.writes.append(one)
 
     def channel(self, broker: int) -> Channel:
@@ -142,7 +148,7 @@ class SimulatedController:
             cluster.write_assignment(write.topic)
             event = AssignmentWritten(write.topic)
         elif isinstance(write, RemoveTopic):
-            cluster.remove_topic(write.name)
+            cluster.remove_topic(write.name, self.removals[write.name])
             event = TopicRemoved(write.name)
         elif isinstance(write, AcceptBroker):
             known = cluster.registered.get(write.broker.broker_id)
