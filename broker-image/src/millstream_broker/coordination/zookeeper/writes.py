@@ -27,26 +27,25 @@ log = logging.getLogger(__name__)
 
 async def agree_on_cluster_id(session: Session, wanted: str | None) -> str:
     """The cluster's id; the first broker's, where it had one, becomes a new cluster's."""
-    if (node := await session.get(tree.CLUSTER_ID)) is None:
-        cluster_id = wanted or new_cluster_id()
-        try:
-            await session.create(tree.CLUSTER_ID, tree.cluster_id_json(cluster_id))
-            return cluster_id
-        except NodeExistsError:
-            raise Unavailable("another broker makes the cluster") from None
-    return tree.cluster_id_from(node.data)
+    made = tree.cluster_id_json(wanted or new_cluster_id())
+    return tree.cluster_id_from(await _first(session, tree.CLUSTER_ID, made))
 
 
 async def agree_on_secret(session: Session) -> bytes:
     """By which the cluster's brokers know each other; the first broker makes it."""
-    if (node := await session.get(tree.CLUSTER_SECRET)) is None:
-        secret = os.urandom(SECRET_BYTES)
-        try:
-            await session.create(tree.CLUSTER_SECRET, tree.cluster_secret_json(secret))
-            return secret
-        except NodeExistsError:
-            raise Unavailable("another broker makes the cluster") from None
-    return tree.cluster_secret_from(node.data)
+    made = tree.cluster_secret_json(os.urandom(SECRET_BYTES))
+    return tree.cluster_secret_from(await _first(session, tree.CLUSTER_SECRET, made))
+
+
+async def _first(session: Session, path: str, made: bytes) -> bytes:
+    """The node's data; ``made``, where this broker is the first. Raises Unavailable when another one is, just now."""
+    if (node := await session.get(path)) is not None:
+        return node.data
+    try:
+        await session.create(path, made)
+    except NodeExistsError:
+        raise Unavailable("another broker makes the cluster") from None
+    return made
 
 
 def within_limit(topic: TopicRecord) -> bytes:
