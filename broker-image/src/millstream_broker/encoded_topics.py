@@ -105,7 +105,7 @@ class _Topics:
             self._texts = {name: one for name, one in before._texts.items() if get(name) is one[0]}
 
     def _resembles(self, metadata: Metadata, offline: frozenset[tuple[str, int]]) -> bool:
-        """Whether a topic that did not change is described there as it is here."""
+        """Whether both states describe an unchanged topic alike."""
         return self.offline == offline and self.metadata.brokers.keys() == metadata.brokers.keys()
 
     def missing(self, asked: Sequence[Asked] | None) -> list[TopicRecord]:

@@ -1,6 +1,6 @@
 """StopReplica: let go of replicas, and delete the logs of those that say so; answered when that is done.
 
-Nothing else deletes a log in a cluster. Who asks is checked as by UpdateMetadata, and the leader epoch of each
+Nothing else deletes a log in a cluster. The sender is checked as by UpdateMetadata, and the leader epoch of each
 partition besides (KIP-570).
 """
 

@@ -31,7 +31,7 @@ async def handle(
 async def check_controller(
     broker: Broker, context: RequestContext, request: UpdateMetadataRequest | StopReplicaRequest
 ) -> None:
-    """Raises ApiError unless it is the present controller that asks, in person, the broker as it is registered now."""
+    """Raises ApiError unless the present controller itself sent this, to the present registration of this broker."""
     peer, cluster = context.authenticator.peer, broker.cluster
     if peer is None or cluster is None or peer.broker_id != request.controller_id:
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

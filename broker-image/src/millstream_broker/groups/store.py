@@ -39,7 +39,7 @@ class OffsetsTopic(Protocol):
         """Returns when the batch is committed as by acks=all. Raises ApiError."""
 
     def read_all(self, partition: int) -> Iterator[Buffer]:
-        """Every batch from the log's start to its end, as it is now; to be iterated in a thread. OSError, ApiError."""
+        """Snapshot of every batch in the log; iterate it in a thread. OSError, ApiError."""
 
 
 class OffsetsWriter:

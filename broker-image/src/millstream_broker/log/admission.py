@@ -7,9 +7,9 @@ cleanup.policy=compact                 INVALID_RECORD for a record without a key
 compression.type                       a codec other than `producer`: recompressed where it differs
 
 The last three read the records, which takes long and, where they are compressed, much memory: `LogConfig.reads_records`
-tells, and callers on the loop then leave :func:`admit` to a thread. A topic with Kafka's defaults is not read. That a
-header's timestamp is too late is then known, but not which record's it is; and more records than so few bytes should
-hold may be there all the same: a HeaderRefusedError, after which the caller has that batch read. Kafka reads all.
+tells, and callers on the loop then leave :func:`admit` to a thread. A topic with Kafka's defaults is not read. Its
+headers can show that a timestamp is too late, but not whose, or claim more records than so few bytes should hold: that
+raises a HeaderRefusedError, after which the caller has the batch read. Kafka reads all.
 """
 
 from __future__ import annotations

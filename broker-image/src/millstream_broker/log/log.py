@@ -374,9 +374,9 @@ class Log:
             raise self.failed(error) from error
 
     def snapshot(self, offset: int) -> LogSnapshot:
-        """The log from the batch that has ``offset`` on as it is now, to be read in any thread. OSError.
+        """The present log from the batch that has ``offset`` on, for readers in any thread. OSError.
 
-        Nothing that happens to the log afterwards, its deletion included, changes what the snapshot reads.
+        Later changes to the log, its deletion included, do not change what the snapshot reads.
         """
         return LogSnapshot(self._segments, offset, self.log_end_offset)
 

@@ -52,7 +52,7 @@ class Fetcher:
         leader: Callable[[], BrokerRecord | None],
         throttle: Throttle,
     ) -> None:
-        """`leader`: as it is registered at the moment, None while it is not there."""
+        """`leader` returns the leader's present registration, None without one."""
         self._throttle = throttle
         self.leader_id = leader_id
         self._peers = peers

@@ -528,7 +528,7 @@ class ReplicaManager:
 
 
 def _deleted(before: ClusterState, state: ClusterState) -> dict[str, uuid.UUID]:
-    """The topics that are gone, by name; so is one that was deleted and made anew meanwhile."""
+    """Names of deleted topics, including those made anew under their old name."""
     return {
         name: topic.topic_id
         for name, topic in before.topics.items()
