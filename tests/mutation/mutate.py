@@ -4,11 +4,12 @@
 
 Each area below is a package with the tests that pin it down. Mutmut writes all mutants of a module into one file and
 forks a process for each, which runs the tests that reach the mutated function until one fails. It runs in a copy under
-``.cache/mutation/AREA`` and keeps its results there: the next run tries only functions that have changed.
+``.cache/mutation/AREA`` and keeps its results there: the next run tries what went unnoticed, and functions that have
+changed.
 
-A mutant that no test can notice is *equivalent*: ``equivalent.toml`` lists each with its reason, and it counts neither
-way. The exit status is 1 when a module stays below the goal; ``.cache/mutation/unnoticed.txt`` has the mutants that
-the tests missed.
+A mutant that no test can notice is *equivalent*: ``equivalent/AREA/MODULE.toml`` lists each with its reason, and it
+counts neither way. The exit status is 1 when a module stays below the goal; ``.cache/mutation/unnoticed.txt`` has the
+mutants that the tests missed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".cache" / "mutation"
 WORKER = Path(__file__).with_name("worker.py")
-EQUIVALENT = Path(__file__).with_name("equivalent.toml")
+EQUIVALENT = Path(__file__).with_name("equivalent")
 GOAL = 0.95
 """Of the mutants of each module that are not equivalent."""
 SOURCES = ("broker-image", "operator", "client", "spark-operator-jobs")
@@ -141,10 +142,14 @@ def link(path: Path, target: Path) -> None:
         path.symlink_to(target)
 
 
-def equivalents() -> dict[tuple[str, str, str, str], str]:
-    """Why each listed mutant is equivalent, by module, function, old and new lines."""
-    entries = tomllib.loads(EQUIVALENT.read_text("utf-8"))["mutant"]
-    return {(one["module"], one["function"], one["old"], one["new"]): one["why"] for one in entries}
+def equivalents(area: str) -> dict[tuple[str, str, str, str], str]:
+    """Why each listed mutant of an area is equivalent, by module, function, old and new lines."""
+    package = AREAS[area].modules.removesuffix("/*.py")
+    return {
+        (f"{package}/{path.stem}.py", one["function"], one["old"], one["new"]): one["why"]
+        for path in (EQUIVALENT / area).glob("*.toml")
+        for one in tomllib.loads(path.read_text("utf-8"))["mutant"]
+    }
 
 
 def key_of(result: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -153,7 +158,7 @@ def key_of(result: dict[str, Any]) -> tuple[str, str, str, str]:
 
 def report(results: list[dict[str, Any]]) -> tuple[list[str], list[str], bool]:
     """A table by module, what was missed, and whether every module reaches the goal."""
-    known = equivalents()
+    known = {key for area in AREAS for key in equivalents(area)}
     table = ["| module | mutants | noticed | equivalent | share |", "|---|---|---|---|---|"]
     missed, reached = [], True
     by_module: dict[str, list[dict[str, Any]]] = {}

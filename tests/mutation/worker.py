@@ -1,6 +1,9 @@
 """Runs Mutmut in the current folder with the changes that count here, then writes ``results.json``.
 
-    python worker.py JOBS [PATTERN ...]        patterns of mutants' names; none: all that have not been tried
+    python worker.py JOBS [PATTERN ...]        patterns of mutants' names; none: all
+
+Mutants that the tests noticed before are not tried again unless their function has changed; the others are, for the
+tests may have changed. The fastest tests of a mutant run first.
 
 The changes: a comparison, an arithmetic or a logical operator becomes its neighbour; a number grows by one; True
 becomes False; ``not`` goes; ``in`` becomes ``not in``, ``is`` becomes ``is not``, ``break`` becomes ``return``,
@@ -14,14 +17,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from mutmut.__main__ import cli
+from mutmut import __main__ as mutmut
 from mutmut.mutation import file_mutation, mutators
 from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
+from mutmut.runners.harness import PytestRunner
+from mutmut.state import state
 from mutmut.stats import status_by_exit_code
 from mutmut.utils.file_utils import walk_mutatable_files
 
@@ -36,6 +42,37 @@ CHANGES = {
 UNNOTICED = ("survived", "no tests")
 
 
+def choose(patterns: list[str]) -> None:
+    """Have Mutmut try the mutants of these names that no test has noticed so far."""
+    collect = mutmut.collect_source_file_mutation_data
+
+    def collect_chosen(*, mutant_names: Iterable[str]) -> tuple[list[tuple[Any, str, int | None]], Any]:
+        mutants, by_path = collect(mutant_names=())
+        return [
+            (data, name, None if code is None or status_by_exit_code[code] in UNNOTICED else code)
+            for data, name, code in mutants
+            if is_chosen(name, patterns)
+        ], by_path
+
+    vars(mutmut)["collect_source_file_mutation_data"] = collect_chosen
+
+
+def is_chosen(name: str, patterns: list[str]) -> bool:
+    return not patterns or any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def run_fast_tests_first() -> None:
+    run = PytestRunner.run_tests
+
+    def run_sorted(self: PytestRunner, *, mutant_name: str | None, tests: Iterable[str]) -> int:
+        durations = state().duration_by_test
+        return run(
+            self, mutant_name=mutant_name, tests=sorted(tests, key=lambda test: durations.get(test, 0.0))
+        )
+
+    PytestRunner.run_tests = run_sorted  # type: ignore[method-assign]
+
+
 def results(patterns: list[str]) -> list[dict[str, Any]]:
     """Of the mutants of these names."""
     found = []
@@ -43,7 +80,7 @@ def results(patterns: list[str]) -> list[dict[str, Any]]:
         data = SourceFileMutationData(path=path)
         data.load()
         for name, code in data.exit_code_by_key.items():
-            if patterns and not any(fnmatch(name, pattern) for pattern in patterns):
+            if not is_chosen(name, patterns):
                 continue
             function = name.rpartition(".")[2].rpartition("__mutmut_")[0].lstrip("x_ǁ").replace("ǁ", ".")
             one = {
@@ -69,5 +106,7 @@ if __name__ == "__main__":
     chosen = [(node, change) for node, change in mutators.mutation_operators if change in CHANGES]
     vars(file_mutation)["mutation_operators"] = chosen
     jobs, *patterns = sys.argv[1:]
-    cli(["run", "--max-children", jobs, *patterns], standalone_mode=False)
+    choose(patterns)
+    run_fast_tests_first()
+    mutmut.cli(["run", "--max-children", jobs], standalone_mode=False)
     Path("results.json").write_text(json.dumps(results(patterns), indent=1), "utf-8")
