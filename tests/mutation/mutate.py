@@ -85,6 +85,7 @@ AREAS = {
             "log_checkpoints",
             "log_snapshot",
             "log_manager",
+            "log_truncation",
             "log_model",
         ),
     ),

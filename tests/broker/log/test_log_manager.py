@@ -393,11 +393,11 @@ def test_a_log_is_deleted_while_a_flush_waits(tmp_path: Path) -> None:
     manager = start(tmp_path)
     log = manager.get_or_create("t", 0, TOPIC_ID)
     send(log, 5)
-    lock = log._durability.lock
+    lock = log.durability.lock
 
     class Deletes:
         def __enter__(self) -> None:
-            log._durability.lock = lock
+            log.durability.lock = lock
             manager.delete("t", 0)
             manager.remove_deleted()
             lock.acquire()
@@ -405,7 +405,7 @@ def test_a_log_is_deleted_while_a_flush_waits(tmp_path: Path) -> None:
         def __exit__(self, *error: object) -> None:
             lock.release()
 
-    log._durability.lock = Deletes()  # type: ignore[assignment]
+    log.durability.lock = Deletes()  # type: ignore[assignment]
     with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         log.flush()
     assert manager.dirs[0].failure is None

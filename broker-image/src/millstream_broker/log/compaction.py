@@ -34,7 +34,6 @@ not compacted again before a restart.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -391,12 +390,10 @@ class Compaction:
             raise CancelledError
 
     def _discard(self, cleaned: Segment) -> None:
-        cleaned.release()
         if self.log.is_deleted:  # the files went with its folder, and the path may be another log's
-            return
-        for suffix in SUFFIXES:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(cleaned.path(suffix))
+            cleaned.release()
+        else:
+            cleaned.remove()
 
     def cancel(self) -> None:
         """Let :meth:`work` return soon."""

@@ -301,9 +301,10 @@ class LogDir:
     def checkpoint(self) -> None:
         """Write recovery points, log start offsets and how far logs are compacted. Blocking, any thread. OSError."""
         with self._writing:
-            points, starts, cleaned = {}, {}, {}
+            points, starts, cleaned, claims = {}, {}, {}, []
             for key, log in self.all_logs().items():
                 progress = log.progress()
+                claims.append((log, progress.claims))
                 points[key] = log.topic_id, progress.flushed
                 if progress.moved_start is not None:
                     starts[key] = log.topic_id, progress.moved_start
@@ -313,6 +314,8 @@ class LogDir:
             self._store(checkpoints.LOG_START_OFFSETS, starts)
             self._store(checkpoints.RECOVERY_POINTS, points)
             self._store(checkpoints.CLEANER_OFFSETS, cleaned)
+            for log, claimed in claims:
+                log.claimed = claimed
 
     def write_high_watermarks(self, entries: Identified) -> None:
         """Where they are not what was last written. Blocking, any thread. OSError."""

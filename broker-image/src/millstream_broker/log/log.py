@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ..protocol.errors import ApiError, ErrorCode
-from . import admission, epochs, lifetime, recovery, timestamps
+from . import admission, epochs, lifetime, recovery, timestamps, truncation
 from .admission import Admitted
 from .batch import INT32_MAX, PLACEMENT, BatchHeader, HeaderRefusedError
 from .config import LogConfig as LogConfig  # named here for callers, as FileSlice
@@ -63,6 +63,11 @@ class Progress(NamedTuple):
     """The log start, where DeleteRecords moved it behind the first segment's."""
     first_dirty: int
 
+    @property
+    def claims(self) -> int:
+        """What is before it is said to be on the disk, or compacted."""
+        return max(self.flushed, self.first_dirty)
+
 
 class DeletedError(OSError):
     """The log was deleted; the disk is not at fault."""
@@ -83,10 +88,12 @@ class Home(Protocol):
 
 class Log:
     __slots__ = (
-        "_durability",
+        "_claims_end",
         "_home",
         "_segments",
+        "claimed",
         "config",
+        "durability",
         "epochs",
         "first_dirty_offset",
         "last_high_watermark",
@@ -115,7 +122,7 @@ class Log:
         self.topic_id = topic_id
         self._home = home
         self._segments = segments
-        self._durability = Durability(segments, epochs, flushed)
+        self.durability = Durability(segments, epochs, flushed)
         self.config = config
         self.producers = producers
         self.epochs = epochs
@@ -126,6 +133,9 @@ class Log:
         self.last_high_watermark = 0
         """As it was when the replica here was last served: while one is, it knows better."""
         self.offline: OSError | None = None
+        self.claimed = recovery.NOWHERE
+        """The checkpoints on the disk say of nothing behind this offset that it is on the disk, or compacted."""
+        self._claims_end = recovery.NOWHERE  # where a truncation that is going on will end
 
     @classmethod
     def open(
@@ -197,7 +207,7 @@ class Log:
     @property
     def flushed_offset(self) -> int:
         """Everything before it is on the disk for sure (Kafka's recovery point)."""
-        return self._durability.offset
+        return self.durability.offset
 
     @property
     def unflushed_messages(self) -> int:
@@ -445,7 +455,7 @@ class Log:
         self.log_start_offset = max(self.log_start_offset, offset)
         self.epochs.truncate_from_start(self.log_start_offset)
         self._save_epochs()
-        self._durability.offset = max(self.flushed_offset, self.log_start_offset)
+        self.durability.offset = max(self.flushed_offset, self.log_start_offset)
 
     def remove_deleted_files(self) -> None:
         """Unlink what retention and compaction put aside. Blocking, in any thread."""
@@ -468,56 +478,52 @@ class Log:
         """Drop everything from ``offset`` on; a batch that has ``offset`` inside goes as a whole. Blocking.
 
         So goes an epoch that begins there and has no records yet: a follower that kept it would name it for ever.
-        OSError.
+        ApiError KAFKA_STORAGE_ERROR: nothing has changed, or the log is offline.
         """
-        segments, start = self._segments, self.log_start_offset
-        with self._durability.lock:
-            if offset >= self.log_end_offset:
-                self.epochs.truncate_from_end(offset)
-                self._save_epochs()
-                return
-            segments.truncations += 1
-            end = offset
-            segments.set_aside(segments.index_of(offset) + (offset >= segments.first_offset), len(segments))
-            if not segments:
-                segments.create(offset, now_ms, self.config.index_interval_bytes)
-            else:
-                found = next(segments.active.headers_from(offset), None)
-                if found is not None:
-                    position, header = found
-                    end = min(offset, header.base_offset)
-                    segments.active.truncate(position)
-                # It may have been closed long ago; now it grows again, and its indexes with it.
-                recovery.check_tail(segments.active, from_offset=end - 1, checksums=False)
-            segments.remove_deleted_files()
-            segments.changed()
-            self.log_end_offset = end
-            self.log_start_offset = min(self.log_start_offset, end)
-            self._durability.offset = min(self.flushed_offset, end)
-            self.first_dirty_offset = min(self.first_dirty_offset, end)
-            snapshots = recovery.tidy(segments.path).snapshots
-            restored = recovery.restore_producers(segments, snapshots, end, now_ms)
-            restored.keep_last_seen(self.producers)
-            self.producers = restored
-            self.epochs.truncate_from_end(end)
-            self._save_epochs()
-        if self.log_start_offset < start and self._home is not None:
-            self._home.checkpoint()  # the one there is would hide what is appended before the old start
+        try:
+            truncation.truncate_to(self, offset, now_ms)
+        except OSError as error:
+            raise self.failed(error) from error
 
     def start_anew(self, offset: int, *, now_ms: int) -> None:
-        """Drop everything, producer snapshots included, and go on at ``offset``, behind the end. Blocking."""
-        segments = self._segments
-        with self._durability.lock:
-            segments.truncations += 1
-            recovery.remove_snapshots(segments.path)
-            segments.set_aside(0, len(segments))
-            segments.create(offset, now_ms, self.config.index_interval_bytes)
-            segments.remove_deleted_files()
-            self.log_start_offset = self.log_end_offset = offset
-            self._durability.offset = self.first_dirty_offset = offset
-            self.producers = Producers()
-            self.epochs.truncate_from_end(0)
+        """Drop everything, producer snapshots included, and go on at ``offset``, behind the end. Blocking.
+
+        ApiError KAFKA_STORAGE_ERROR: nothing has changed, or the log is offline.
+        """
+        try:
+            truncation.start_anew(self, offset, now_ms)
+        except OSError as error:
+            raise self.failed(error) from error
+
+    def ends_at(self, end: int, producers: Producers) -> None:
+        """Its segments were cut there."""
+        self.log_end_offset = end
+        self.log_start_offset = min(self.log_start_offset, end)
+        self.durability.offset = min(self.flushed_offset, end)
+        self.first_dirty_offset = min(self.first_dirty_offset, end)
+        self.producers = producers
+
+    def forget_epochs_from(self, offset: int) -> None:
+        with self.durability.lock:
+            self.epochs.truncate_from_end(offset)
             self._save_epochs()
+
+    def claim_nothing_behind(self, end: int) -> None:
+        """Have no checkpoint say of what is behind ``end`` that it is on the disk, or compacted. Blocking. OSError.
+
+        Until :meth:`release_claims`: other records will be there, or none.
+        """
+        self._claims_end = end
+        if self.claimed > end:
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Blocking. OSError."""
+        if self._home is not None:
+            self._home.checkpoint()
+
+    def release_claims(self) -> None:
+        self._claims_end = recovery.NOWHERE
 
     # -- durability -------------------------------------------------------------------------------------------
 
@@ -527,9 +533,9 @@ class Log:
         Appends may go on meanwhile: what they add is the next flush's. One fsync serves everybody who waits for it.
         """
         self.check_online()
-        with self._durability.lock:
+        with self.durability.lock:
             try:
-                self._durability.flush(self.log_end_offset)  # whatever comes later is not promised
+                self.durability.flush(self.log_end_offset)  # whatever comes later is not promised
             except OSError as error:
                 raise self.failed(error) from error
             return self.flushed_offset
@@ -541,21 +547,23 @@ class Log:
         """
         self.check_online()
         try:
-            return self._durability.flush_closed(self._snapshot_path)
+            return self.durability.flush_closed(self._snapshot_path)
         except OSError as error:
             raise self.failed(error) from error
 
     def progress(self) -> Progress:
-        """As of one moment. In any thread."""
-        with self._durability.lock:
-            start = self.log_start_offset
+        """As of one moment, and within what a truncation leaves. In any thread."""
+        with self.durability.lock:
+            start, limit = self.log_start_offset, self._claims_end
             moved = start if start > self._segments.first_offset else None
-            return Progress(self.flushed_offset, moved, self.first_dirty_offset)
+            progress = Progress(min(self.flushed_offset, limit), moved, min(self.first_dirty_offset, limit))
+            self.claimed = max(self.claimed, progress.claims)
+            return progress
 
     def close(self, clean: bool = True) -> None:
         """Write out what a restart reads and let go of all files. OSError."""
         if clean and self.offline is None:
-            with self._durability.lock:
+            with self.durability.lock:
                 self._segments.active.finish()
                 self.producers.save(self._snapshot_path(self.log_end_offset))
                 self._save_epochs()
@@ -564,14 +572,14 @@ class Log:
 
     def move(self, directory: Path) -> None:
         """Rename the folder of a deleted log; reads that are going on keep their files. OSError."""
-        with self._durability.lock:
+        with self.durability.lock:
             self._deleted()
             self._segments.move(str(directory))
             self.epochs.path = f"{directory}/{epochs.FILE_NAME}"
 
     def delete(self) -> None:
         """Remove the folder and everything in it (blocking)."""
-        with self._durability.lock:
+        with self.durability.lock:
             self._deleted()
             self._segments.release()
             shutil.rmtree(self._segments.path)

@@ -379,6 +379,13 @@ class Segment:
         for suffix in SUFFIXES:
             self._files.get(self.path(suffix), create=True)
 
+    def remove(self) -> None:
+        """Unlink what :meth:`create` made, where it came to nothing."""
+        self.release()
+        for suffix in SUFFIXES:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path(suffix))
+
     def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:
         """Put whole batches at the end. After an OSError the segment is as before; TornWriteError if it is not."""
         position = self.size

@@ -116,8 +116,12 @@ class Segments:
 
         A crash in the middle leaves no hole: of the log's end the last segment goes first.
         """
-        leaving = self._list[start:end]
-        for segment in reversed(leaving) if end == len(self._list) else leaving:
+        self._set_aside(self._list[start:end], suffixes)
+        del self._list[start:end], self._bases[start:end]
+        self.changed()
+
+    def _set_aside(self, leaving: list[Segment], suffixes: Sequence[str]) -> None:
+        for segment in reversed(leaving) if leaving[-1:] == self._list[-1:] else leaving:
             segment.deleted = True
             for suffix in suffixes:
                 path = segment.path(suffix)
@@ -125,7 +129,30 @@ class Segments:
                     os.rename(path, path + ".deleted")
                     self._deleted.append(path + ".deleted")
             segment.release()  # not before: another thread may have opened the file until now
-        del self._list[start:end], self._bases[start:end]
+
+    def prepare(self, base_offset: int, now_ms: int, index_interval_bytes: int) -> Segment:
+        """An empty segment for :meth:`replace_all`. OSError: nothing has changed."""
+        segment = self.segment(
+            base_offset,
+            size=0,
+            created_ms=now_ms,
+            index_interval_bytes=index_interval_bytes,
+            suffix=".cleaned",
+        )
+        try:
+            segment.create()
+        except OSError:
+            segment.remove()
+            raise
+        return segment
+
+    def replace_all(self, segment: Segment) -> None:
+        """Set all segments aside for a prepared one. After an OSError the log must be opened again."""
+        self._set_aside(self._list, (*SUFFIXES, ".snapshot"))
+        for suffix in SUFFIXES:
+            os.rename(segment.path(suffix), segment.path(suffix).removesuffix(".cleaned"))
+        segment.settle()
+        self._list, self._bases = [segment], [segment.base_offset]
         self.changed()
 
     def insert(self, index: int, segment: Segment) -> None:

@@ -1,0 +1,84 @@
+"""Cutting off a log's end: a follower's, where the leader's log goes on otherwise.
+
+The order, for a crash or a failure at any point:
+
+1. What comes instead is read and prepared. A failure changes nothing.
+2. No checkpoint says any more that what goes is on the disk, or compacted: other records will bear its offsets.
+3. Files change, with nobody flushing. A failure takes the log offline, for it is half done; opening it puts that right.
+4. A log start behind the new end moves down in the checkpoint, too, or a restart would hide what comes next. No sooner,
+   or it would show what DeleteRecords removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from . import recovery
+from .producers import Producers
+
+if TYPE_CHECKING:
+    from .log import Log
+
+
+def truncate_to(log: Log, offset: int, now_ms: int) -> None:
+    """See ``Log.truncate_to``. Blocking. OSError."""
+    if offset >= log.log_end_offset:
+        log.forget_epochs_from(offset)
+        return
+    segments, start, end = log.segments, log.log_start_offset, offset
+    index, keeps = segments.index_of(offset), offset >= segments.first_offset
+    found = next(segments[index].headers_from(offset), None) if keeps else None
+    if found is not None:
+        end = min(offset, found[1].base_offset)
+    try:
+        log.claim_nothing_behind(end)
+        empty = None if keeps else segments.prepare(end, now_ms, log.config.index_interval_bytes)
+        with _all_or_offline(log), log.durability.lock:
+            segments.truncations += 1
+            if empty is not None:
+                segments.replace_all(empty)
+            else:
+                segments.set_aside(index + 1, len(segments))
+                if found is not None:
+                    segments.active.truncate(found[0])
+                # It may have been closed long ago; now it grows again, and its indexes with it.
+                recovery.check_tail(segments.active, from_offset=end - 1, checksums=False)
+                segments.changed()
+            segments.remove_deleted_files()
+            snapshots = recovery.tidy(segments.path).snapshots
+            producers = recovery.restore_producers(segments, snapshots, end, now_ms)
+            producers.keep_last_seen(log.producers)
+            log.ends_at(end, producers)
+    finally:
+        log.release_claims()
+    if log.log_start_offset < start:
+        with _all_or_offline(log):
+            log.checkpoint()
+    log.forget_epochs_from(end)
+
+
+def start_anew(log: Log, offset: int, now_ms: int) -> None:
+    """See ``Log.start_anew``. Blocking. OSError."""
+    segments = log.segments
+    empty = segments.prepare(offset, now_ms, log.config.index_interval_bytes)
+    with _all_or_offline(log), log.durability.lock:
+        segments.truncations += 1
+        recovery.remove_snapshots(segments.path)
+        segments.replace_all(empty)
+        segments.remove_deleted_files()
+        log.log_start_offset = log.first_dirty_offset = offset
+        log.ends_at(offset, Producers())
+        log.durability.offset = offset
+    log.forget_epochs_from(0)
+
+
+@contextlib.contextmanager
+def _all_or_offline(log: Log) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if not log.is_deleted:
+            log.offline = error
+        raise

@@ -1,0 +1,217 @@
+"""Cutting off a log's end: what checkpoints say meanwhile, and what is left when it fails on the way."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from millstream_broker.log import checkpoints
+from millstream_broker.log.batch import Record, build_batch
+from millstream_broker.log.config import LogConfig
+from millstream_broker.log.log import Log
+from millstream_broker.log.manager import LogManager
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+
+NOW = 1_700_000_000_000
+TOPIC_ID = uuid.UUID("c5db41bf-48d3-41db-be1b-a6a230589398")
+
+
+def start(folder: Path) -> LogManager:
+    manager = LogManager([folder], LogConfig(segment_bytes=300, cleanup_policy=("compact",)))
+    manager.lock()
+    manager.identify(1, "c1")
+    manager.start()
+    return manager
+
+
+def send(log: Log, count: int, epoch: int = 0) -> None:
+    for _ in range(count):
+        log.append(
+            build_batch([Record(b"k", b"%d" % log.log_end_offset, NOW)]), leader_epoch=epoch, now_ms=NOW
+        )
+
+
+def on_disk(folder: Path, name: str) -> int:
+    return checkpoints.load(str(folder / name)).offsets["t", 0]
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[LogManager]:
+    manager = start(tmp_path)
+    yield manager
+    manager.unlock()
+
+
+@pytest.fixture
+def log(manager: LogManager) -> Log:
+    """Of ten records, flushed, compacted and checkpointed."""
+    log = manager.get_or_create("t", 0, TOPIC_ID)
+    send(log, 10)
+    log.flush()
+    log.first_dirty_offset = 8
+    manager.checkpoint()
+    return log
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """This process may open no further file."""
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def before_files_change(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """To be called, each once, before the next file is renamed or cut."""
+    calls: list[Callable[[], None]] = []
+    for name in ("rename", "ftruncate"):
+        act = getattr(os, name)
+
+        def acts(*args: object, act: Callable[..., None] = act) -> None:
+            while calls:
+                calls.pop()()
+            act(*args)
+
+        monkeypatch.setattr(os, name, acts)
+    return calls
+
+
+@pytest.mark.parametrize("offset", [5, 6, 0])
+def test_checkpoints_claim_nothing_of_what_a_truncation_removes(
+    tmp_path: Path, log: Log, before_files_change: list[Callable[[], None]], offset: int
+) -> None:
+    """Otherwise a crash would find other records there, which nobody flushed or compacted."""
+    seen = []
+    before_files_change.append(
+        lambda: seen.extend(
+            on_disk(tmp_path, name) for name in (checkpoints.RECOVERY_POINTS, checkpoints.CLEANER_OFFSETS)
+        )
+    )
+    log.truncate_to(offset, now_ms=NOW)
+    assert seen == [offset, offset]
+
+
+def test_a_checkpoint_during_a_truncation_claims_nothing_of_what_goes(
+    tmp_path: Path, manager: LogManager, log: Log, before_files_change: list[Callable[[], None]]
+) -> None:
+    log.truncate_to(9, now_ms=NOW)
+    send(log, 5)
+    log.flush()
+
+    def claim(offset: int) -> None:
+        log.claim_nothing_behind(offset)
+        manager.checkpoint()
+        assert on_disk(tmp_path, checkpoints.RECOVERY_POINTS) == offset
+
+    claim(9)
+    log.release_claims()
+    manager.checkpoint()
+    assert on_disk(tmp_path, checkpoints.RECOVERY_POINTS) == 14
+
+
+def test_a_truncation_behind_all_claims_writes_no_checkpoint(tmp_path: Path, log: Log) -> None:
+    send(log, 10)
+    written = (tmp_path / f"{checkpoints.RECOVERY_POINTS}{checkpoints.BY_ID}").stat().st_ino
+    log.truncate_to(10, now_ms=NOW)
+    assert (tmp_path / f"{checkpoints.RECOVERY_POINTS}{checkpoints.BY_ID}").stat().st_ino == written
+
+
+def test_records_behind_a_truncation_are_verified_after_a_loss_of_power(tmp_path: Path, log: Log) -> None:
+    log.truncate_to(5, now_ms=NOW)
+    send(log, 5, epoch=1)
+    segment = log.segments[log.segments.index_of(7)]
+    position, header = next(segment.headers_from(7))
+    path = Path(segment.path())
+    data = bytearray(path.read_bytes())
+    data[position + header.size - 1] ^= 1  # of the last record's last byte
+    path.write_bytes(data)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (tmp_path / "t-0").rename(copy / "t-0")
+    for each in tmp_path.glob("*checkpoint*"):
+        each.rename(copy / each.name)
+    after = start(copy)
+    again = after.get("t", 0)
+    assert again is not None
+    assert again.log_end_offset == 7
+    after.close()
+
+
+@pytest.mark.parametrize(
+    "act", [lambda log: log.truncate_to(0, now_ms=NOW), lambda log: log.start_anew(50, now_ms=NOW)]
+)
+def test_without_files_to_open_the_log_stays_as_it_is(
+    tmp_path: Path, manager: LogManager, log: Log, act: Callable[[Log], None]
+) -> None:
+    """A follower tries again; meanwhile checkpoints, metrics and the stop need a log with segments."""
+    log.truncate_to(10, now_ms=NOW)
+    names = sorted(os.listdir(tmp_path / "t-0"))
+    with no_more_files(), pytest.raises(ApiError, match="Too many open files") as raised:
+        act(log)
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (log.offline, log.log_start_offset, log.log_end_offset) == (None, 0, 10)
+    assert sorted(os.listdir(tmp_path / "t-0")) == names
+    assert log.size == sum(segment.size for segment in log.segments)
+    manager.checkpoint()
+    act(log)
+    send(log, 1)
+    assert log.size > 0
+    manager.close()
+
+
+@pytest.mark.parametrize("offset", [0, 5])
+def test_a_truncation_that_fails_half_way_takes_the_log_offline(
+    tmp_path: Path, manager: LogManager, log: Log, monkeypatch: pytest.MonkeyPatch, offset: int
+) -> None:
+    """For nothing may be appended to what is half cut. Opening it again puts it in order."""
+    full = OSError(errno.ENOSPC, "No space left on device")
+    rename, renamed = os.rename, []
+
+    def fails(source: str, target: str) -> None:
+        if len(renamed) == 2:
+            raise full
+        renamed.append(source)
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fails)
+        with pytest.raises(ApiError, match="No space left") as raised:
+            log.truncate_to(offset, now_ms=NOW)
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.offline is full
+    with pytest.raises(ApiError, match="No space left"):
+        send(log, 1)
+    assert manager.dirs[0].failure is None
+    manager.checkpoint()
+    manager.close()
+    after = start(tmp_path)
+    again = after.get("t", 0)
+    assert again is not None
+    assert offset <= again.log_end_offset <= 10
+    again.truncate_to(offset, now_ms=NOW)
+    send(again, 3)
+    assert again.log_end_offset == offset + 3
+    after.close()
+
+
+def test_a_deleted_log_that_is_cut_is_deleted(manager: LogManager, log: Log) -> None:
+    manager.delete("t", 0)
+    manager.remove_deleted()
+    with pytest.raises(ApiError) as raised:
+        log.truncate_to(5, now_ms=NOW)
+    assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert log.is_deleted
+    assert manager.dirs[0].failure is None
