@@ -79,6 +79,8 @@ AREAS = {
             "log_recovery",
             "log_retention",
             "log_compaction",
+            "log_compaction_due",
+            "log_compaction_pass",
             "log_compaction_horizon",
             "log_compaction_meanwhile",
             "log_hostile",

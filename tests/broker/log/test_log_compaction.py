@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,16 +15,16 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream_broker.log.batch import CONTROL, Record, build_batch, iter_batches, read_header, read_records
-from millstream_broker.log.compaction import Allowance, Compaction, Throttle, due
+from millstream_broker.log.batch import CONTROL, Record, build_batch, read_header, read_records
+from millstream_broker.log.compaction import Compaction, due
 from millstream_broker.log.compression import Compression
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
+from millstream_harness.compaction import NOW, compact, put, stored
 from millstream_harness.crashes import before_each_file_operation
 from millstream_harness.java import run_kafka_tool
 
-NOW = 1_700_000_000_000
 CONFIG = LogConfig(
     cleanup_policy="compact", segment_bytes=600, index_interval_bytes=100, delete_retention_ms=1000
 )
@@ -34,37 +32,6 @@ CONFIG = LogConfig(
 
 def open_log(folder: Path, *, clean: bool = True, page_cache_kept: bool = False) -> Log:
     return Log.open(folder, CONFIG, clean=clean, page_cache_kept=page_cache_kept, now_ms=NOW)
-
-
-def put(log: Log, *pairs: tuple[str, str | None], codec: Compression = Compression.NONE) -> None:
-    records = [Record(key.encode(), None if value is None else value.encode(), NOW) for key, value in pairs]
-    log.append(build_batch(records, compression=codec), leader_epoch=0, now_ms=NOW)
-
-
-def compact(log: Log, *, now: int = NOW, max_keys: int = 1000) -> None:
-    end = log.segments.active.base_offset
-    compaction = Compaction(log, end, now_ms=now, allowance=Allowance(max_keys=max_keys))
-    while compaction.work():
-        assert compaction.commit()
-    compaction.finish()
-    log.remove_deleted_files()
-
-
-def stored(log: Log) -> list[Record]:
-    """All records, through :meth:`Log.read` and through iteration, which must agree."""
-    found: list[Record] = []
-    offset = log.log_start_offset
-    while (part := log.read(offset, 400, upper=log.log_end_offset, min_one=True)) is not None:
-        data = part.read()
-        for position, header in iter_batches(data):
-            found += read_records(data[position : position + header.size])
-            offset = header.next_offset
-    assert found == [
-        record for batch in log.batches_from(log.log_start_offset) for record in read_records(batch)
-    ]
-    offsets = [record.offset for record in found]
-    assert offsets == sorted(set(offsets))
-    return found
 
 
 def table(records: list[Record]) -> dict[bytes | None, bytes]:
@@ -395,30 +362,6 @@ def test_readers_go_on_with_the_old_segment(tmp_path: Path) -> None:
         log.read(offset, 100, upper=40, min_one=True)
 
 
-def test_when_it_is_due(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "t-0")
-    assert due(log, NOW, 0) is None
-    for i in range(40):
-        put(log, (f"{i}", "v"))
-    end = log.segments.active.base_offset
-    assert due(log, NOW, 40) == (1.0, end)
-    assert due(log, NOW, end - 1) == (1.0, log.segments[-2].base_offset)
-    log.config = replace(CONFIG, min_compaction_lag_ms=1000)
-    assert due(log, NOW + 999, 40) is None
-    assert due(log, NOW + 1000, 40) == (1.0, end)
-    log.config = CONFIG
-    compact(log)
-    assert due(log, NOW, 40) is None
-    for i in range(10):
-        put(log, (f"{i}", "v"))
-    log.roll(now_ms=NOW)
-    assert due(log, NOW, 50) is None  # a quarter is dirty, half must be
-    log.config = replace(CONFIG, max_compaction_lag_ms=1000)
-    found = due(log, NOW + 1001, 50)
-    assert found is not None
-    assert 0.1 < found[0] < 0.4
-
-
 def test_the_manager_picks_the_dirtiest_and_remembers(tmp_path: Path) -> None:
     manager = LogManager([tmp_path], CONFIG)
     manager.lock()
@@ -462,85 +405,3 @@ def test_kafka_reads_compacted_segments(tmp_path: Path, codec: Compression) -> N
     assert dump.count("| offset: ") == expected == 8
     assert "ismatch" not in dump
     assert "deleteHorizonMs: OptionalLong[1700000001000]" in dump
-
-
-# -- what it may take -------------------------------------------------------------------------------------------
-
-
-def test_a_throttle_lets_no_more_through_than_it_says() -> None:
-    rates = [1000.0]
-    throttle = Throttle(lambda: rates[0])
-    begun = time.monotonic()
-    assert throttle.take(100) == 0.0  # it was idle: some go at once
-    waited = 0.0
-    for _ in range(50):
-        waited = max(waited, throttle.take(100))
-    # 5100 bytes take 5.1 s, less what an idle moment gives and what the calls took.
-    assert 5.1 - 0.3 - (time.monotonic() - begun) <= waited <= 5.1
-    rates[0] = 1e12
-    assert throttle.take(10**6) <= waited + 0.001
-    assert Throttle(lambda: 0.0).take(1000) > 900
-
-
-def test_a_throttled_pass_can_be_cancelled(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "t-0")
-    for i in range(40):
-        put(log, ("k", f"{i}"))
-    allowance = Allowance(throttle=Throttle(lambda: 1.0))
-    compaction = Compaction(log, log.segments.active.base_offset, now_ms=NOW, allowance=allowance)
-    worker = threading.Thread(target=compaction.work)
-    worker.start()
-    worker.join(0.05)
-    assert worker.is_alive()
-    compaction.cancel()
-    worker.join(10)
-    assert not worker.is_alive()
-    assert not list((tmp_path / "t-0").glob("*.cleaned"))
-
-
-def test_the_bytes_read_and_written_are_accounted_for(tmp_path: Path) -> None:
-    taken: list[int] = []
-
-    class Counting(Throttle):
-        def take(self, size: int) -> float:
-            taken.append(size)
-            return 0.0
-
-    log = open_log(tmp_path / "t-0")
-    for i in range(60):
-        put(log, (f"k{i % 5}", f"v{i}"))
-    log.roll(now_ms=NOW)
-    size = log.size
-    compaction = Compaction(
-        log, log.log_end_offset, now_ms=NOW, allowance=Allowance(throttle=Counting(lambda: 0.0))
-    )
-    while compaction.work():
-        compaction.commit()
-    assert sum(taken) == 2 * size + log.size  # read for the keys, read to be copied, written
-
-
-def test_segments_go_together_only_as_far_as_an_index_reaches(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "t-0")
-    for i in range(400):
-        put(log, (f"k{i}", "v"))  # each stays
-    log.roll(now_ms=NOW)
-    log.config = replace(CONFIG, segment_bytes=1 << 20, index_size_max_bytes=12 * 20)
-    before, records = len(log.segments), stored(log)
-    compact(log)
-    assert 5 < len(log.segments) < before
-    assert all(len(segment.times) <= 20 and len(segment.offsets) <= 20 for segment in log.segments)
-    log.config = replace(CONFIG, segment_bytes=1 << 20)
-    compact(log)
-    assert len(log.segments) == 2
-    assert stored(log) == records
-
-
-def test_segments_with_timestamps_of_the_future_wait_only_while_they_are_dirty(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "t-0")
-    log.append(build_batch([Record(b"k", b"v", NOW + 10_000)]), leader_epoch=0, now_ms=NOW)
-    log.roll(now_ms=NOW)
-    compact(log)
-    put(log, ("k", "later"))
-    log.roll(now_ms=NOW)
-    log.config = replace(CONFIG, min_compaction_lag_ms=1000, min_cleanable_dirty_ratio=0)
-    assert due(log, NOW + 2000, log.log_end_offset) is not None

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import Record, build_batch, read_records
+from millstream_broker.log.batch import read_records
 from millstream_broker.log.compaction import Allowance, Compaction, Throttle, due
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
+from millstream_harness.compaction import NOW, compact, pass_over, put, run, stored, values
 
-NOW = 1_700_000_000_000
 CONFIG = LogConfig(
     cleanup_policy="compact", segment_bytes=600, index_interval_bytes=100, delete_retention_ms=0
 )
-
-
-def put(log: Log, *pairs: tuple[str, str | None]) -> None:
-    records = [Record(key.encode(), None if value is None else value.encode(), NOW) for key, value in pairs]
-    log.append(build_batch(records), leader_epoch=0, now_ms=NOW)
-
-
-def compaction_of(log: Log) -> Compaction:
-    return Compaction(log, log.segments.active.base_offset, now_ms=NOW)
-
-
-def compact(log: Log) -> None:
-    compaction = compaction_of(log)
-    while compaction.work():
-        assert compaction.commit()
-    compaction.finish()
 
 
 def table(log: Log) -> dict[bytes | None, bytes | None]:
@@ -51,7 +36,7 @@ def log(tmp_path: Path) -> Log:
 
 
 def test_a_log_that_is_truncated_keeps_what_the_pass_did_not_see(log: Log) -> None:
-    compaction = compaction_of(log)
+    compaction = pass_over(log)
     assert compaction.work()
     log.truncate_to(3, now_ms=NOW)  # what was closed is the active segment again
     put(log, ("k0", "after"))
@@ -73,7 +58,7 @@ def test_a_log_that_is_made_anew_gets_nothing_of_the_old_one(tmp_path: Path) -> 
     old = manager.get_or_create("t", 0)
     for i in range(40):
         put(old, ("k", f"old {i}"))
-    compaction = compaction_of(old)
+    compaction = pass_over(old)
     assert compaction.work()
     manager.delete("t", 0)
     new = manager.get_or_create("t", 0)
@@ -103,7 +88,7 @@ def test_a_pass_writes_nothing_more_when_its_log_is_deleted(tmp_path: Path) -> N
                 put(new, ("gone", "1"), ("gone", "2"))
                 for i in range(20):
                     put(new, (f"k{i}", "new"))
-                others.append(compaction_of(new))
+                others.append(pass_over(new))
                 assert others[0].work()
             return 0.0
 
@@ -130,7 +115,7 @@ def test_a_log_that_is_deleted_while_a_segment_is_replaced_stays_deleted(
         if target.endswith(".swap"):
             log.move(tmp_path / "t-0.deleted")
 
-    compaction = compaction_of(log)
+    compaction = pass_over(log)
     assert compaction.work()
     monkeypatch.setattr(os, "rename", deleting)
     with pytest.raises(FileNotFoundError):
@@ -147,7 +132,7 @@ def test_where_retention_takes_a_part_the_log_is_not_compacted_yet(tmp_path: Pat
     log.roll(now_ms=NOW)
     put(log, ("deleted", None))
     log.roll(now_ms=NOW)
-    compaction = compaction_of(log)
+    compaction = pass_over(log)
     assert compaction.work()
     log.config = replace(
         CONFIG, cleanup_policy="compact,delete", retention_bytes=log.size - log.segments[0].size
@@ -161,6 +146,107 @@ def test_where_retention_takes_a_part_the_log_is_not_compacted_yet(tmp_path: Pat
         assert table(log).get(b"deleted") is None
         compact(log)
     assert table(log) == {}
+
+
+def test_where_retention_takes_a_whole_group_the_rest_is_compacted(tmp_path: Path) -> None:
+    log = Log.open(tmp_path / "t-0", CONFIG, clean=True, now_ms=NOW)
+    for key in ("a", "b", "c"):
+        put(log, (key, "1"), (key, "x" * 300))
+        log.roll(now_ms=NOW)
+    compaction = pass_over(log)
+    assert compaction.work()
+    assert compaction.commit()  # of the first segment
+    log.config = replace(CONFIG, cleanup_policy="compact,delete", retention_bytes=log.segments[2].size)
+    assert log.delete_old_segments(NOW) == 2
+    log.config = CONFIG
+    run(compaction)
+    assert values(log) == [(5, "c", "x" * 300)]
+    assert log.first_dirty_offset == 6
+
+
+def test_a_pass_without_anything_prepared_commits_nothing(log: Log) -> None:
+    compaction = pass_over(log)
+    left = stored(log)
+    assert not compaction.commit()
+    assert compaction.work()
+    assert compaction.commit()
+    changed = stored(log)
+    assert not compaction.commit()
+    assert len(changed) < len(left)
+    assert stored(log) == changed
+
+
+def test_a_pass_changes_nothing_of_a_log_that_is_offline(log: Log) -> None:
+    compaction = pass_over(log)
+    assert compaction.work()
+    files = sorted(path.name for path in log.directory.glob("*.log"))
+    log.offline = OSError(errno.EIO, "the disk failed")
+    assert not compaction.commit()
+    assert not compaction.work()
+    compaction.finish()
+    assert sorted(path.name for path in log.directory.glob("*.log")) == files
+    assert log.first_dirty_offset == 0
+
+
+def test_a_log_that_is_truncated_after_the_last_replacement_is_dirty_from_there_on(log: Log) -> None:
+    compaction = pass_over(log)
+    while compaction.work():
+        assert compaction.commit()
+    log.truncate_to(3, now_ms=NOW)
+    compaction.finish()
+    assert log.first_dirty_offset <= 3
+
+
+def test_what_fails_because_the_log_was_truncated_does_not_make_it_uncleanable(log: Log) -> None:
+    class Truncating(Throttle):
+        def take(self, size: int) -> float:
+            log.truncate_to(3, now_ms=NOW)
+            raise ValueError("half of a record")
+
+    allowance = Allowance(throttle=Truncating(lambda: 1.0))
+    compaction = Compaction(log, log.segments.active.base_offset, now_ms=NOW, allowance=allowance)
+    assert not compaction.work()
+    compaction.finish()
+    assert not log.uncleanable
+    assert log.first_dirty_offset == 0
+
+
+def test_a_log_that_is_half_replaced_is_offline(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start completes it; until then nobody may write to it."""
+    rename = os.rename
+
+    def failing(source: str, target: str) -> None:
+        if source.endswith(".swap"):
+            raise OSError(errno.EIO, "the disk failed")
+        rename(source, target)
+
+    before = stored(log)
+    compaction = pass_over(log)
+    assert compaction.work()
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(OSError, match="the disk failed") as caught:
+        compaction.commit()
+    assert log.offline is caught.value
+    monkeypatch.undo()
+    log.close(clean=False)
+    log = Log.open(log.directory, CONFIG, clean=False, now_ms=NOW)
+    assert table(log) == {record.key: record.value for record in before}
+    assert len(stored(log)) < len(before)
+
+
+def test_a_segment_that_ends_too_early_is_named_as_damaged(
+    log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Cutting(Throttle):
+        def take(self, size: int) -> float:
+            os.truncate(log.segments[0].path(), 0)
+            return 0.0
+
+    allowance = Allowance(throttle=Cutting(lambda: 1.0))
+    compaction = Compaction(log, log.segments.active.base_offset, now_ms=NOW, allowance=allowance)
+    assert not compaction.work()
+    assert log.uncleanable
+    assert "t-0 is not compacted any more: the batch at offset 0 is damaged" in caplog.text
 
 
 def test_damage_is_not_written_anew_under_a_right_crc(log: Log, caplog: pytest.LogCaptureFixture) -> None:

@@ -111,6 +111,67 @@ def test_several_batches_at_once_are_repeated_or_stored_as_a_whole(tmp_path: Pat
     log.close()
 
 
+def test_a_request_with_old_and_new_batches_is_refused_by_the_name_of_its_first_producer(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path)
+    send(log, 0, 1, producer=7)
+    requests = [
+        b"".join(
+            build_batch([Record(b"k", b"v", NOW)], producer_id=producer, producer_epoch=0, base_sequence=0)
+            for producer in producers
+        )
+        for producers in ((7, 8), (8, 7))
+    ]
+    for request, first in zip(requests, (7, 8), strict=True):
+        with pytest.raises(ApiError) as caught:
+            log.append(request, leader_epoch=0, now_ms=NOW)
+        assert caught.value.code is OUT_OF_ORDER
+        assert caught.value.message == f"producer {first}: 1 of 2 batches were stored before"
+    assert log.log_end_offset == 1
+
+
+def test_a_batch_without_producer_does_not_hide_the_next_ones_sequence(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send(log, 0, 1)
+    plain = build_batch([Record(b"k", b"v", NOW)])
+
+    def follow(sequence: int) -> AppendInfo:
+        batch = build_batch(
+            [Record(b"k", b"v", NOW)], producer_id=1, producer_epoch=0, base_sequence=sequence
+        )
+        return log.append(plain + batch, leader_epoch=0, now_ms=NOW)
+
+    with pytest.raises(ApiError) as caught:
+        follow(2)
+    assert caught.value.code is OUT_OF_ORDER
+    assert follow(1).last_offset == 2
+
+
+def test_a_refusal_says_what_was_expected(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send(log, 0, 2, epoch=3)
+    for epoch, sequence, message in (
+        (3, 4, "producer 1, epoch 3: sequence 4, expected 2"),
+        (4, 2, "producer 1, epoch 4: sequence 2, expected 0"),
+        (2, 2, "producer 1: epoch 2 is before 3"),
+    ):
+        with pytest.raises(ApiError) as caught:
+            send(log, sequence, epoch=epoch)
+        assert caught.value.message == message
+
+
+def test_where_only_the_epoch_is_known_sequences_begin_at_0(tmp_path: Path) -> None:
+    """As after a transaction marker, which has none."""
+    log = open_log(tmp_path)
+    log.producers.by_id[1] = Producer(3, NOW)
+    with pytest.raises(ApiError):
+        send(log, 0, epoch=2)
+    with pytest.raises(ApiError):
+        send(log, 1, epoch=3)
+    assert send(log, 0, epoch=3).first_offset == 0
+
+
 def test_producers_do_not_see_each_other(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     send(log, 0, producer=1)
@@ -297,6 +358,32 @@ def test_a_snapshot_has_kafkas_bytes(tmp_path: Path) -> None:
     again = Producers.decode(data)
     assert again.by_id[7].batches == []
     assert again.by_id[8].batches == [AppendedBatch(10, 14, 20, 24, 2000)]
+
+
+def test_a_snapshot_of_no_producer_is_one() -> None:
+    data = Producers().encode()
+    assert data == struct.pack(">hIi", 1, crc32c(bytes(4)), 0)
+    assert Producers.decode(data).by_id == {}
+    with pytest.raises(SnapshotError, match="9 bytes"):
+        Producers.decode(data[:-1])
+
+
+def test_a_snapshot_keeps_a_batch_at_offset_0() -> None:
+    producers = Producers()
+    batch = AppendedBatch(0, 0, 0, 0, NOW)
+    producers.by_id[1] = Producer(0, NOW, [batch])
+    assert Producers.decode(producers.encode()).by_id[1].batches == [batch]
+
+
+def test_a_snapshot_has_as_many_entries_as_it_says() -> None:
+    """Also under a right CRC."""
+    producers = Producers()
+    producers.by_id[1] = Producer(0, NOW)
+    data = producers.encode()
+    for count in (0, 2):
+        counted = struct.pack(">i", count) + data[10:]
+        with pytest.raises(SnapshotError, match=f"{count} entries"):
+            Producers.decode(struct.pack(">hI", 1, crc32c(counted)) + counted)
 
 
 def test_a_producer_with_an_open_transaction_is_kept() -> None:

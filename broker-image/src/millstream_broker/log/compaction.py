@@ -35,6 +35,7 @@ not compacted again before a restart.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -65,22 +66,24 @@ logger = logging.getLogger(__name__)
 KEY_BYTES = 180
 """What a key costs while its latest offset is remembered: a digest, a number and their places in a dict that grows."""
 _WINDOW_S = 0.3  # a throttle that was idle lets so much through at once
+_SHORTEST_WORK_S = 0.002  # less is not worth a pause
 
 
 class Throttle:
     """``log.cleaner.io.max.bytes.per.second``: a token bucket for what all passes read and write together."""
 
-    def __init__(self, rate: Callable[[], float]) -> None:
-        """``rate``: bytes a second, asked each time."""
+    def __init__(self, rate: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
+        """``rate``: bytes a second, asked each time. ``clock``: in seconds."""
         self._rate = rate
-        self._free_at = 0.0
+        self._clock = clock
+        self._free_at = -math.inf
         self._lock = threading.Lock()
 
     def take(self, size: int) -> float:
         """Account for so many bytes; how many seconds to wait for it. Any thread."""
         cost = size / max(self._rate(), 1.0)
         with self._lock:
-            now = time.monotonic()
+            now = self._clock()
             self._free_at = max(self._free_at, now - _WINDOW_S) + cost
             return max(0.0, self._free_at - now)
 
@@ -93,6 +96,11 @@ class Allowance:
     """Of one core: it sleeps between batches."""
     max_keys: int = 200_000
     throttle: Throttle | None = None
+
+
+def pause_after(worked_s: float, share: float) -> float:
+    """How long to leave the processor to others, to have had no more than this share of it."""
+    return worked_s * (1 - share) / share if worked_s > _SHORTEST_WORK_S else 0.0
 
 
 def due(log: Log, now_ms: int, high_watermark: int) -> tuple[float, int] | None:
@@ -124,7 +132,7 @@ def _cleanable_end(log: Log, now_ms: int, high_watermark: int) -> int:
     lag = log.config.min_compaction_lag_ms
     for segment in log.segments.from_offset(log.first_dirty_offset):
         end = log.segments.end_of(segment, log.log_end_offset)
-        too_new = lag > 0 and segment.size and segment.max_timestamp > now_ms - lag
+        too_new = lag > 0 and segment.max_timestamp > now_ms - lag
         if segment is log.segments.active or end > high_watermark or too_new:
             return segment.base_offset
     return log.log_end_offset
@@ -145,7 +153,7 @@ class Compaction:
         now_ms: int,
         allowance: Allowance | None = None,
     ) -> None:
-        """In the loop's thread."""
+        """In the loop's thread. ``end`` is where a closed segment or the active one begins."""
         self.log = log
         self.clean_until = max(log.first_dirty_offset, log.segments.first_offset)
         """Everything before it is compacted after the pass."""
@@ -153,19 +161,17 @@ class Compaction:
         self._closed = [
             (segment, log.segments.end_of(segment, log.log_end_offset))
             for segment in log.segments
-            if segment.base_offset < end and segment is not log.segments.active
+            if segment.base_offset < end
         ]
         """The segments as they are at the start, and the offset behind each: other threads change the list."""
         self._end = end
         self._now_ms = now_ms
         self._allowance = allowance or Allowance()
-        self._worked_from = 0.0
+        self._worked_from = time.monotonic()
         self._cancelled = threading.Event()
         self._complete = False
         self._latest: dict[bytes, int] | None = None
-        self._last_of_producers = {
-            producer.batches[-1].last_offset for producer in log.producers.by_id.values() if producer.batches
-        }
+        self._last_of_producers = {producer.last.last_offset for producer in log.producers.by_id.values()}
         self._groups: list[list[Segment]] = []
         self._done: tuple[list[Segment], Segment] | None = None
         self._replaced = False
@@ -220,7 +226,7 @@ class Compaction:
             if end <= start:
                 continue
             for position, header in segment.scan_from(start):
-                if header.base_offset >= self._end or len(latest) >= most:
+                if len(latest) >= most:
                     return latest
                 self._throttle(header.size)
                 if not header.is_control:
@@ -236,7 +242,6 @@ class Compaction:
         """Neighbours that fit one segment together."""
         groups: list[list[Segment]] = []
         size = entries = 0
-        most_entries = self.log.config.index_size_max_bytes // TIME_ENTRY.size
         for segment, end in self._closed:
             if segment.base_offset >= self.clean_until:
                 break
@@ -244,7 +249,7 @@ class Compaction:
             if (
                 groups
                 and size + segment.size <= self.log.config.segment_bytes
-                and entries + indexed <= most_entries
+                and (entries + indexed) * TIME_ENTRY.size <= self.log.config.index_size_max_bytes
                 and end - groups[-1][0].base_offset <= INT32_MAX
             ):
                 groups[-1].append(segment)
@@ -283,7 +288,6 @@ class Compaction:
         except BaseException:
             self._discard(cleaned)
             raise
-        cleaned.synced = True
         return cleaned, changed
 
     @staticmethod
@@ -306,12 +310,12 @@ class Compaction:
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         kept = [record for record in read_records(batch) if self._stays(record, horizon)]
         tombstones = any(record.value is None for record in kept)
-        if not kept:
-            if header.last_offset not in self._last_of_producers:
-                return None
-            return empty_batch(header) if header.record_count else batch
+        if not kept and header.last_offset not in self._last_of_producers:
+            return None
         if len(kept) == header.record_count and (horizon is not None or not tombstones):
             return batch
+        if not kept:
+            return empty_batch(header)
         if tombstones and horizon is None:
             horizon = min(self._now_ms + self.log.config.delete_retention_ms, INT64_MAX)
         return build_batch(
@@ -330,23 +334,22 @@ class Compaction:
 
     def _stays(self, record: Record, horizon: int | None) -> bool:
         assert self._latest is not None
-        if record.key is None or record.offset < self._latest.get(_digest(record.key), -1):
+        if record.key is None or record.offset < self._latest.get(_digest(record.key), record.offset):
             return False
         return record.value is not None or horizon is None or self._now_ms < horizon
 
     def _rest(self) -> None:
         """Leave the processor to the loop for the rest of each period."""
-        worked, share = time.monotonic() - self._worked_from, self._allowance.share
-        self._wait(worked * (1 - share) / share if worked > 0.002 else 0)
+        self._wait(pause_after(time.monotonic() - self._worked_from, self._allowance.share))
 
     def _throttle(self, size: int) -> None:
         if (throttle := self._allowance.throttle) is not None:
             self._wait(throttle.take(size))
 
     def _wait(self, seconds: float) -> None:
-        if self._cancelled.wait(seconds) if seconds > 0 else self._cancelled.is_set():
+        if self._cancelled.wait(seconds):
             raise CancelledError
-        if seconds > 0:
+        if seconds:
             self._worked_from = time.monotonic()
 
     # -- in the loop ------------------------------------------------------------------------------------------

@@ -32,14 +32,14 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from ..protocol.errors import ApiError, ErrorCode
-from .batch import INT32_MAX, NO_PRODUCER, BatchHeader, advance_sequence
+from .batch import NO_PRODUCER, BatchHeader, advance_sequence
 from .files import write_atomically
 
 KEPT_BATCHES = 5
-_HEAD = struct.Struct(">hIi")
+_HEAD = struct.Struct(">hI")
+_COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _VERSION = 1
-_NO_SEQUENCE = -1
 
 
 class SnapshotError(ValueError):
@@ -56,6 +56,9 @@ class AppendedBatch(NamedTuple):
     timestamp: int
 
 
+NO_BATCH = AppendedBatch(-1, -1, -1, -1, -1)
+
+
 @dataclass(slots=True)
 class Producer:
     epoch: int
@@ -63,6 +66,11 @@ class Producer:
     batches: list[AppendedBatch] = field(default_factory=list)  # the last five, oldest first
     coordinator_epoch: int = -1
     transaction_first_offset: int = -1
+
+    @property
+    def last(self) -> AppendedBatch:
+        """The latest batch; NO_BATCH while only the epoch is known."""
+        return self.batches[-1] if self.batches else NO_BATCH
 
     def find(self, header: BatchHeader) -> AppendedBatch | None:
         """The batch of exactly these sequences, if it is one of the last five."""
@@ -116,8 +124,7 @@ class Producers:
             if producer_id in moved:
                 self._check_sequence(header, *moved[producer_id])
             elif known is not None:
-                last_sequence = known.batches[-1].last_sequence if known.batches else _NO_SEQUENCE
-                self._check_sequence(header, known.epoch, last_sequence)
+                self._check_sequence(header, known.epoch, known.last.last_sequence)
             moved[producer_id] = (header.producer_epoch, header.last_sequence)
         if not repeated:
             return None
@@ -140,8 +147,7 @@ class Producers:
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH, f"{who}: epoch {header.producer_epoch} is before {epoch}"
             )
-        starts_anew = header.producer_epoch > epoch or last_sequence == INT32_MAX
-        expected = 0 if starts_anew else last_sequence + 1
+        expected = 0 if header.producer_epoch > epoch else advance_sequence(last_sequence, 1)
         if header.base_sequence != expected:
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -175,10 +181,10 @@ class Producers:
     # -- snapshots --------------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        entries = bytearray(_HEAD.size)
+        data = bytearray(_COUNT.pack(len(self.by_id)))
         for producer_id, producer in self.by_id.items():
-            last = producer.batches[-1] if producer.batches else AppendedBatch(-1, -1, -1, -1, -1)
-            entries += _ENTRY.pack(
+            last = producer.last
+            data += _ENTRY.pack(
                 producer_id,
                 producer.epoch,
                 last.last_sequence,
@@ -188,20 +194,24 @@ class Producers:
                 producer.coordinator_epoch,
                 producer.transaction_first_offset,
             )
-        _HEAD.pack_into(entries, 0, _VERSION, 0, len(self.by_id))
-        _HEAD.pack_into(entries, 0, _VERSION, crc32c(memoryview(entries)[6:]), len(self.by_id))
-        return bytes(entries)
+        return _HEAD.pack(_VERSION, crc32c(data)) + data
 
     @classmethod
     def decode(cls, data: bytes) -> Producers:
         """SnapshotError when ``data`` is not a whole snapshot of version 1."""
-        if len(data) < _HEAD.size:
+        start = _HEAD.size + _COUNT.size
+        if len(data) < start:
             raise SnapshotError(f"{len(data)} bytes")
-        version, crc, count = _HEAD.unpack_from(data)
-        if version != _VERSION or len(data) != _HEAD.size + count * _ENTRY.size or crc != crc32c(data[6:]):
+        version, crc = _HEAD.unpack_from(data)
+        (count,) = _COUNT.unpack_from(data, _HEAD.size)
+        if (
+            version != _VERSION
+            or len(data) != start + count * _ENTRY.size
+            or crc != crc32c(data[_HEAD.size :])
+        ):
             raise SnapshotError(f"version {version}, {count} entries, {len(data)} bytes, or its CRC is wrong")
         producers = cls()
-        for entry in _ENTRY.iter_unpack(data[_HEAD.size :]):
+        for entry in _ENTRY.iter_unpack(data[start:]):
             producer_id, epoch, last_sequence, last_offset, delta, seen, coordinator_epoch, transaction = (
                 entry
             )
@@ -214,6 +224,6 @@ class Producers:
             producers.by_id[producer_id] = producer
         return producers
 
-    def save(self, path: str, *, sync: bool = False) -> None:
-        """Blocking."""
-        write_atomically(path, self.encode(), sync=sync)
+    def save(self, path: str) -> None:
+        """Blocking. Without fsync: :meth:`Log.flush_closed` sees to it."""
+        write_atomically(path, self.encode(), sync=False)
