@@ -257,31 +257,6 @@ def test_truncation_at_the_end_takes_an_epoch_without_records(tmp_path: Path) ->
     assert reread.entries == [(3, 0)]
 
 
-def test_leader_epochs(tmp_path: Path) -> None:
-    epochs = LeaderEpochs(tmp_path)
-    for epoch, offset in [(2, 0), (2, 5), (3, 10), (3, 11), (1, 12), (5, 20), (7, 20)]:
-        epochs.assign(epoch, offset)
-    assert epochs.entries == [(2, 0), (3, 10), (7, 20)]
-    assert [epochs.end_offset(epoch, 30) for epoch in (-1, 0, 2, 3, 4, 6, 7, 8)] == [
-        (-1, -1),
-        (0, 0),
-        (2, 10),
-        (3, 20),
-        (3, 20),
-        (3, 20),
-        (7, 30),
-        (-1, -1),
-    ]
-    epochs.truncate_from_start(12)
-    assert epochs.entries == [(3, 12), (7, 20)]
-    epochs.truncate_from_end(20)
-    assert epochs.entries == [(3, 12)]
-    epochs.save()
-    again = LeaderEpochs(tmp_path)
-    assert again.load()
-    assert again.entries == [(3, 12)]
-
-
 def test_leading_an_epoch_without_writing(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig())
     send(log, epoch=1)

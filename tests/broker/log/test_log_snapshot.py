@@ -120,3 +120,13 @@ def test_garbage_is_not_taken_for_the_end(log: Log) -> None:
     with pytest.raises(ApiError) as caught:
         list(log.batches_from(0))
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("index", [0, 2], ids=["first segment", "later segment"])
+def test_garbage_is_named_with_its_place(log: Log, index: int) -> None:
+    segment = log.segments[index]
+    with open(segment.path(), "r+b") as file:
+        file.seek(16)
+        file.write(b"\x7f")
+    with pytest.raises(ApiError, match=f"{segment.path()}: no valid batch at byte 0 of {segment.size}"):
+        list(log.batches_from(0))

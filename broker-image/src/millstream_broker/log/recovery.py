@@ -82,14 +82,12 @@ def tidy(directory: str) -> Folder:
 def _complete_swaps(directory: str, names: list[str]) -> None:
     """A ``.log.swap`` is a whole compacted segment: it takes the place of every segment of its range of offsets."""
     swaps = sorted(name for name in names if name.endswith(".log.swap"))
-    logs = [int(name[:20]) for name in names if name.endswith(".log") and name[:20].isdigit()]
+    bases = {int(name[:20]) for name in names if name[:20].isdigit()}  # an index may be left without its log
     for name in swaps:
         base = int(name[:20])
-        scan = Segment(FileCache(8), directory, base, size=os.stat(f"{directory}/{name}").st_size)
-        last = base
-        for _, header in scan.headers(0, suffix=".log.swap"):
-            last = max(last, header.last_offset)
-        for old in logs:
+        scan = Segment(FileCache(), directory, base, size=os.stat(f"{directory}/{name}").st_size)
+        last = max((header.last_offset for _, header in scan.headers(0, suffix=".log.swap")), default=base)
+        for old in bases:
             if base <= old <= last:
                 for suffix in SUFFIXES:
                     unlink(f"{directory}/{old:020d}{suffix}")
@@ -159,9 +157,9 @@ def _check(segments: Segments, folder: Folder, from_offset: int | None) -> int:
             segment.unload()
     end_offset = segments.first_offset
     for index, segment in enumerate(segments[first:], first):
-        if _needs_new_indexes(folder, segment.base_offset):
-            from_offset = 0
-        end_offset, whole = check_tail(segment, from_offset=from_offset, checksums=checksums)
+        unindexed = _needs_new_indexes(folder, segment.base_offset)
+        start = segment.base_offset if unindexed else from_offset
+        end_offset, whole = check_tail(segment, from_offset=start, checksums=checksums)
         if not whole:
             logger.warning(
                 "%s: cut at offset %d, byte %d: no valid batch follows",
@@ -188,8 +186,7 @@ def check_tail(segment: Segment, *, from_offset: int, checksums: bool) -> tuple[
     whole = True
     position = segment.resume_indexing(from_offset)
     if checksums:
-        first = segment.header_at(position)
-        end = segment.intact_end(position, first.base_offset if first and position else segment.base_offset)
+        end = segment.intact_end(position, segment.base_offset)
         if end < segment.size:
             whole = False
             refuse_old_format(segment, end)
@@ -226,19 +223,20 @@ def restore_producers(
 
     A snapshot from before the first segment does not count: what came in between is not known.
     """
-    producers, known = Producers(), -1
+    producers = Producers()
+    known: int | None = None
     bases = {segment.base_offset for segment in segments}
     for offset in sorted(snapshots, reverse=True):
         path = snapshot_path(segments.path, offset)
-        if known >= 0 and offset in bases:
+        if known is not None and offset in bases:
             continue  # an older one, kept in case that a newer one is lost
-        if known < 0 and segments.first_offset <= offset <= end_offset:
+        if known is None and segments.first_offset <= offset <= end_offset:
             with contextlib.suppress(OSError, SnapshotError), open(path, "rb") as file:
                 producers, known = Producers.decode(file.read()), offset
                 continue
         unlink(path)
-    if known < end_offset:
-        for header in segments.headers_from(max(known, segments.first_offset)):
+    if known != end_offset:
+        for header in segments.headers_from(segments.first_offset if known is None else known):
             if header.producer_id >= 0:
                 producers.update(header, now_ms)
     return producers
