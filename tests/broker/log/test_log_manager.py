@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.log import upkeep
-from millstream_broker.log.batch import Record, build_batch, read_header
+from millstream_broker.log.batch import read_header
 from millstream_broker.log.checkpoints import BY_ID, CheckpointError, load, read_offsets, write_offsets
 from millstream_broker.log.compaction import Compaction
 from millstream_broker.log.config import LogConfig
@@ -24,35 +24,9 @@ from millstream_broker.log.files import FileCache, OpenFile
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
 from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_harness.log_dirs import NOW, kill, send, start
 
-NOW = 1_700_000_000_000
 TOPIC_ID = uuid.UUID("c5db41bf-48d3-41db-be1b-a6a230589398")
-
-
-def start(
-    *dirs: Path, broker_id: int = 1, cluster: str = "c1", config: LogConfig | None = None
-) -> LogManager:
-    manager = LogManager(dirs, config)
-    try:
-        manager.lock()
-        manager.identify(broker_id, cluster)
-        manager.start()
-    except LogDirError:
-        manager.unlock()
-        raise
-    return manager
-
-
-def send(log: Log, count: int = 1) -> None:
-    for _ in range(count):
-        log.append(build_batch([Record(b"k", b"v", NOW)]), leader_epoch=0, now_ms=NOW)
-
-
-def kill(manager: LogManager) -> None:
-    """Leave everything as a process does that is killed: nothing written, the locks gone."""
-    for log in manager:
-        log.close(clean=False)
-    manager.unlock()
 
 
 def test_clean_stop_and_start(tmp_path: Path) -> None:

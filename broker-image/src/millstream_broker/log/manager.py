@@ -188,12 +188,13 @@ class LogManager:
             home=home,
             topic_id=topic_id,
         )
-        if not home.is_identified and start > log.log_end_offset:
-            logger.warning(
-                "%s: the log start %d is behind its end %d: ignored", path, start, log.log_end_offset
-            )
-        elif start > log.log_start_offset:
-            log.delete_records_before(start)
+        if not home.is_identified:
+            if start > log.log_end_offset:
+                logger.warning(
+                    "%s: the log start %d is behind its end %d: ignored", path, start, log.log_end_offset
+                )
+            else:
+                log.delete_records_before(start)
         log.first_dirty_offset = min(known.get(checkpoints.CLEANER_OFFSETS, 0), log.log_end_offset)
         log.last_high_watermark = min(known.get(checkpoints.HIGH_WATERMARKS, 0), log.log_end_offset)
         return log
@@ -253,7 +254,7 @@ class LogManager:
         for home in self.dirs:
             if home.path in Path(error.filename).parents:
                 home.check(error)
-                break
+                return
 
     def let_go(self, home: LogDir) -> list[Found]:
         """A directory has failed: its partitions, which are not here any more."""
@@ -314,7 +315,7 @@ class LogManager:
                         home, key, path.rename
                     )  # an older topic's, which could not be renamed then
                     is_new = True
-                path.mkdir(parents=True, exist_ok=True)
+                path.mkdir(exist_ok=True)
                 if topic_id is not None:  # before there are records in it
                     folders.write_topic_id(path, topic_id)
                 config = self.config_of(topic)
@@ -394,24 +395,22 @@ class LogManager:
         busy: Collection[Log] = (),
     ) -> Compaction | None:
         """The dirtiest log that is due and not ``busy``, to be compacted as :class:`Compaction` says."""
-        best: tuple[float, int, Log] | None = None
+        found: list[tuple[float, int, Log]] = []
         for key, log in self.logs():
             if not log.config.compacts or log.offline is not None or log in busy:
                 continue
             limit = high_watermark_of(key) if high_watermark_of else log.log_end_offset
             try:
-                found = due(log, now_ms, limit)
+                if (share_and_end := due(log, now_ms, limit)) is not None:
+                    found.append((*share_and_end, log))
             except OSError as error:
                 logger.error("%s: %s", log.directory, log.failed(error).message)
-                continue
             except Exception as error:
                 give_up(log, error)
-                continue
-            if found is not None and (best is None or found[0] > best[0]):
-                best = *found, log
-        if best is None:
+        if not found:
             return None
-        return Compaction(best[2], best[1], now_ms=now_ms, allowance=allowance)
+        _, end, dirtiest = max(found, key=lambda one: one[0])
+        return Compaction(dirtiest, end, now_ms=now_ms, allowance=allowance)
 
     def remove_deleted(self) -> None:
         """Unlink the files of deleted segments and partitions. Blocking, in any thread."""
