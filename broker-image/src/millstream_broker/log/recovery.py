@@ -96,8 +96,6 @@ def _complete_swaps(directory: str, names: list[str]) -> None:
 
 def _needs_new_indexes(folder: Folder, base: int) -> bool:
     """Whether a segment's indexes are missing or cannot be whole."""
-    if not folder.logs.get(base):
-        return False
     offsets, times = folder.indexes.get(base), folder.time_indexes.get(base)
     return offsets is None or times is None or bool(offsets % OFFSET_ENTRY.size or times % TIME_ENTRY.size)
 
@@ -172,7 +170,7 @@ def _check(segments: Segments, folder: Folder, from_offset: int | None) -> int:
             segments.set_aside(index + 1, len(segments))
             segments.remove_deleted_files()
             break
-        if index < len(segments) - 1:
+        if segment is not segments.active:
             segment.finish()
     segments.changed()
     return end_offset
