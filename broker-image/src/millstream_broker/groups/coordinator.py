@@ -118,34 +118,28 @@ class GroupCoordinator(Membership):
         for what in ("join", "sync"):
             self._timers.cancel((what, group.group_id, ""))
         self._enter(group, GroupState.DEAD)
-        if self.groups.get(group.group_id) is group:
-            del self.groups[group.group_id]
+        del self.groups[group.group_id]
 
     # ---- committed offsets
 
     def commit(self, caller: Caller, event: Commit) -> None:
         """Answered with an error code for each partition."""
-        error = self.unavailable(event.group_id, may_be_empty=True)
         group = self.groups.get(event.group_id)
-        if not error and group is None:
-            if event.generation >= 0:
-                error = ErrorCode.ILLEGAL_GENERATION
-            else:
-                group = self.groups.setdefault(event.group_id, Group(event.group_id))
-        if not error and group is not None:
-            error = self._check_commit(group, event)
-        if error or group is None:
+        error = self.unavailable(event.group_id, may_be_empty=True) or self._check_commit(group, event)
+        if error:
             self._reply(caller, {(each.topic, each.partition): error for each in event.offsets})
             return
+        if group is None:
+            group = self.groups[event.group_id] = Group(event.group_id)
         if event.member_id in group.members:
             self._restart_session(group, group.members[event.member_id])
         self._store_offsets(caller, group, event)
 
-    def _check_commit(self, group: Group, event: Commit) -> ErrorCode:
-        if event.generation < 0 and group.state is GroupState.EMPTY:
-            return ErrorCode.NONE
-        if event.generation < 0 and not event.member_id and event.instance_id is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID  # while a group has members, only they commit
+    def _check_commit(self, group: Group | None, event: Commit) -> ErrorCode:
+        if event.generation < 0 and (group is None or group.state is GroupState.EMPTY):
+            return ErrorCode.NONE  # while a group has members, only they commit
+        if group is None:
+            return ErrorCode.ILLEGAL_GENERATION
         if error := self._check_member(group, event.member_id, event.instance_id):
             return error
         if event.generation != group.generation:
@@ -171,7 +165,7 @@ class GroupCoordinator(Membership):
                 self.wall_clock,
                 expire,
                 each.topic_id,
-                self._write_number + 1,
+                self._next_write,
             )
         if not committed:
             self._reply(caller, results)
@@ -210,25 +204,21 @@ class GroupCoordinator(Membership):
     def delete_offsets(self, caller: Caller, group_id: str, partitions: Sequence[TopicPartition]) -> None:
         """Answered with ``DeleteOffsetsResult``: refused for topics that a member consumes."""
         error = self.unavailable(group_id)
-        group = self.groups.get(group_id)
-        if not error and group is None:
-            error = ErrorCode.GROUP_ID_NOT_FOUND
-        if not error and group is not None and group.state is not GroupState.EMPTY and not group.is_consumer:
-            error = ErrorCode.NON_EMPTY_GROUP
-        if error or group is None:
-            self._reply(caller, DeleteOffsetsResult(error))
+        group = None if error else self.groups.get(group_id)
+        if group is None:
+            self._reply(caller, DeleteOffsetsResult(error or ErrorCode.GROUP_ID_NOT_FOUND))
             return
-        consumed = {topic for topic, _ in partitions if group.is_subscribed_to(topic)}
+        if group.state is not GroupState.EMPTY and not group.is_consumer:
+            self._reply(caller, DeleteOffsetsResult(ErrorCode.NON_EMPTY_GROUP))
+            return
+        consumed = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         results = {
-            where: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if where[0] in consumed else ErrorCode.NONE
-            for where in partitions
+            where: consumed if group.is_subscribed_to(where[0]) else ErrorCode.NONE for where in partitions
         }
-        free = [where for where in partitions if where[0] not in consumed]
+        free = [where for where, refusal in results.items() if not refusal]
 
         def stored(error: ErrorCode) -> None:
-            results.update(
-                {where: group_or_offset for where in free if (group_or_offset := offset_error(error))}
-            )
+            results.update(dict.fromkeys(free, offset_error(error)))
             self._reply(caller, DeleteOffsetsResult(ErrorCode.NONE, results))
 
         self._forget_offsets(group, free, stored)
@@ -265,10 +255,10 @@ class GroupCoordinator(Membership):
     def _name_topics(self, group: Group) -> None:
         """Store positions that name no topic id anew, with the id of the topic that has the name."""
         for where, committed in group.offsets.items():
-            if committed.topic_id != ZERO_UUID or committed.expire_timestamp >= 0:
+            if committed.topic_id != ZERO_UUID or committed.has_expiry:
                 continue  # version 1 has no room for an id
             if (present := self._topic_id(where[0])) != ZERO_UUID:
-                named = replace(committed, topic_id=present, written=self._write_number + 1)
+                named = replace(committed, topic_id=present, written=self._next_write)
                 group.offsets[where] = named
                 self._store(
                     group.group_id, [offset_record(group.group_id, *where, named)], lambda error: None
@@ -288,7 +278,7 @@ class GroupCoordinator(Membership):
             if then is not None:
                 then(ErrorCode.NONE)
             return
-        write = self._write_number + 1
+        write = self._next_write
 
         def stored(error: ErrorCode) -> None:
             if not error:
@@ -305,8 +295,6 @@ class GroupCoordinator(Membership):
     def _expire(self) -> None:
         """Offsets past offsets.retention.minutes go, and groups that have nothing left with them."""
         for group in list(self.groups.values()):
-            if self.unavailable(group.group_id, may_be_empty=True):
-                continue
             expired = [
                 where for where, offset in group.offsets.items() if self._is_expired(group, where, offset)
             ]
@@ -329,7 +317,7 @@ class GroupCoordinator(Membership):
                 since = group.state_timestamp if group.state_timestamp >= 0 else since
             elif not (group.is_consumer and group.state is GroupState.STABLE):
                 return False
-        if committed.expire_timestamp >= 0:
+        if committed.has_expiry:
             return self.wall_clock >= committed.expire_timestamp
         return self.wall_clock - since >= self.config.offsets_retention_minutes * 60_000
 
@@ -372,18 +360,16 @@ class GroupCoordinator(Membership):
         """Answered with an error code."""
         error = self.unavailable(group_id, may_be_empty=True)
         group = self.groups.get(group_id)
-        if not error and group is None:
-            error = ErrorCode.GROUP_ID_NOT_FOUND
-        if not error and group is not None and group.state is not GroupState.EMPTY:
-            error = ErrorCode.NON_EMPTY_GROUP
-        if error or group is None:
-            self._reply(caller, error)
+        if group is None:
+            self._reply(caller, error or ErrorCode.GROUP_ID_NOT_FOUND)
+        elif group.state is not GroupState.EMPTY:
+            self._reply(caller, ErrorCode.NON_EMPTY_GROUP)
         else:
             self._delete(group, lambda error: self._reply(caller, offset_error(error)))
 
     def _delete(self, group: Group, then: Callable[[ErrorCode], None]) -> None:
         """Tombstones for the group and its offsets; what was committed or joined meanwhile stays."""
-        write = self._write_number + 1
+        write = self._next_write
         partitions = {*group.offsets, *group.commits_in_flight}
         records: list[KeyValue] = [offset_record(group.group_id, *where, None) for where in partitions]
 

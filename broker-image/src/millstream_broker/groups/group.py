@@ -49,6 +49,11 @@ class CommittedOffset:
     written: int = 0
     """The number of the write that stored it: of two commits, the one later in the log counts."""
 
+    @property
+    def has_expiry(self) -> bool:
+        """Whether it expires at a time of its own, whatever the retention."""
+        return self.expire_timestamp >= 0
+
 
 @dataclass(slots=True)
 class Member:
@@ -163,18 +168,14 @@ class Group:
             next(name for name, _ in member.protocols if self.votes[name] == size)
             for member in self.members.values()
         )
-        return ballots.most_common(1)[0][0]
+        return max(ballots, key=ballots.__getitem__)
 
     def elect_leader(self) -> bool:
         """Keep the leader if it joined, else take the first member that did; False when nobody did."""
-        if self.leader is None:
-            return False
-        if self.members[self.leader].join is None:
-            joined = next((key for key, member in self.members.items() if member.join is not None), None)
-            if joined is None:
-                return False
-            self.leader = joined
-        return True
+        joined = [key for key, member in self.members.items() if member.join is not None]
+        if joined and self.leader not in joined:
+            self.leader = joined[0]
+        return bool(joined)
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member consumes the topic; consumers of whom it is not known may consume any."""
@@ -183,7 +184,7 @@ class Group:
     def note_subscriptions(self) -> None:
         """To be called when a generation begins: until the next its members consume what they now say."""
         self.subscribed = None
-        if not self.is_consumer or (self.members and self.protocol is None):
+        if not self.is_consumer:
             return
         found: set[str] = set()
         for member in self.members.values():
@@ -198,11 +199,13 @@ def subscribed_topics(subscription: bytes) -> set[str] | None:
     """The topics of a ConsumerProtocolSubscription (int16 version, array of topic names, …), None if it is not one."""
     try:
         _version, count = struct.unpack_from(">hi", subscription)
+        if count < 0:
+            return None
         position, topics = 6, set()
         for _ in range(count):
             (length,) = struct.unpack_from(">h", subscription, position)
             name = subscription[position + 2 : position + 2 + length]
-            if length < 0 or len(name) != length:
+            if len(name) != length:
                 return None
             topics.add(name.decode())
             position += 2 + length

@@ -117,9 +117,7 @@ class Membership(CoordinatorState):
     def _join_again(self, caller: Caller, group: Group, event: Join, member: Member) -> None:
         unchanged = member.protocols == event.protocols
         leads_stable = group.state is GroupState.STABLE and group.leader == member.member_id
-        if group.state is GroupState.EMPTY:
-            self._reply(caller, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, event.member_id))
-        elif group.state is _PREPARING or not unchanged or leads_stable:
+        if group.state is _PREPARING or not unchanged or leads_stable:
             self._update(caller, group, event, member)
             self._prepare_rebalance(group)
         else:
@@ -139,7 +137,7 @@ class Membership(CoordinatorState):
         old_id = group.static[event.instance_id]
         member = group.members[old_id]
         before = (member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms)
-        old_leader = group.leader or ""
+        old_leader = group.leader
         self._answer_waiting(member, ErrorCode.FENCED_INSTANCE_ID)
         self._end_session(group, old_id)
         group.rename(member, member_id)
@@ -153,12 +151,11 @@ class Membership(CoordinatorState):
         if group.selected_protocol() != group.protocol:
             self._prepare_rebalance(group)
             return
-        generation = group.generation
 
         def stored(error: ErrorCode) -> None:
             if member.join is not caller:
                 return  # answered, or fenced, meanwhile
-            if group.state is not GroupState.STABLE or group.generation != generation:
+            if group.state is not GroupState.STABLE:
                 return  # a rebalance has begun: its end answers
             member.join = None
             if error:
@@ -183,7 +180,7 @@ class Membership(CoordinatorState):
     def _joined(
         self, group: Group, member: Member, *, leader: str | None = None, skip_assignment: bool = False
     ) -> JoinResult:
-        leader = group.leader or "" if leader is None else leader
+        leader = leader or group.leader or ""
         members: tuple[JoinedMember, ...] = ()
         if leader == member.member_id:
             members = tuple(
@@ -301,8 +298,6 @@ class Membership(CoordinatorState):
         if group.state is GroupState.STABLE:
             self._restart_session(group, member)
             self._reply(caller, self._synced(group, member))
-            if not group.unsynced:
-                self._timers.cancel(("sync", group.group_id, ""))
             return
         if member.sync is not None:
             self._reply(member.sync, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -338,8 +333,6 @@ class Membership(CoordinatorState):
                 member.assignment = assignments.get(member.member_id, b"")
             self._enter(group, GroupState.STABLE)
             self._end_syncs(group, ErrorCode.NONE)
-            if not group.unsynced:
-                self._timers.cancel(("sync", group.group_id, ""))
 
         self._store_group(group, stored, assignments)
 

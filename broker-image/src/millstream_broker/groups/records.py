@@ -85,7 +85,8 @@ class GroupMetadataValue(Struct):
 
 _OFFSET_KEY, _GROUP_KEY = Codec(OffsetCommitKey), Codec(GroupMetadataKey)
 _OFFSET_VALUE, _GROUP_VALUE = Codec(OffsetCommitValue, flexible=4), Codec(GroupMetadataValue, flexible=4)
-_OFFSET_KEY_VERSIONS = (0, 1)
+_OFFSET_KEY_VERSION = 1
+_OFFSET_KEY_VERSIONS = (0, _OFFSET_KEY_VERSION)
 _GROUP_KEY_VERSION = 2
 _OFFSET_VALUE_VERSION = 4
 _OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
@@ -106,7 +107,7 @@ def java_hash(text: str) -> int:
 
 def java_length(text: str) -> int:
     """Java's String.length: UTF-16 code units."""
-    return len(text) if text.isascii() else len(text.encode("utf-16-be", "surrogatepass")) // 2
+    return len(text.encode("utf-16-be", "surrogatepass")) // 2
 
 
 def partition_for(group_id: str, partitions: int) -> int:
@@ -117,10 +118,12 @@ def partition_for(group_id: str, partitions: int) -> int:
 
 def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> KeyValue:
     """The record of a committed offset; of None, its tombstone."""
-    key = _VERSION.pack(1) + _OFFSET_KEY.encode(1, OffsetCommitKey(group_id, topic, partition))
+    key = _VERSION.pack(_OFFSET_KEY_VERSION) + _OFFSET_KEY.encode(
+        _OFFSET_KEY_VERSION, OffsetCommitKey(group_id, topic, partition)
+    )
     if committed is None:
         return key, None
-    version = _OFFSET_VALUE_VERSION if committed.expire_timestamp < 0 else _OFFSET_VALUE_VERSION_WITH_EXPIRY
+    version = _OFFSET_VALUE_VERSION_WITH_EXPIRY if committed.has_expiry else _OFFSET_VALUE_VERSION
     value = OffsetCommitValue(
         committed.offset,
         committed.leader_epoch,
@@ -133,7 +136,8 @@ def offset_record(group_id: str, topic: str, partition: int, committed: Committe
 
 
 def group_tombstone(group_id: str) -> KeyValue:
-    return _VERSION.pack(_GROUP_KEY_VERSION) + _GROUP_KEY.encode(2, GroupMetadataKey(group_id)), None
+    key = _GROUP_KEY.encode(_GROUP_KEY_VERSION, GroupMetadataKey(group_id))
+    return _VERSION.pack(_GROUP_KEY_VERSION) + key, None
 
 
 def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -> KeyValue:
@@ -299,5 +303,5 @@ def _read_group(group_id: str, value: bytes) -> Group:
 def _check_length(*texts: str | None) -> None:
     """Version 4 carries longer strings than responses and the versions that are written can."""
     for text in texts:
-        if text is not None and 4 * len(text) > _LONGEST and len(text.encode()) > _LONGEST:
+        if text is not None and len(text.encode()) > _LONGEST:
             raise ValueError(f"a string of {len(text)} characters")

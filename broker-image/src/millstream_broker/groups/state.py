@@ -32,6 +32,7 @@ class CoordinatorState:
     ) -> None:
         self.config = config
         self.groups: dict[str, Group] = {}
+        """Only groups of partitions that are loaded."""
         self.now = 0
         self.wall_clock = 0
         self._new_id = new_id
@@ -40,7 +41,8 @@ class CoordinatorState:
         self._timers: Timers[TimerKey] = Timers()
         self._effects: list[Effect] = []
         self._writes: dict[int, tuple[int, Continuation]] = {}
-        self._write_number = 0
+        self._next_write = 1
+        """The number of the next ``Store``: they rise."""
         self._active: set[int] = set()
         self._loading: set[int] = set()
 
@@ -60,12 +62,11 @@ class CoordinatorState:
     def _reply(self, caller: Caller, result: object) -> None:
         self._effects.append(Reply(caller, result))
 
-    def _store(self, group_id: str, records: Sequence[KeyValue], then: Continuation) -> int:
+    def _store(self, group_id: str, records: Sequence[KeyValue], then: Continuation) -> None:
         partition = self.partition_of(group_id)
-        self._write_number += 1
-        self._writes[self._write_number] = (partition, then)
-        self._effects.append(Store(self._write_number, partition, records))
-        return self._write_number
+        self._writes[self._next_write] = (partition, then)
+        self._effects.append(Store(self._next_write, partition, records))
+        self._next_write += 1
 
     def _store_group(
         self, group: Group, then: Continuation, assignments: dict[str, bytes] | None = None

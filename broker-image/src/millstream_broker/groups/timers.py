@@ -8,6 +8,7 @@ least one entry that is not later than that deadline.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -19,11 +20,12 @@ class Timers(Generic[Key]):
         self._deadlines: dict[Key, int] = {}
         self._heap: list[tuple[int, int, Key]] = []
         self._scheduled: dict[Key, int] = {}  # each key's earliest entry in the heap
-        self._count = 0
+        self._numbers = itertools.count()
 
     def set(self, key: Key, deadline: int) -> None:
         self._deadlines[key] = deadline
-        if deadline < self._scheduled.get(key, deadline + 1):
+        scheduled = self._scheduled.get(key)
+        if scheduled is None or deadline < scheduled:
             self._push(key, deadline)
 
     def cancel(self, key: Key) -> None:
@@ -50,9 +52,8 @@ class Timers(Generic[Key]):
         return None
 
     def _push(self, key: Key, deadline: int) -> None:
-        self._count += 1
         self._scheduled[key] = deadline
-        heapq.heappush(self._heap, (deadline, self._count, key))
+        heapq.heappush(self._heap, (deadline, next(self._numbers), key))
 
     def _pop(self) -> Key:
         deadline, _, key = heapq.heappop(self._heap)
