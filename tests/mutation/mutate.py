@@ -51,7 +51,20 @@ AREAS = {
     "groups": Area(
         "millstream_broker/groups/*.py",
         "tests/broker/groups",
-        ("group_membership", "group_offsets", "group_records", "group_driver", "group_stateful"),
+        (
+            "group_driver",
+            "group_driver_clock",
+            "group_expiry",
+            "group_membership",
+            "group_offsets",
+            "group_positions",
+            "group_records",
+            "group_static_members",
+            "group_store",
+            "group_subscriptions",
+            "group_timers",
+            "group_stateful",
+        ),
     ),
     "controller": Area(
         "millstream_broker/controller/*.py",

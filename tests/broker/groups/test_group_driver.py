@@ -1,135 +1,55 @@
-"""The driver around the state machine: a clock that fires early, and partitions that change their coordinator."""
+"""The driver around the state machine: partitions that change their coordinator, loads, and closing."""
 
 from __future__ import annotations
 
 import asyncio
-import selectors
-import threading
-import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from typing import Any
+import logging
+import time
 
 import pytest
 
 from millstream_broker.groups import driver as driver_module
 from millstream_broker.groups.driver import GroupDriver
 from millstream_broker.groups.group import GroupState
-from millstream_broker.groups.messages import (
-    Commit,
-    GroupConfig,
-    Join,
-    JoinResult,
-    LeavingMember,
-    OffsetToCommit,
-    Sync,
-)
+from millstream_broker.groups.messages import GroupConfig, LeavingMember, Sync
 from millstream_broker.groups.records import group_tombstone, read_groups
 from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.protocol.schema import ZERO_UUID
+from millstream_harness.group_drivers import (
+    TOPICS,
+    SharedTopic,
+    assembled,
+    committing,
+    drivers,
+    joining,
+    loaded,
+    position,
+    until,
+)
 
 NONE, NOT_COORDINATOR = ErrorCode.NONE, ErrorCode.NOT_COORDINATOR
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-TOPICS = {"t": uuid.uuid4()}
 
 
-class SharedTopic:
-    """`groups.store.OffsetsTopic` of one partition, in memory: the replicated log that every coordinator sees."""
-
-    def __init__(self) -> None:
-        self.batches: list[bytes] = []
-        self.exists = False
-        self.writable = asyncio.Event()
-        self.writable.set()
-        self.readable = threading.Event()
-        self.readable.set()
-        self.reading = threading.Event()
-        self.attempts = 0
-        self.broken: Exception | None = None
-
-    def partition_count(self) -> int | None:
-        return 1 if self.exists else None
-
-    async def create(self) -> int:
-        self.exists = True
-        return 1
-
-    async def append(self, partition: int, batch: bytes) -> None:
-        await self.writable.wait()
-        self.batches.append(batch)
-
-    def read_all(self, partition: int) -> Iterator[bytes]:
-        self.attempts += 1
-        if self.broken is not None:
-            raise self.broken
-        return self._snapshot(list(self.batches))
-
-    def _snapshot(self, found: list[bytes]) -> Iterator[bytes]:
-        self.reading.set()
-        assert self.readable.wait(10)
-        yield from found
+async def test_the_topic_is_made_by_the_first_use_of_groups_and_only_once() -> None:
+    topic = SharedTopic()
+    driver = GroupDriver(GroupConfig(offsets_topic_num_partitions=50), topic, lambda name: ZERO_UUID)
+    assert (topic.created, driver.partition_of("a")) == (0, 47)
+    await asyncio.gather(driver.ensure_topic(), driver.ensure_topic())
+    await driver.ensure_topic()
+    assert topic.created == 1
+    assert driver.partition_of("a") == 0, "it has one partition"
+    await driver.close()
 
 
-def joining(member_id: str = "", instance: str | None = None) -> Join:
-    return Join(
-        "g", member_id, "c", "/h", 60_000, 10_000, "consumer", (("range", b"m"),), instance_id=instance
-    )
-
-
-def committing(offset: int) -> Commit:
-    return Commit("simple", [OffsetToCommit("t", 0, offset, topic_id=TOPICS["t"])])
-
-
-@asynccontextmanager
-async def drivers(topic: SharedTopic, count: int = 2) -> AsyncIterator[list[GroupDriver]]:
-    """Coordinators of one cluster; the first leads the partition."""
-    config = GroupConfig(group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=1)
-    found = [GroupDriver(config, topic, lambda name: TOPICS.get(name, ZERO_UUID)) for _ in range(count)]
-    await found[0].ensure_topic()
-    found[0].lead(0)
-    await loaded(found[0])
-    try:
-        yield found
-    finally:
-        topic.writable.set()
-        topic.readable.set()
-        for one in found:
-            await one.close()
-
-
-async def loaded(driver: GroupDriver) -> None:
-    deadline = asyncio.get_running_loop().time() + 10
-    while driver.list_groups()[0]:
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.001)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = asyncio.get_running_loop().time() + 10
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.001)
-
-
-def position(driver: GroupDriver) -> int | None:
-    committed = driver.fetch_offsets("simple", [("t", 0)]).offsets["t", 0]
-    return None if committed is None else committed.offset
-
-
-async def assembled(driver: GroupDriver) -> tuple[JoinResult, JoinResult]:
-    """A stable group: a dynamic leader and a static member."""
-    leader = await driver.join(joining())
-    follower = asyncio.create_task(driver.join(joining(instance="i")))
-    await asyncio.sleep(0)
-    leader = await driver.join(joining(leader.member_id))
-    static = await follower
-    waiting = asyncio.create_task(driver.sync(Sync("g", static.member_id, 2, {}, "i")))
-    await asyncio.sleep(0)
-    handed_in = {leader.member_id: b"one", static.member_id: b"two"}
-    assert (await driver.sync(Sync("g", leader.member_id, 2, handed_in))).assignment == b"one"
-    assert (await waiting).assignment == b"two"
-    return leader, static
+async def test_a_commit_has_the_time_of_the_wall_clock() -> None:
+    async with drivers(SharedTopic(), 1) as (driver,):
+        before = int(time.time() * 1000)
+        assert await driver.commit(committing(7)) == {("t", 0): NONE}
+        committed = driver.fetch_offsets("simple", None).offsets["t", 0]
+        assert committed is not None
+        assert before <= committed.commit_timestamp <= int(time.time() * 1000)
 
 
 async def test_another_coordinator_goes_on_where_the_first_was() -> None:
@@ -250,10 +170,12 @@ async def test_a_record_that_cannot_be_read_costs_no_other_group() -> None:
     async with drivers(topic) as (first, second):
         assert await first.commit(committing(1)) == {("t", 0): NONE}
         topic.batches.append(build_batch([Record(group_tombstone("g")[0], b"\0\x63", 0)]))
-        second.lead(0)
-        await loaded(second)
-        assert position(second) == 1
-        assert second.unreadable == 1
+        for times in (1, 2):
+            second.lead(0)
+            await loaded(second)
+            assert position(second) == 1
+            assert second.unreadable == times
+            second.resign(0)
 
 
 @pytest.mark.parametrize(
@@ -274,6 +196,58 @@ async def test_a_load_that_fails_is_tried_again_while_the_partition_is_led(
         topic.broken = None
         await loaded(second)
         assert (position(second), second.loading) == (1, 0)
+
+
+async def test_a_partition_that_is_led_already_is_not_loaded_again() -> None:
+    topic = SharedTopic()
+    async with drivers(topic) as (_, second):
+        topic.attempts = 0
+        topic.readable.clear()
+        second.lead(0)
+        second.lead(0)
+        topic.readable.set()
+        await loaded(second)
+        second.lead(0)
+        assert (topic.attempts, second.loading) == (1, 0)
+
+
+async def test_pauses_between_attempts_to_load_double_up_to_the_longest(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(driver_module, "RETRY_S", 0.001)
+    monkeypatch.setattr(driver_module, "LONGEST_RETRY_S", 0.004)
+    topic = SharedTopic()
+    async with drivers(topic) as (_, second):
+        topic.broken = OSError(5, "Input/output error")
+        second.lead(0)
+        await until(lambda: len(caplog.messages) >= 4)
+        second.resign(0)
+    assert caplog.messages[:4] == [
+        f"__consumer_offsets-0: cannot load its groups, retrying in {pause} s: [Errno 5] Input/output error"
+        for pause in ("0.001", "0.002", "0.004", "0.004")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_a_defect"),
+    [
+        (OSError(5, "Input/output error"), False),
+        (ApiError(ErrorCode.CORRUPT_MESSAGE), False),
+        (KeyError("?"), True),
+    ],
+)
+async def test_a_load_that_fails_by_a_defect_logs_where_it_happened(
+    reason: Exception, is_a_defect: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = SharedTopic()
+    async with drivers(topic) as (_, second):
+        topic.broken = reason
+        second.lead(0)
+        await until(lambda: bool(caplog.records))
+        second.resign(0)
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert bool(record.exc_info) == is_a_defect
 
 
 async def test_a_load_that_fails_ends_with_the_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,53 +354,3 @@ async def test_closing_does_not_wait_for_replicas_that_are_away(monkeypatch: pyt
         for commit in commits:
             commit.cancel()
         await asyncio.gather(*commits, return_exceptions=True)
-
-
-# A timer that fires a moment early
-
-EARLY_S = 0.0015
-
-
-class EarlySelector(selectors.DefaultSelector):
-    """Waits for no time but says that it passed, a moment less than was asked for."""
-
-    now = 1_000.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        if timeout is not None and timeout > 0 and not (ready := super().select(0)):
-            self.now += max(timeout - EARLY_S, 0.0001)
-            return ready
-        return super().select(timeout)
-
-
-class EarlyLoop(asyncio.SelectorEventLoop):
-    """Calls timers up to two milliseconds before their time, as a loop does that counts in whole ones (uvloop)."""
-
-    def __init__(self) -> None:
-        self.clock = EarlySelector()
-        super().__init__(self.clock)
-        self._clock_resolution = 0.002
-
-    def time(self) -> float:
-        return self.clock.now
-
-
-def test_timer_that_fires_early_does_not_leave_a_group_rebalancing() -> None:
-    async def play() -> None:
-        loop = asyncio.get_running_loop()
-        async with drivers(SharedTopic(), 1) as (driver,):
-            leader, static = await assembled(driver)
-            for generation in range(3, 13):
-                # The static member does not join again: only the timer ends the rebalance, ten seconds from now.
-                begun = loop.time()
-                async with asyncio.timeout(20):
-                    joined = await driver.join(joining(leader.member_id))
-                assert (joined.error, joined.generation) == (NONE, generation)
-                assert 9.99 < loop.time() - begun < 10.01
-                sync = Sync("g", leader.member_id, generation, {})
-                assert (await driver.sync(sync)).error is NONE
-            assert driver.describe("g").state is GroupState.STABLE
-            assert len(driver.describe("g").members) == 2, static
-
-    with asyncio.Runner(loop_factory=EarlyLoop) as runner:
-        runner.run(play())

@@ -30,6 +30,15 @@ def test_first_member_waits_for_the_initial_delay_and_each_newcomer_extends_it()
     assert not joined[1].members, "only the leader learns of the others"
 
 
+def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
+    machine = Machine(GroupConfig(group_initial_rebalance_delay_ms=3_000))
+    first = machine.join(rebalance_ms=3_000)
+    machine.wait(1_000)
+    second = machine.join(rebalance_ms=3_000)
+    machine.wait(2_000)
+    assert first.joined.generation == second.joined.generation == 1
+
+
 def test_group_that_became_empty_gathers_its_next_members_as_a_new_one_does() -> None:
     machine = Machine(GroupConfig(group_initial_rebalance_delay_ms=3_000))
     first = machine.join()
@@ -58,6 +67,12 @@ def test_group_that_has_become_too_large_rebalances_when_it_is_loaded() -> None:
     assert late not in fresh.group().members
 
 
+def test_group_that_is_as_large_as_it_may_be_stays_as_it_is_when_it_is_loaded() -> None:
+    machine = Machine(GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=2))
+    machine.stable(2)
+    assert machine.reloaded().group().state is GroupState.STABLE
+
+
 def test_member_id_is_required_from_dynamic_members_only() -> None:
     machine = Machine()
     first = machine.join(id_required=True).joined
@@ -76,9 +91,21 @@ def test_member_id_that_is_not_used_expires_and_then_no_longer_holds_the_others_
     machine.join(leader)
     again = machine.join(leader)
     assert again.waits, "the rebalance waits for the member that has its id and not yet joined"
-    machine.wait(6_000)
+    machine.wait(5_999)
+    assert again.waits, "its session is not over"
+    machine.wait(1)
     assert again.joined.error is NONE
     assert machine.join(pending).joined.error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_pending_member_that_leaves_no_longer_holds_the_others_up() -> None:
+    machine = Machine()
+    (leader,), _ = machine.stable(1)
+    pending = machine.join(id_required=True).joined.member_id
+    again = machine.join(leader)
+    assert again.waits
+    machine.leave(pending)
+    assert again.joined.error is NONE
 
 
 def test_assignments_go_to_each_member_once_they_are_stored() -> None:
@@ -106,6 +133,37 @@ def test_assignment_that_cannot_be_stored_sends_everybody_back() -> None:
     assert sync.synced.assignment == b""
     assert machine.group().state is GroupState.PREPARING_REBALANCE
     assert machine.heartbeat(leader.member_id, leader.generation) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_assignments_stored_too_late_for_their_generation_are_not_handed_out() -> None:
+    machine = Machine()
+    leader = machine.join(client="a").joined.member_id
+    machine.hold = True
+    sync = machine.sync(leader, 1, {leader: b"late"})
+    newcomer = machine.join(client="b")
+    assert sync.synced.error is ErrorCode.REBALANCE_IN_PROGRESS
+    store = machine.held.pop()
+    machine.coordinator.stored([store.write], NONE)
+    assert machine.group().state is GroupState.PREPARING_REBALANCE
+    machine.join(leader)
+    assert newcomer.joined.generation == 2
+    assert machine.group().members[leader].assignment == b""
+
+
+def test_assignments_stored_in_the_next_generation_are_not_handed_out() -> None:
+    machine = Machine()
+    leader = machine.join(client="a").joined.member_id
+    machine.hold = True
+    machine.sync(leader, 1, {leader: b"late"})
+    newcomer = machine.join(client="b")
+    machine.join(leader)
+    waiting = machine.sync(newcomer.joined.member_id, 2)
+    machine.release()
+    assert waiting.waits
+    assert machine.group().state is GroupState.COMPLETING_REBALANCE
+    machine.hold = False
+    assert machine.sync(leader, 2, {leader: b"L", newcomer.joined.member_id: b"F"}).synced.assignment == b"L"
+    assert waiting.synced.assignment == b"F"
 
 
 def test_protocol_is_what_most_vote_for_among_those_all_speak() -> None:
@@ -144,9 +202,17 @@ def test_any_protocol_type_goes() -> None:
     assert machine.heartbeat(leader, generation) is NONE
 
 
-@pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
-def test_session_timeout_is_bounded(session_ms: int) -> None:
-    assert Machine().join(session_ms=session_ms).joined.error is ErrorCode.INVALID_SESSION_TIMEOUT
+@pytest.mark.parametrize(
+    ("session_ms", "error"),
+    [
+        (5_999, ErrorCode.INVALID_SESSION_TIMEOUT),
+        (6_000, NONE),
+        (1_800_000, NONE),
+        (1_800_001, ErrorCode.INVALID_SESSION_TIMEOUT),
+    ],
+)
+def test_session_timeout_is_bounded(session_ms: int, error: ErrorCode) -> None:
+    assert Machine().join(session_ms=session_ms).joined.error is error
 
 
 def test_member_that_falls_silent_is_dropped_and_the_others_rebalance() -> None:
@@ -160,6 +226,24 @@ def test_member_that_falls_silent_is_dropped_and_the_others_rebalance() -> None:
     again = machine.join(leader)
     assert again.joined.generation == generation + 1
     assert [member.member_id for member in again.joined.members] == [leader]
+
+
+def test_member_that_waits_for_an_answer_is_alive_though_it_sends_no_heartbeats() -> None:
+    machine = Machine()
+    (leader, follower), generation = machine.stable(2, session_ms=10_000)
+    rejoined = machine.join(follower, protocols={"range": b"changed"})
+    for _ in range(4):
+        machine.wait(5_000)
+        assert machine.heartbeat(leader, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert rejoined.waits
+    machine.join(leader)
+    assert rejoined.joined.error is NONE
+    waiting = machine.sync(follower, generation + 1)
+    for _ in range(4):
+        machine.wait(5_000)
+        assert machine.heartbeat(leader, generation + 1) is NONE
+    assert machine.sync(leader, generation + 1, {follower: b"F"}).synced.error is NONE
+    assert waiting.synced.assignment == b"F"
 
 
 def test_who_does_not_rejoin_within_the_rebalance_timeout_is_out() -> None:
@@ -188,6 +272,20 @@ def test_who_does_not_sync_within_the_rebalance_timeout_is_out() -> None:
     assert machine.heartbeat(lazy.joined.member_id, generation) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_who_does_not_sync_is_out_though_another_syncs_late() -> None:
+    machine = Machine()
+    (leader, follower), _ = machine.stable(2, rebalance_ms=8_000)
+    machine.join(client="lazy", rebalance_ms=8_000)
+    machine.join(leader, rebalance_ms=8_000)
+    generation = machine.join(follower, rebalance_ms=8_000).joined.generation
+    machine.sync(leader, generation, {follower: b"F"})
+    machine.wait(4_000)
+    assert machine.sync(follower, generation).synced.assignment == b"F"
+    machine.wait(4_000)
+    assert machine.group().state is GroupState.PREPARING_REBALANCE
+    assert machine.group().members.keys() == {leader, follower}
+
+
 def test_new_member_that_vanishes_while_it_waits_is_dropped_after_five_minutes() -> None:
     machine = Machine()
     machine.stable(1, rebalance_ms=900_000, session_ms=1_000_000)
@@ -196,6 +294,7 @@ def test_new_member_that_vanishes_while_it_waits_is_dropped_after_five_minutes()
     assert newcomer.waits
     machine.wait(1)
     assert newcomer.joined.error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert newcomer.joined.member_id == "", "it joins without an id next time"
 
 
 def test_fencing_of_strangers_and_of_old_generations() -> None:
@@ -245,6 +344,16 @@ def test_follower_that_rejoins_unchanged_hears_what_holds_and_the_leader_starts_
     assert machine.heartbeat(follower, generation) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
+def test_leader_that_rejoins_unchanged_before_it_has_synced_hears_what_holds() -> None:
+    """As when the answer to its first join was lost."""
+    machine = Machine()
+    leader = machine.join(client="a").joined.member_id
+    machine.join(client="b")
+    first = machine.join(leader).joined
+    assert machine.join(leader).joined == first
+    assert len(first.members) == 2
+
+
 def test_second_join_of_a_member_answers_the_first() -> None:
     machine = Machine()
     (leader, follower), _ = machine.stable(2)
@@ -260,6 +369,18 @@ def test_full_group_refuses_newcomers_and_keeps_its_members() -> None:
     (leader, _), generation = machine.stable(2)
     assert machine.join(client="third").joined.error is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert machine.heartbeat(leader, generation) is NONE
+
+
+def test_of_a_full_group_those_who_rejoin_first_stay() -> None:
+    machine = Machine(GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=2))
+    (leader, slow), _ = machine.stable(2)
+    lost = machine.join(leader)
+    newcomer = machine.join(client="new")
+    kept = machine.join(leader)
+    assert lost.joined.error is ErrorCode.REBALANCE_IN_PROGRESS, "it waits already: there is room for it"
+    assert machine.join(client="one too many").joined.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert machine.join(slow).joined.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert (kept.joined.error, newcomer.joined.error) == (NONE, NONE)
 
 
 def test_leaving() -> None:
@@ -280,92 +401,6 @@ def test_leaving() -> None:
     assert machine.group().state is GroupState.EMPTY
     assert machine.group().generation == generation + 1
     assert machine.stored_groups()[0].generation == generation + 1
-
-
-def test_static_member_comes_back_without_a_rebalance() -> None:
-    machine = Machine()
-    first = machine.join(instance="a").joined
-    machine.sync(first.member_id, 1, {first.member_id: b"A"}, instance="a")
-    back = machine.join(instance="a").joined
-    assert back.error is NONE
-    assert back.member_id != first.member_id
-    assert (back.generation, back.leader, back.skip_assignment) == (1, first.member_id, False)
-    assert machine.sync(back.member_id, 1, instance="a").synced.assignment == b"A"
-    assert machine.heartbeat(first.member_id, 1, instance="a") is ErrorCode.FENCED_INSTANCE_ID
-    assert machine.sync(first.member_id, 1, instance="a").synced.error is ErrorCode.FENCED_INSTANCE_ID
-    assert machine.join(first.member_id, instance="a").joined.error is ErrorCode.FENCED_INSTANCE_ID
-    assert machine.heartbeat(first.member_id, 1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert [*machine.stored_groups()[0].members] == [back.member_id]
-
-
-def test_static_leader_that_comes_back_by_v9_leads_and_skips_the_assignment() -> None:
-    machine = Machine()
-    leader = machine.join(instance="a").joined.member_id
-    machine.sync(leader, 1, {leader: b"A"}, instance="a")
-    back = machine.join(instance="a", skip=True).joined
-    assert (back.leader, back.skip_assignment) == (back.member_id, True)
-    assert [member.instance_id for member in back.members] == ["a"]
-
-
-def test_static_member_that_comes_back_with_another_choice_of_protocol_rebalances() -> None:
-    machine = Machine()
-    first = machine.join(instance="a", protocols={"x": b"", "y": b""}).joined
-    machine.sync(first.member_id, 1, {}, instance="a")
-    back = machine.join(instance="a", protocols={"y": b""}).joined
-    assert (back.generation, back.protocol, back.leader) == (2, "y", back.member_id)
-
-
-def test_static_member_whose_return_cannot_be_stored_keeps_its_former_id() -> None:
-    machine = Machine()
-    first = machine.join(instance="a").joined
-    machine.sync(first.member_id, 1, {first.member_id: b"A"}, instance="a")
-    machine.fail_with = ErrorCode.KAFKA_STORAGE_ERROR
-    assert machine.join(instance="a").joined.error is ErrorCode.NOT_COORDINATOR
-    assert machine.heartbeat(first.member_id, 1, instance="a") is NONE
-
-
-def test_static_member_coming_back_while_a_rebalance_completes_starts_another() -> None:
-    machine = Machine()
-    first = machine.join(instance="a").joined
-    waiting = machine.join(client="b")
-    machine.join(first.member_id, instance="a")
-    follower = machine.sync(waiting.joined.member_id, 2)
-    back = machine.join(instance="a")
-    assert follower.synced.error is ErrorCode.REBALANCE_IN_PROGRESS
-    machine.join(waiting.joined.member_id)
-    assert back.joined.generation == 3
-
-
-def test_waiting_double_of_a_static_member_is_fenced() -> None:
-    machine = Machine()
-    machine.stable(1)
-    double = machine.join(instance="a")
-    taking_over = machine.join(instance="a")
-    assert double.joined.error is ErrorCode.FENCED_INSTANCE_ID
-    assert taking_over.waits
-
-
-def test_static_member_is_removed_by_its_instance_id_alone() -> None:
-    machine = Machine()
-    member = machine.join(instance="a").joined.member_id
-    leave = machine.coordinator.leave
-    assert leave("g", [LeavingMember("other", "a"), LeavingMember("", "b")])[1] == [
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-    ]
-    assert leave("g", [LeavingMember("", "a")]) == (NONE, [NONE])
-    machine.carry_out()
-    assert machine.heartbeat(member, 1) is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_rebalance_does_not_drop_static_members_before_their_sessions_end() -> None:
-    machine = Machine()
-    static = machine.join(instance="a", session_ms=20_000, rebalance_ms=6_000).joined.member_id
-    dynamic = machine.join(client="b", session_ms=20_000, rebalance_ms=6_000)
-    machine.wait(6_000)
-    assert {member.member_id for member in dynamic.joined.members} == {static, dynamic.joined.member_id}
-    machine.wait(14_000)
-    assert static not in machine.group().members
 
 
 def test_members_are_restored_and_have_a_session_to_be_heard_of() -> None:
@@ -415,3 +450,5 @@ def test_empty_group_id() -> None:
     assert machine.join(group="").joined.error is ErrorCode.INVALID_GROUP_ID
     assert machine.sync("m", 1, group="").synced.error is ErrorCode.INVALID_GROUP_ID
     assert machine.heartbeat("m", 1, group="") is ErrorCode.INVALID_GROUP_ID
+    machine.commit(1, group="")
+    assert machine.heartbeat("m", 1, group="") is ErrorCode.INVALID_GROUP_ID, "though it has offsets"

@@ -15,6 +15,7 @@ from millstream_broker.groups.records import (
     group_record,
     group_tombstone,
     java_hash,
+    java_length,
     offset_record,
     partition_for,
     read_groups,
@@ -49,6 +50,13 @@ def test_java_hash(text: str, value: int) -> None:
     assert java_hash(text) == value
 
 
+@pytest.mark.parametrize(
+    ("text", "length"), [("", 0), ("abc", 3), ("Grüße", 5), ("\U0001f600", 2), ("\ud800", 1)]
+)
+def test_java_length(text: str, length: int) -> None:
+    assert java_length(text) == length
+
+
 def test_partition_of_the_one_hash_that_has_no_absolute_value() -> None:
     assert partition_for("polygenelubricants", 50) == 0
     assert partition_for("a", 50) == 47
@@ -78,6 +86,12 @@ def test_offset_with_an_expiry_is_written_in_version_1() -> None:
     assert group.offsets["t", 5] == CommittedOffset(10, -1, "", 1_000, 2_000)
 
 
+def test_an_expiry_of_zero_is_one() -> None:
+    committed = CommittedOffset(10, -1, "", 1_000, 0)
+    (group,) = groups_in([batch(offset_record("g", "t", 5, committed))])
+    assert group.offsets["t", 5] == committed
+
+
 def member(member_id: str, instance: str | None = None) -> Member:
     return Member(member_id, instance, "client", "/host", 10_000, 30_000, (("range", b"SUB"),), b"ASG")
 
@@ -98,6 +112,16 @@ def test_group_bytes() -> None:
         ]
     )
     (read,) = groups_in([batch((key, value))])
+    assert read == group
+
+
+def test_the_leader_and_a_rebalance_timeout_of_zero_are_read_as_written() -> None:
+    group = Group("g", GroupState.STABLE, 77, 3, "consumer", "range")
+    for member_id in ("a", "b"):
+        group.add(member(member_id), "consumer")
+    group.leader = "b"
+    group.members["a"].rebalance_timeout_ms = 0
+    (read,) = groups_in([batch(group_record(group))])
     assert read == group
 
 
@@ -138,8 +162,9 @@ def test_later_records_replace_earlier_ones_and_tombstones_remove() -> None:
 
 
 def test_control_batches_are_skipped() -> None:
-    loaded = read_groups([batch((b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x00"), control=True)])
-    assert (loaded.groups, loaded.unreadable) == ([], 0)
+    control = batch((b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x00"), control=True)
+    (group,) = groups_in([control, batch(GOOD)])
+    assert group.offsets.keys() == {("t", 1)}
 
 
 # What cannot be read, and what stands in its way
@@ -220,6 +245,14 @@ def test_groups_that_belong_in_another_partition_are_skipped() -> None:
     stored.append(group_record(Group(of_0)))
     loaded = read_groups([batch(*stored)], 1, 2)
     assert ([group.group_id for group in loaded.groups], loaded.unreadable) == ([of_1], 2)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_read"), [("x" * 32_767, True), ("x" * 32_768, False), ("é" * 16_384, False)]
+)
+def test_strings_are_as_long_as_a_response_can_carry(metadata: str, is_read: bool) -> None:
+    loaded = read_groups([batch(offset_record("g", "t", 0, CommittedOffset(9, 0, metadata, 5)))])
+    assert (len(loaded.groups), loaded.unreadable) == ((1, 0) if is_read else (0, 1))
 
 
 def test_only_the_first_are_told_of() -> None:

@@ -116,14 +116,11 @@ class GroupUnderRandomEvents(RuleBasedStateMachine):
 
     @rule()
     def delete_group(self) -> None:
-        self.machine.coordinator.delete_group(self.machine.call("delete"), "g")
-        self.machine.carry_out()
+        self.machine.delete()
 
     @rule(partition=st.integers(0, 2))
     def delete_offset(self, partition: int) -> None:
-        call = self.machine.call("delete offset")
-        self.machine.coordinator.delete_offsets(call, "g", [("t", partition)])
-        self.machine.carry_out()
+        self.machine.delete_offsets([("t", partition)])
 
     @rule(is_told=st.booleans())
     def topic_made_anew(self, is_told: bool) -> None:

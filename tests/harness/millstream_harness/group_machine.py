@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import struct
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +16,13 @@ from millstream_broker.groups.messages import (
     GroupConfig,
     Join,
     JoinResult,
+    LeavingMember,
     OffsetToCommit,
     Reply,
     Store,
     Sync,
     SyncResult,
+    TopicPartition,
 )
 from millstream_broker.groups.records import read_groups
 from millstream_broker.log.batch import Record, build_batch
@@ -28,6 +31,20 @@ from millstream_broker.protocol.schema import ZERO_UUID
 
 START = 1_800_000_000_000
 START_ID = uuid.UUID(int=1)
+EXPIRING = GroupConfig(
+    group_initial_rebalance_delay_ms=0,
+    group_max_session_timeout_ms=10**9,
+    offsets_retention_minutes=10,
+    offsets_retention_check_interval_ms=60_000,
+)
+"""Offsets expire after `RETENTION_MS`, at a check every minute; sessions may last for longer."""
+RETENTION_MS = 600_000
+
+
+def subscription(*topics: str) -> bytes:
+    """A consumer's metadata: the topics that it consumes."""
+    names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
+    return struct.pack(">hi", 1, len(topics)) + names + struct.pack(">i", -1)
 
 
 @dataclass(eq=False)
@@ -216,6 +233,11 @@ class Machine:
         self.carry_out()
         return error
 
+    def leave(self, member_id: str = "", *, instance: str | None = None) -> None:
+        leaving = [LeavingMember(member_id, instance)]
+        assert self.coordinator.leave("g", leaving) == (ErrorCode.NONE, [ErrorCode.NONE])
+        self.carry_out()
+
     def commit(
         self,
         offset: int,
@@ -241,6 +263,18 @@ class Machine:
     def committed(self, group: str = "g", topic: str = "t", partition: int = 0) -> int | None:
         found = self.coordinator.fetch_offsets(group, [(topic, partition)]).offsets[topic, partition]
         return None if found is None else found.offset
+
+    def delete(self, group: str = "g") -> Call:
+        call = self.call(f"delete {group}")
+        self.coordinator.delete_group(call, group)
+        self.carry_out()
+        return call
+
+    def delete_offsets(self, partitions: Sequence[TopicPartition], *, group: str = "g") -> Call:
+        call = self.call(f"delete offsets of {group}")
+        self.coordinator.delete_offsets(call, group, partitions)
+        self.carry_out()
+        return call
 
     def group(self, group_id: str = "g") -> Group:
         return self.coordinator.groups[group_id]

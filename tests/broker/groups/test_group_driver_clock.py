@@ -1,0 +1,78 @@
+"""The driver and the time: a clock that fires early, and timers that end with the driver."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any
+
+from millstream_broker.groups.group import GroupState
+from millstream_broker.groups.messages import Sync
+from millstream_broker.protocol.errors import ErrorCode
+from millstream_harness.group_drivers import SharedTopic, assembled, drivers, joining
+
+EARLY_S = 0.0015
+
+
+class EarlySelector(selectors.DefaultSelector):
+    """Waits for no time but says that it passed, a moment less than was asked for."""
+
+    now = 1_000.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is not None and timeout > 0 and not (ready := super().select(0)):
+            self.now += max(timeout - EARLY_S, 0.0001)
+            return ready
+        return super().select(timeout)
+
+
+class EarlyLoop(asyncio.SelectorEventLoop):
+    """Calls timers up to two milliseconds before their time, as a loop does that counts in whole ones (uvloop)."""
+
+    def __init__(self) -> None:
+        self.clock = EarlySelector()
+        super().__init__(self.clock)
+        self._clock_resolution = 0.002
+
+    def time(self) -> float:
+        return self.clock.now
+
+
+def run(scene: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=EarlyLoop) as runner:
+        runner.run(scene)
+
+
+def test_timer_that_fires_early_does_not_leave_a_group_rebalancing() -> None:
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        async with drivers(SharedTopic(), 1) as (driver,):
+            leader, static = await assembled(driver)
+            for generation in range(3, 13):
+                # The static member does not join again: only the timer ends the rebalance, ten seconds from now.
+                begun = loop.time()
+                async with asyncio.timeout(20):
+                    joined = await driver.join(joining(leader.member_id))
+                assert (joined.error, joined.generation) == (ErrorCode.NONE, generation)
+                assert 9.99 < loop.time() - begun < 10.01
+                sync = Sync("g", leader.member_id, generation, {})
+                assert (await driver.sync(sync)).error is ErrorCode.NONE
+            assert driver.describe("g").state is GroupState.STABLE
+            assert len(driver.describe("g").members) == 2, static
+
+    run(play())
+
+
+def test_a_closed_driver_does_nothing_when_time_passes() -> None:
+    async def play() -> None:
+        topic = SharedTopic()
+        async with drivers(topic, 1) as (driver,):
+            joined = await driver.join(joining())
+            await driver.close()
+            assert driver.heartbeat("g", joined.member_id, 1, None) is ErrorCode.NONE
+            written = len(topic.batches)
+            await asyncio.sleep(1_000)  # the member sends no SyncGroup: after 10 s it would be dropped
+            assert len(topic.batches) == written
+
+    run(play())

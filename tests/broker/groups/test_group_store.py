@@ -1,0 +1,175 @@
+"""Writes into __consumer_offsets: one append at a time for each partition, what waits goes together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from millstream_broker.groups.messages import KeyValue, Store
+from millstream_broker.groups.store import BATCH_BYTES, OffsetsWriter
+from millstream_broker.log.batch import Buffer, Record, read_records
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_harness.group_drivers import until
+
+NONE = ErrorCode.NONE
+OVERHEAD = 24
+"""What a record counts beside its key and its value."""
+
+
+class Topic:
+    """`groups.store.OffsetsTopic` that keeps the appended batches; appends wait while ``writable`` is cleared."""
+
+    def __init__(self) -> None:
+        self.appended: list[tuple[int, list[Record]]] = []
+        self.under_way = 0
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.failure: Exception | None = None
+
+    def partition_count(self) -> int | None:
+        return 1
+
+    async def create(self) -> int:
+        return 1
+
+    async def append(self, partition: int, batch: bytes) -> None:
+        self.under_way += 1
+        await self.writable.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.appended.append((partition, list(read_records(batch))))
+
+    def read_all(self, partition: int) -> Iterator[Buffer]:
+        return iter(())
+
+
+class Writing:
+    """A writer, what it has written, and its answers in their order."""
+
+    def __init__(self) -> None:
+        self.topic = Topic()
+        self.answers: list[tuple[list[int], ErrorCode]] = []
+        self.writer = OffsetsWriter(self.topic, lambda writes, error: self.answers.append((writes, error)))
+
+    async def begin_append(self, partition: int = 0) -> None:
+        """The next append stays under way until ``writable`` is set: what is written meanwhile waits."""
+        self.topic.writable.clear()
+        self.writer.write(Store(0, partition, [(b"first", b"")]))
+        await until(lambda: self.topic.under_way == 1)
+
+    async def finish(self) -> None:
+        self.topic.writable.set()
+        await self.writer.finish(10)
+
+    @property
+    def together(self) -> list[list[int]]:
+        """The writes that went into one batch each."""
+        return [writes for writes, _ in self.answers]
+
+
+def record(size: int, key: bytes = b"k") -> KeyValue:
+    """A record that counts so many bytes."""
+    return key, bytes(size - OVERHEAD - len(key))
+
+
+async def test_records_are_appended_as_they_are_and_answered_then() -> None:
+    writing = Writing()
+    began = int(time.time() * 1000)
+    writing.writer.write(Store(1, 7, [(b"a", b"1"), (b"b", None)]))
+    assert writing.answers == [], "it is not appended yet"
+    await writing.finish()
+    ((partition, records),) = writing.topic.appended
+    assert (partition, [(each.key, each.value) for each in records]) == (7, [(b"a", b"1"), (b"b", None)])
+    assert all(began <= each.timestamp <= int(time.time() * 1000) for each in records)
+    assert writing.answers == [([1], NONE)]
+
+
+async def test_what_is_written_during_an_append_goes_into_the_next_batch_together() -> None:
+    writing = Writing()
+    await writing.begin_append()
+    for number in (1, 2, 3):
+        writing.writer.write(Store(number, 0, [(b"%d" % number, b"")]))
+    await writing.finish()
+    assert writing.together == [[0], [1, 2, 3]]
+    assert [each.key for each in writing.topic.appended[1][1]] == [b"1", b"2", b"3"]
+
+
+async def test_partitions_do_not_wait_for_each_other() -> None:
+    writing = Writing()
+    await writing.begin_append(partition=0)
+    writing.writer.write(Store(1, 1, [(b"k", b"")]))
+    await until(lambda: writing.topic.under_way == 2)
+    await writing.finish()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "together"),
+    [
+        pytest.param([BATCH_BYTES - 100, 100], [[0], [1, 2]], id="exactly full"),
+        pytest.param([BATCH_BYTES - 100, 101], [[0], [1], [2]], id="a byte too many"),
+        pytest.param([BATCH_BYTES // 2] * 5, [[0], [1, 2], [3, 4], [5]], id="several batches"),
+        pytest.param([100, BATCH_BYTES + 1, 100], [[0], [1], [2], [3]], id="a large write goes alone"),
+    ],
+)
+async def test_a_batch_is_bounded(sizes: list[int], together: list[list[int]]) -> None:
+    writing = Writing()
+    await writing.begin_append()
+    for number, size in enumerate(sizes, 1):
+        writing.writer.write(Store(number, 0, [record(size)]))
+    await writing.finish()
+    assert writing.together == together
+
+
+async def test_the_records_of_a_write_count_together_with_their_keys() -> None:
+    writing = Writing()
+    await writing.begin_append()
+    half = BATCH_BYTES // 2
+    writing.writer.write(Store(1, 0, [record(half, b"key"), (bytes(half - OVERHEAD - 100), None)]))
+    writing.writer.write(Store(2, 0, [record(100)]))
+    writing.writer.write(Store(3, 0, [record(OVERHEAD + 1)]))
+    await writing.finish()
+    assert writing.together == [[0], [1, 2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("failure", "answer"),
+    [
+        (ApiError(ErrorCode.NOT_ENOUGH_REPLICAS), ErrorCode.NOT_ENOUGH_REPLICAS),
+        (KeyError("a defect"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+async def test_a_failed_append_fails_its_writes_and_the_next_is_tried(
+    failure: Exception, answer: ErrorCode
+) -> None:
+    writing = Writing()
+    writing.topic.failure = failure
+    writing.writer.write(Store(1, 0, [(b"k", b"")]))
+    await writing.finish()
+    writing.topic.failure = None
+    writing.writer.write(Store(2, 0, [(b"k", b"")]))
+    await writing.finish()
+    assert writing.answers == [([1], answer), ([2], NONE)]
+
+
+async def test_what_waits_in_a_partition_that_is_given_up_is_not_appended() -> None:
+    writing = Writing()
+    await writing.begin_append()
+    writing.writer.write(Store(1, 0, [(b"k", b"")]))
+    writing.writer.give_up(0)
+    writing.writer.give_up(1)  # nothing was ever written there
+    writing.writer.write(Store(2, 0, [(b"k", b"")]))
+    await writing.finish()
+    assert writing.together == [[0], [2]]
+
+
+async def test_finishing_gives_up_appends_that_do_not_end() -> None:
+    writing = Writing()
+    await writing.begin_append()
+    async with asyncio.timeout(10):
+        await writing.writer.finish(0.001)
+    writing.topic.writable.set()
+    await asyncio.sleep(0)
+    assert (writing.topic.appended, writing.answers) == ([], [])
