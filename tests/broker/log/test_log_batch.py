@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Sequence
+import tracemalloc
+import zlib
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
@@ -13,9 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
-from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.log import admission, compression
-from millstream_broker.log.admission import RecordsRefusedError
 from millstream_broker.log.batch import (
     CONTROL,
     DELETE_HORIZON,
@@ -26,6 +25,7 @@ from millstream_broker.log.batch import (
     Record,
     build_batch,
     crc_matches,
+    empty_batch,
     iter_batches,
     read_header,
     read_records,
@@ -36,7 +36,6 @@ from millstream_broker.log.batch import (
 from millstream_broker.log.compression import Compression, compress, decompress
 from millstream_broker.log.config import LogConfig
 from millstream_broker.protocol.errors import ApiError, ErrorCode
-from millstream_broker.topic_logs import log_config
 
 NOW = 1_700_000_000_000
 
@@ -123,6 +122,35 @@ def test_a_small_batch_cannot_fill_the_memory(codec: Compression, monkeypatch: p
     too_large = compress(codec, bytes(limit + 1))
     with pytest.raises(ValueError, match=r"too large|at most"):
         decompress(codec, memoryview(too_large))
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
+@pytest.mark.parametrize("data", [b"", b"no codec wrote this", zlib.compress(b"another format")])
+def test_what_the_codec_did_not_write_is_refused(codec: Compression, data: bytes) -> None:
+    with pytest.raises(ValueError, match=codec.name.lower()):
+        decompress(codec, memoryview(data))
+
+
+@pytest.mark.parametrize("length", [-2, 0, 100])
+def test_a_snappy_block_lies_within_the_records(length: int) -> None:
+    data = bytearray(compress(Compression.SNAPPY, b"some bytes"))
+    data[16:20] = struct.pack(">i", length)
+    with pytest.raises(ValueError, match=f"a snappy block of {length} bytes at byte 20 of {len(data)}"):
+        decompress(Compression.SNAPPY, memoryview(data))
+
+
+def test_all_members_of_gzip_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is beyond is not even decompressed."""
+    limit = 4 << 20
+    monkeypatch.setattr(compression, "MAX_DECOMPRESSED", limit)
+    member = compress(Compression.GZIP, bytes(limit))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="too large"):
+            decompress(Compression.GZIP, memoryview(member + member))
+        assert tracemalloc.get_traced_memory()[1] < 3 * limit
+    finally:
+        tracemalloc.stop()
 
 
 def test_gzip_may_have_several_members() -> None:
@@ -218,6 +246,29 @@ def test_damaged_records_raise_nothing_but_api_errors(
         list(read_records(batch))
 
 
+@pytest.mark.parametrize("producer", [0, 1])
+def test_a_producer_begins_with_epoch_0_and_sequence_0(producer: int) -> None:
+    assert validate(one(producer_id=producer, producer_epoch=0, base_sequence=0))
+    for epoch, sequence in ((-1, 0), (0, -1)):
+        with pytest.raises(ApiError) as caught:
+            validate(one(producer_id=producer, producer_epoch=epoch, base_sequence=sequence))
+        assert caught.value.code is ErrorCode.INVALID_RECORD
+        assert caught.value.message == f"producer {producer} with epoch {epoch}, sequence {sequence}"
+    assert validate(one(producer_id=-1, producer_epoch=-1, base_sequence=-1))
+
+
+@pytest.mark.parametrize("timestamp", [0, -1, 2**62, -(2**62), 2**63 - 1, -(2**63)])
+def test_any_timestamp_of_64_bits_is_read_as_it_was_written(timestamp: int) -> None:
+    written = [
+        Record(b"k", None, time, (), offset)
+        for offset, time in enumerate((timestamp, 0, timestamp, 2**63 - 1, -(2**63)))
+    ]
+    for horizon in (None, 0, 2**63 - 1):
+        batch = build_batch(written, delete_horizon=horizon)
+        assert list(read_records(batch)) == written
+        assert [time for time, _ in scan_records(batch)] == [record.timestamp for record in written]
+
+
 def test_several_batches_in_one_buffer() -> None:
     batches = [build_batch([Record(None, bytes([i]))] * i, base_offset=10 * i) for i in range(1, 4)]
     found = list(iter_batches(b"".join(batches) + batches[0][:30]))
@@ -231,9 +282,50 @@ def test_offsets_may_have_gaps_and_batches_be_empty() -> None:
     )
     assert read_header(batch).last_offset == 12
     assert [(r.offset, r.value) for r in read_records(batch)] == [(5, None), (9, b"")]
+    with pytest.raises(ValueError, match="record offset 4 after 4"):
+        build_batch([Record(b"a", b"", NOW, (), 4)] * 2, base_offset=3)
     empty = build_batch([], base_offset=3, last_offset=12)
     assert list(read_records(empty)) == []
     assert read_header(empty).next_offset == 13
+
+
+def test_a_batch_that_has_not_arrived_whole_is_passed_over() -> None:
+    batch = one()
+    for length in (len(batch) - 1, HEADER_SIZE, HEADER_SIZE - 1, 0):
+        found = list(iter_batches(batch + batch[:length]))
+        assert found == [(0, read_header(batch))]
+    assert [position for position, _ in iter_batches(batch + batch)] == [0, len(batch)]
+
+
+def test_what_compaction_leaves_of_a_batch_is_its_header() -> None:
+    """With the time and the kind, but without a codec or a delete horizon."""
+    batch = build_batch(
+        [Record(b"k", None, NOW), Record(b"l", None, NOW)],
+        base_offset=7,
+        leader_epoch=3,
+        producer_id=5,
+        producer_epoch=1,
+        base_sequence=9,
+        compression=Compression.ZSTD,
+        transactional=True,
+        append_time=NOW + 1,
+        delete_horizon=NOW + 2,
+    )
+    empty = empty_batch(read_header(batch))
+    assert crc_matches(empty)
+    assert empty == build_batch(
+        [],
+        base_offset=7,
+        last_offset=8,
+        leader_epoch=3,
+        producer_id=5,
+        producer_epoch=1,
+        base_sequence=9,
+        transactional=True,
+        append_time=NOW + 1,
+    )
+    marker = read_header(build_batch([Record(b"", b"", NOW)], control=True))
+    assert read_header(empty_batch(marker)).is_control
 
 
 def test_control_batch() -> None:
@@ -264,135 +356,13 @@ def test_recompression_changes_nothing_else(
     config = LogConfig(
         compression_type=name, message_timestamp_after_max_ms=2**62, max_message_bytes=INT32_MAX
     )
-    (changed,) = admitted(config, batch)
+    changed = bytes(admission.admit(batch, config, NOW, where="/logs/t-0")[0])
     assert list(read_records(changed)) == list(read_records(batch))
     old, new = read_header(batch), read_header(changed)
     assert new.compression is after
     assert old._replace(batch_length=0, crc=0, attributes=0) == new._replace(
         batch_length=0, crc=0, attributes=0
     )
-
-
-def admitted(config: LogConfig, *batches: bytes) -> Sequence[bytes]:
-    view, headers, append_time = admission.admit(b"".join(batches), config, NOW, where="/logs/t-0")
-    assert append_time == (NOW if config.message_timestamp_type == "LogAppendTime" else -1)
-    found = list(iter_batches(view))
-    assert [header for _, header in found] == headers
-    assert all(crc_matches(view[position : position + header.size]) for position, header in found)
-    return [bytes(view[position : position + header.size]) for position, header in found]
-
-
-def test_compression_type_of_the_topic() -> None:
-    gzip = build_batch([Record(b"k", b"v" * 500, NOW)], compression=Compression.GZIP)
-    plain = build_batch([Record(b"k", b"v" * 500, NOW)])
-    assert admitted(LogConfig(), gzip, plain) == [gzip, plain]
-    assert admitted(LogConfig(compression_type="gzip"), gzip)[0] is not gzip
-    for name in ("uncompressed", "gzip", "snappy", "lz4", "zstd"):
-        stored = admitted(LogConfig(compression_type=name), gzip, plain)
-        assert {read_header(batch).compression for batch in stored} == {Compression.from_name(name)}
-        assert [list(read_records(batch)) for batch in stored] == [list(read_records(plain))] * 2
-
-
-@pytest.mark.parametrize(
-    ("codec", "least", "most"), [("gzip", "1", "9"), ("lz4", "1", "17"), ("zstd", "-20", "19")]
-)
-def test_compression_level_of_the_topic(codec: str, least: str, most: str) -> None:
-    plain = build_batch([Record(b"k%d" % n, b"value %d of %d" % (n, n * n % 977), NOW) for n in range(3000)])
-    broker = BrokerConfig()
-    stored = []
-    for level in (most, "", least):
-        given = {"compression.type": codec}
-        if level:
-            given[f"compression.{codec}.level"] = level
-        (batch,) = admitted(log_config(TopicConfig(broker, given), broker), plain)
-        assert list(read_records(batch)) == list(read_records(plain))
-        stored.append(batch)
-    assert len(set(stored)) == 3
-    assert len(stored[2]) > max(len(stored[0]), len(stored[1]))
-
-
-@pytest.mark.parametrize(
-    ("config", "timestamp", "accepted"),
-    [
-        (LogConfig(), NOW + 3_600_000, True),
-        (LogConfig(), NOW + 3_600_001, False),
-        (LogConfig(), 0, True),
-        (LogConfig(), -1, True),
-        (LogConfig(message_timestamp_before_max_ms=1000), NOW - 1000, True),
-        (LogConfig(message_timestamp_before_max_ms=1000), NOW - 1001, False),
-        (LogConfig(message_timestamp_before_max_ms=1000), -1, True),
-        (LogConfig(message_timestamp_type="LogAppendTime"), NOW + 10**9, True),
-    ],
-)
-def test_timestamps_out_of_bounds(config: LogConfig, timestamp: int, accepted: bool) -> None:
-    batch = build_batch([Record(b"k", b"v", timestamp)])
-    if accepted:
-        admitted(config, batch)
-        return
-    with pytest.raises(ApiError) as caught:
-        admitted(config, batch)
-    assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
-    assert str(timestamp) in f"{caught.value.message} {getattr(caught.value, 'records', [])}"
-
-
-@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
-def test_a_producer_may_not_claim_append_time(kind: str) -> None:
-    for read in (False, True):
-        with pytest.raises(ApiError) as caught:
-            admission.admit(
-                one(append_time=NOW), LogConfig(message_timestamp_type=kind), NOW, where="t-0", read=read
-            )
-        assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
-
-
-def refused(
-    config: LogConfig, *records: Record, codec: Compression = Compression.NONE
-) -> RecordsRefusedError:
-    with pytest.raises(RecordsRefusedError) as caught:
-        admission.admit(
-            build_batch(records, compression=codec), config, NOW, where="/logs/some.topic-7", read=True
-        )
-    return caught.value
-
-
-@pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
-def test_compacted_topics_demand_keys(codec: Compression) -> None:
-    keyed, keyless = Record(b"k", b"v", NOW), Record(None, b"v", NOW)
-    admitted(LogConfig(), build_batch([keyed, keyless], compression=codec))
-    error = refused(LogConfig(cleanup_policy="compact,delete"), keyed, keyless, keyed, keyless, codec=codec)
-    assert error.code is ErrorCode.INVALID_RECORD
-    assert error.records == [
-        (i, "Compacted topic cannot accept message without key in topic partition some.topic-7")
-        for i in (1, 3)
-    ]
-    assert "due to 2 record errors in total" in error.message
-
-
-def test_records_out_of_time_are_named() -> None:
-    config = LogConfig(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500)
-    times = [NOW, NOW - 1001, NOW - 1000, -1, NOW + 500, NOW + 501]
-    error = refused(config, *(Record(b"k", b"v", time) for time in times), codec=Compression.ZSTD)
-    assert error.code is ErrorCode.INVALID_TIMESTAMP
-    assert error.records == [
-        (
-            i,
-            f"Timestamp {times[i]} of message with offset {i} is out of range. "
-            f"The timestamp should be within [{NOW - 1000}, {NOW + 500}]",
-        )
-        for i in (1, 5)
-    ]
-    # One that is not compacted would be refused for its first record alone.
-    assert refused(
-        LogConfig(cleanup_policy="compact"), Record(None, b"v", NOW), Record(b"k", b"v", NOW + 10**9)
-    ).code is (ErrorCode.INVALID_TIMESTAMP)
-
-
-def test_what_is_recompressed_must_fit_as_well() -> None:
-    batch = build_batch([Record(b"k", bytes(5000), NOW)], compression=Compression.ZSTD)
-    admitted(LogConfig(max_message_bytes=1000), batch)
-    with pytest.raises(ApiError) as caught:
-        admitted(LogConfig(max_message_bytes=1000, compression_type="uncompressed"), batch)
-    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
 @given(record_lists, codecs)

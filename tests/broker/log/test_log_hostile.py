@@ -100,8 +100,10 @@ BAD_RECORDS: dict[str, tuple[Sequence[bytes], str]] = {
     "a header beyond the record": ([record(0, tail=varint(1) + varint(50) + varint(0))], ""),
     "a negative length": ([varint(-3) + GOOD[1:]], "a record of -3 bytes"),
     "a length beyond the batch": ([varint(300) + GOOD[1:]], "a record of 300 bytes"),
-    "no bytes": ([varint(0)], ""),
-    "bytes behind the last record": ([GOOD, b"\0"], "behind the last record"),
+    "no bytes": ([varint(0) + GOOD], "a record of 0 bytes"),
+    "too few bytes for any record": ([varint(5) + bytes(5), GOOD], "a record of 5 bytes"),
+    "a length beyond the batch by one": ([varint(len(GOOD)) + GOOD[1:]], f"a record of {len(GOOD)} bytes"),
+    "bytes behind the last record": ([GOOD, b"\0"], ": 1 bytes behind the last record"),
 }
 
 
@@ -114,6 +116,30 @@ def test_bad_records_are_refused(name: str, codec: Compression) -> None:
     error = refusal(lambda: admission.admit(batch, LogConfig(), NOW, where="t-0", read=True))
     assert error.code is ErrorCode.INVALID_RECORD
     assert said in error.message
+
+
+@pytest.mark.parametrize(
+    "name", sorted(BAD_RECORDS.keys() - {"a gap", "not from 0"})
+)  # compaction leaves such
+def test_bad_records_that_are_stored_are_not_read(name: str) -> None:
+    parts, said = BAD_RECORDS[name]
+    count = max(1, sum(len(part) > 1 for part in parts))
+    error = refusal(lambda: list(read_records(sealed(b"".join(parts), count=count, last=9))))
+    assert error.code is ErrorCode.INVALID_RECORD
+    assert said in error.message
+
+
+def test_a_number_may_take_five_bytes_and_no_more() -> None:
+    """Whatever it is: Kafka reads five bytes of zeros as 0."""
+    for count, is_read in ((4, True), (5, False)):
+        body = b"\0\0" + b"\x80" * count + b"\0" + b"\x02k\x02v\0"
+        batch = sealed(varint(len(body)) + body)
+        for read in (scan_records, read_records):
+            if is_read:
+                assert len(list(read(batch))) == 1  # type: ignore[operator]
+            else:
+                error = refusal(lambda: list(read(batch)))  # type: ignore[operator]  # noqa: B023
+                assert "a number of more than 5 bytes" in error.message
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -42,6 +42,7 @@ HEADER_SIZE = HEADER.size  # 61
 LOG_OVERHEAD = 12  # base offset and batch length, which the batch length does not count
 LEAST_LENGTH = 14  # of a message in any format
 LEAST_RECORD = 7  # length, attributes, two deltas, no key, no value, no headers: a byte each
+_LEAST_BODY = LEAST_RECORD - 1  # what its length counts
 MOST_RECORDS_A_BYTE = 16  # of compressed records
 MOST_OFFSETS = 0x7FFFFFFF // LEAST_RECORD  # of a batch, which has less than 2 GiB
 PLACEMENT = struct.Struct(">qii")  # what the broker sets: base offset, (length), leader epoch
@@ -362,41 +363,39 @@ def read_records(batch: Buffer) -> Iterator[Record]:
 
 
 def scan_records(batch: Buffer) -> Iterator[tuple[int, bool]]:
-    """Timestamp, and whether there is a key, of each record of one whole batch as a client may send it.
+    """Timestamp as it was created with, and whether there is a key, of each record of a batch as a client may send it.
 
     INVALID_RECORD as in :func:`read_records`, and unless the records' offsets count from 0. Keys, values and headers
     are measured and skipped.
     """
     view = memoryview(batch)
     header = read_header(view)
-    base, append_time = header.base_timestamp, header.max_timestamp if header.is_log_append_time else None
     try:
         data = _plain_records(header, view)
         position = 0
         for index in range(header.record_count):
             length, position = _read_varint(data, position)
             end = position + length
-            if length < 0 or end > len(data):
+            if length < _LEAST_BODY or end > len(data):
                 raise ValueError(f"a record of {length} bytes at byte {position} of {len(data)}")
             time_delta, position = _read_varint(data, position + 1, _VARLONG)
             offset, position = _read_varint(data, position)
             if offset != index:
                 raise ValueError(f"record {index} has the offset delta {offset}")
             key, position = _read_varint(data, position)
-            size, position = _read_varint(data, position + key if key > 0 else position)
-            count, position = _read_varint(data, position + size if size > 0 else position)
-            if count:
-                position = _skip_headers(data, position, count, end)
+            size, position = _read_varint(data, position + max(key, 0))
+            count, position = _read_varint(data, position + max(size, 0))
+            position = _skip_headers(data, position, count)
             if position != end:
                 raise ValueError(f"a record ends at byte {position}, its length says {end}")
-            yield _int64(base + time_delta) if append_time is None else append_time, key >= 0
+            yield _int64(header.base_timestamp + time_delta), key >= 0
         if position != len(data):
             raise ValueError(f"{len(data) - position} bytes behind the last record")
     except Exception as error:
         _refuse(ErrorCode.INVALID_RECORD, f"batch at offset {header.base_offset}: {error}")
 
 
-def _skip_headers(data: bytes, position: int, count: int, end: int) -> int:
+def _skip_headers(data: bytes, position: int, count: int) -> int:
     """Where a record's headers, which begin at ``position``, end."""
     if count < 0:
         raise ValueError(f"{count} headers in a record")
@@ -406,16 +405,13 @@ def _skip_headers(data: bytes, position: int, count: int, end: int) -> int:
             raise ValueError("a header without a name")
         size, position = _read_varint(data, position + name)
         position += max(size, 0)
-        if position > end:
-            break
     return position
 
 
 def _plain_records(header: BatchHeader, view: memoryview) -> bytes:
     if not header.record_count:  # compaction took them all: nothing is left that could be decompressed
         return b""
-    data = decompress(header.compression, view[HEADER_SIZE : header.size])
-    return data if isinstance(data, bytes) else bytes(data)
+    return bytes(decompress(header.compression, view[HEADER_SIZE : header.size]))
 
 
 def _write_record(body: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:
@@ -435,31 +431,28 @@ def _write_record(body: bytearray, record: Record, timestamp_delta: int, offset_
 def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Record, int]:
     length, position = _read_varint(data, position)
     end = position + length
-    if length < 0 or end > len(data):
+    if length < _LEAST_BODY or end > len(data):
         raise ValueError(f"a record of {length} bytes at byte {position} of {len(data)}")
     timestamp_delta, position = _read_varint(data, position + 1, _VARLONG)
     offset_delta, position = _read_varint(data, position)
     key, position = _read_bytes(data, position)
     value, position = _read_bytes(data, position)
     count, position = _read_varint(data, position)
-    headers: Headers = ()
-    if count:
-        if count < 0:
-            raise ValueError(f"{count} headers in a record")
-        pairs = []
-        for _ in range(count):
-            name, position = _read_bytes(data, position)
-            content, position = _read_bytes(data, position)
-            if name is None:
-                raise ValueError("a header without a name")
-            pairs.append((name.decode(errors="replace"), content))
-        headers = tuple(pairs)
+    if count < 0:
+        raise ValueError(f"{count} headers in a record")
+    headers = []
+    for _ in range(count):
+        name, position = _read_bytes(data, position)
+        content, position = _read_bytes(data, position)
+        if name is None:
+            raise ValueError("a header without a name")
+        headers.append((name.decode(errors="replace"), content))
     if position != end:
         raise ValueError(f"a record ends at byte {position}, its length says {end}")
     timestamp = (
         header.max_timestamp if header.is_log_append_time else _int64(header.base_timestamp + timestamp_delta)
     )
-    return Record(key, value, timestamp, headers, header.base_offset + offset_delta), end
+    return Record(key, value, timestamp, tuple(headers), header.base_offset + offset_delta), end
 
 
 def _int64(value: int) -> int:

@@ -93,13 +93,14 @@ def _into_bounded(decompress_into: Callable[[bytes, Any], int], data: bytes) -> 
 def _gunzip(data: memoryview) -> bytes:
     plain = b""
     rest: bytes | memoryview = data
-    while rest:
+    while True:
         member = zlib.decompressobj(wbits=31)
         plain += member.decompress(rest, MAX_DECOMPRESSED + 1 - len(plain))
         if len(plain) > MAX_DECOMPRESSED or not member.eof:
             raise EOFError(f"{len(plain)} bytes and no end")
         rest = member.unused_data
-    return plain
+        if not rest:
+            return plain
 
 
 def _snappy(data: bytes) -> bytes:
@@ -110,7 +111,7 @@ def _snappy(data: bytes) -> bytes:
     while position < len(data):
         (length,) = _LENGTH.unpack_from(data, position)
         position += _LENGTH.size
-        if length < 0 or position + length > len(data):
+        if not 0 < length <= len(data) - position:
             raise ValueError(f"a snappy block of {length} bytes at byte {position} of {len(data)}")
         plain += _raw_snappy(data[position : position + length], MAX_DECOMPRESSED - len(plain))
         position += length
