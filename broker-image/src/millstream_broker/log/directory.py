@@ -82,7 +82,7 @@ class LogDir:
     failure: OSError | None = None
     closing: bool = False
     """No more fsync is to begin but what closing itself needs."""
-    _lock_fd: int = -1
+    _lock_fd: int | None = None
     _failing: threading.Lock = field(default_factory=threading.Lock)
     _found: dict[str, Checkpoint] = field(default_factory=dict)
     """The checkpoints, between the start and the opening of the logs."""
@@ -153,12 +153,12 @@ class LogDir:
 
     @property
     def is_locked(self) -> bool:
-        return self._lock_fd >= 0
+        return self._lock_fd is not None
 
     def unlock(self) -> None:
-        if self._lock_fd >= 0:
+        if self._lock_fd is not None:
             os.close(self._lock_fd)
-            self._lock_fd = -1
+            self._lock_fd = None
 
     def _read_identity(self) -> None:
         path = self.path / META_PROPERTIES

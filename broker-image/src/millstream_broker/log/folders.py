@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 PARTITION_METADATA = "partition.metadata"
 _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _DELETED = re.compile(r".+\.[0-9a-f]{32}-delete")
+_KEPT_OF_NAME = 200  # a file name has at most 255 bytes; ``.UUID-delete`` needs 40 of them
 
 
 def find(directory: Path) -> tuple[list[tuple[Path, TopicPartition]], list[Path]]:
@@ -43,9 +44,8 @@ def find(directory: Path) -> tuple[list[tuple[Path, TopicPartition]], list[Path]
 
 
 def name_when_deleted(key: TopicPartition) -> str:
-    """A file name has at most 255 bytes; ``.UUID-delete`` needs 40 of them."""
     topic, partition = key
-    return f"{f'{topic}-{partition}'[:200]}.{uuid.uuid4().hex}-delete"
+    return f"{f'{topic}-{partition}'[:_KEPT_OF_NAME]}.{uuid.uuid4().hex}-delete"
 
 
 def remove(path: Path) -> None:
