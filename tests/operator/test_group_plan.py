@@ -103,6 +103,40 @@ def test_lag_in_seconds_is_the_age_of_the_oldest_unread_record(
     assert log.calls < 45
 
 
+@pytest.mark.parametrize(
+    ("age_ms", "seconds", "ages"),
+    [
+        (0, 1, [1]),
+        (1000, 1, [1]),
+        (1001, 2, [1, 2]),
+        (3000, 3, [1, 2, 4, 3]),
+        (20_000, 20, [1, 2, 4, 8, 16, 32, 24, 20, 18]),
+        (100_000, 104, [1, 2, 4, 8, 16, 32, 64, 128, 96, 112, 104]),
+        (29_000, 30, [1, 2, 4, 8, 16, 32, 24, 28, 30]),
+    ],
+)
+def test_the_age_is_found_by_doubling_and_then_halving(age_ms: int, seconds: int, ages: list[int]) -> None:
+    now_ms, asked = 1_800_000_000_000, []
+
+    def find(wanted: Mapping[Partition, int]) -> dict[Partition, int]:
+        asked.append((now_ms - wanted[A0]) / 1000)
+        return {A0: 7 if wanted[A0] <= now_ms - age_ms else -1}
+
+    found = lag_seconds({A0: 7}, now_ms, find)
+    assert (found, type(found)) == (seconds, int)
+    assert asked == ages
+
+
+def test_a_record_that_no_time_finds_is_as_old_as_a_record_can_be() -> None:
+    assert lag_seconds({A0: 7}, 1_800_000_000_000, lambda wanted: dict.fromkeys(wanted, -1)) == 2**31
+
+
+def test_a_record_without_a_time_is_as_old_as_time() -> None:
+    now_ms = 1_800_000_000_000
+    log = Log(now_ms, {A0: [now_ms // 1000]})
+    assert 1_800_000_000 <= lag_seconds({A0: 0}, now_ms, log.find) <= 1_900_000_000
+
+
 def test_nothing_behind_asks_nothing() -> None:
     log = Log(0, {})
     assert lag_seconds({}, 0, log.find) == 0
@@ -114,7 +148,10 @@ def test_nothing_behind_asks_nothing() -> None:
     [
         (MaxLag(records=10), Lag(records=10, seconds=999), None),
         (MaxLag(records=10), Lag(records=11, seconds=0), "11 records behind, maxLag is 10"),
+        (MaxLag(records=0), Lag(), None),
+        (MaxLag(seconds=60), Lag(records=999, seconds=60), None),
         (MaxLag(seconds=60), Lag(records=999, seconds=61), "61 seconds behind, maxLag is 60"),
+        (MaxLag(seconds=0), Lag(), None),
     ],
 )
 def test_max_lag(limit: MaxLag, lag: Lag, words: str | None) -> None:
@@ -153,3 +190,60 @@ def test_a_missing_topic_and_a_dropped_max_lag() -> None:
     assert [(c.type, c.reason, c.message) for c in status.conditions or ()] == [
         ("Ready", "TopicNotFound", "there is no topic a")
     ]
+
+
+@pytest.mark.parametrize("seconds", [100, 109, 110])
+def test_an_age_that_grew_by_a_tenth_or_less_is_not_shown(seconds: int) -> None:
+    assert shown_age(before=100, seconds=seconds) == 100
+
+
+@pytest.mark.parametrize("seconds", [99, 111])
+def test_another_age_is_shown(seconds: int) -> None:
+    assert shown_age(before=100, seconds=seconds) == seconds
+
+
+def shown_age(before: int, seconds: int) -> int | None:
+    """The age shown where nothing was consumed or produced since the last look."""
+    observed = Observed(GroupState("Empty", ()), {A0: 5}, {A0: 8})
+    shown = build_status(
+        group({"lag": {"records": 3, "seconds": before}}, topics=["a"]), observed, seconds, NOW
+    )
+    return shown.lag.seconds if shown.lag else None
+
+
+def test_a_group_that_has_caught_up_is_not_behind_by_any_time() -> None:
+    observed = Observed(GroupState("Empty", ()), {A0: 8}, {A0: 8})
+    status = build_status(group({"lag": {"records": 0, "seconds": 100}}), observed, 0, NOW)
+    assert status.lag == Lag(records=0, seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("state", "missing", "expected"),
+    [
+        ("Stable", (), ("True", "GroupObserved", "the group exists")),
+        ("Dead", (), ("True", "GroupObserved", "no consumer has used the group yet")),
+        ("Stable", ("a", "b"), ("False", "TopicNotFound", "there is no topic a, b")),
+    ],
+)
+def test_ready_says_whether_there_is_a_group(
+    state: str, missing: tuple[str, ...], expected: tuple[str, str, str]
+) -> None:
+    status = build_status(group(), Observed(GroupState(state, ()), {}, {}, missing), 0, NOW)
+    assert [(c.status, c.reason, c.message) for c in status.conditions or ()] == [expected]
+
+
+def test_within_its_lag_a_group_does_not_lag() -> None:
+    observed = Observed(GroupState("Empty", ()), {A0: 5}, {A0: 8})
+    status = build_status(group(maxLag={"records": 3}), observed, 9, NOW)
+    lagging = (status.conditions or ())[1]
+    assert (lagging.status, lagging.reason, lagging.message) == (
+        "False",
+        "WithinMaxLag",
+        "the lag is within maxLag",
+    )
+
+
+def test_a_hundred_members_are_shown_and_all_are_counted() -> None:
+    members = tuple(GroupMember(f"c-{index}", "h", ()) for index in range(101))
+    status = build_status(group(), Observed(GroupState("Stable", members), {}, {}), 0, NOW)
+    assert (status.member_count, len(status.members or ())) == (101, 100)

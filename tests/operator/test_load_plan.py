@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from millstream_operator.conditions import Reason
-from millstream_operator.models import BatchLoad, BatchLoadStatus, decode_as
+from millstream_operator.models import BatchLoad, BatchLoadStatus, Run, decode_as
 from millstream_operator.reconcile import load as runs
 from millstream_operator.reconcile.load import Ends, RunState, Seen
 from millstream_operator.reconcile.report import Problem
@@ -58,6 +58,12 @@ def offsets_of(load: BatchLoad) -> list[tuple[int, int]]:
     return [(part.from_, part.until) for part in found]
 
 
+def listed(*offsets: tuple[int, int]) -> dict[str, Any]:
+    """The position at these offsets by partition."""
+    entries = [{"topic": "flights", "partition": partition, "offset": at} for partition, at in offsets]
+    return {"position": "Offsets", "offsets": entries}
+
+
 def test_a_run_begins_with_its_offsets_pinned() -> None:
     load = begun(a_load())
     run = load.status.last_run
@@ -92,17 +98,11 @@ def test_an_empty_range_runs_when_no_record_is_asked_for() -> None:
     [
         ({}, [(0, 100), (20, 50)]),
         ({"from": {"position": "Committed"}}, [(0, 100), (20, 50)]),
-        ({"from": {"position": "Offsets", "offsets": [(0, 10), (1, 50)]}}, [(10, 100), (50, 50)]),
-        ({"until": {"position": "Offsets", "offsets": [(0, 100), (1, 20)]}}, [(0, 100), (20, 20)]),
+        ({"from": listed((0, 10), (1, 50))}, [(10, 100), (50, 50)]),
+        ({"until": listed((0, 100), (1, 20))}, [(0, 100), (20, 20)]),
     ],
 )
 def test_positions(spec: dict[str, Any], expected: list[tuple[int, int]]) -> None:
-    for place in spec.values():
-        if "offsets" in place:
-            place["offsets"] = [
-                {"topic": "flights", "partition": partition, "offset": offset}
-                for partition, offset in place["offsets"]
-            ]
     assert offsets_of(a_load(**spec)) == expected
 
 
@@ -132,22 +132,15 @@ def test_positions_by_time_end_behind_the_last_record_where_nothing_is_that_late
     ],
 )
 def test_offsets_that_cannot_be_are_refused(field: str, offsets: list[tuple[int, int]], message: str) -> None:
-    listed = [{"topic": "flights", "partition": partition, "offset": offset} for partition, offset in offsets]
-    found = runs.resolve(a_load(**{field: {"position": "Offsets", "offsets": listed}}), FLIGHTS)
+    found = runs.resolve(a_load(**{field: listed(*offsets)}), FLIGHTS)
     assert isinstance(found, Problem)
     assert found.reason is Reason.INVALID_SPEC
     assert found.message.startswith(message)
 
 
 def test_an_end_before_the_start_is_refused() -> None:
-    def listed(first: int) -> dict[str, Any]:
-        entries = [("flights", 0, first), ("flights", 1, 30)]
-        return {
-            "position": "Offsets",
-            "offsets": [{"topic": t, "partition": p, "offset": o} for t, p, o in entries],
-        }
-
-    found = runs.resolve(a_load(**{"from": listed(20), "until": listed(10)}), FLIGHTS)
+    spec = {"from": listed((0, 20), (1, 30)), "until": listed((0, 10), (1, 30))}
+    found = runs.resolve(a_load(**spec), FLIGHTS)
     assert isinstance(found, Problem)
     assert found.message == "spec.until: 10 of flights-0 is not allowed: it is before its spec.from, 20"
 
@@ -231,3 +224,58 @@ def test_what_cannot_run_keeps_what_the_last_run_was() -> None:
     status = runs.refuse(load, Problem(Reason.RUNNER_NOT_AVAILABLE, "no such kind"), NOW)
     assert status.last_run == load.status.last_run
     assert condition(status, "Ready") == ("False", "RunnerNotAvailable", "no such kind")
+
+
+def test_the_first_run_begins_by_itself() -> None:
+    load = a_load()
+    assert runs.needs_run(load)
+    assert runs.needs_run(with_status(load, BatchLoadStatus(last_run=Run())))
+    assert runs.next_run_name(load) == "daily-0001"
+
+
+def test_a_load_whose_conditions_are_lost_does_not_run_again() -> None:
+    failed = BatchLoadStatus(last_run=Run(name="daily-0001", state="Failed"))
+    assert not runs.needs_run(with_status(a_load(), failed))
+
+
+def test_a_runs_end_counts_for_the_spec_it_began_with() -> None:
+    def generation(load: BatchLoad) -> int | None:
+        status = runs.follow(load, Seen(RunState.FAILED), NOW)
+        return {one.type: one.observed_generation for one in status.conditions or ()}["Succeeded"]
+
+    changed = with_status(begun(a_load()), begun(a_load()).status, generation=2)
+    assert generation(changed) == 1
+    lost = msgspec.structs.replace(changed.status, conditions=None)
+    assert generation(with_status(changed, lost)) == 2
+
+
+def test_from_and_until_have_a_time_each() -> None:
+    moment = {"position": "Timestamp", "timestamp": "2026-11-20T00:00:00Z"}
+    found = runs.resolve(
+        a_load(**{"from": moment, "until": moment}),
+        {("flights", 0): Ends(0, 100, from_time=40, until_time=60)},
+    )
+    assert not isinstance(found, Problem)
+    assert [(part.from_, part.until) for part in found] == [(40, 60)]
+
+
+@pytest.mark.parametrize(("missing", "more"), [(10, ""), (11, " and 1 more"), (12, " and 2 more")])
+def test_ten_partitions_without_an_offset_are_named(missing: int, more: str) -> None:
+    partitions = {("flights", partition): Ends(0, 1) for partition in range(missing + 1)}
+    found = runs.resolve(a_load(**{"from": listed((missing, 0))}), partitions)
+    assert isinstance(found, Problem)
+    named = ", ".join(f"flights-{partition}" for partition in range(10))
+    assert found.message.endswith(f"missing: {named}{more}")
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (Seen(RunState.PENDING), "daily-0001 with 130 records waits for its pods"),
+        (Seen(RunState.RUNNING), "daily-0001 loads 130 records"),
+        (Seen(RunState.RUNNING, message="attempt 2"), "daily-0001 loads 130 records: attempt 2"),
+        (Seen(RunState.SUCCEEDED), "daily-0001 wrote its rows to /lake/flights"),
+    ],
+)
+def test_how_far_a_run_is(seen: Seen, words: str) -> None:
+    assert condition(runs.follow(begun(a_load()), seen, NOW), "Ready")[2] == words

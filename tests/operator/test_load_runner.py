@@ -68,9 +68,10 @@ def test_a_failed_attempt_is_told_while_the_next_one_is_awaited() -> None:
     assert "output.path: /lake cannot be written to: denied" in seen.message
 
 
-def test_rows_come_from_the_last_pod() -> None:
+@pytest.mark.parametrize("order", [1, -1])
+def test_rows_come_from_the_last_pod(order: int) -> None:
     pods = [a_pod("Succeeded", RESULT, created="2"), a_pod("Failed", BAD, created="1")]
-    seen = see_job(a_job("Complete"), pods)
+    seen = see_job(a_job("Complete"), pods[::order])
     assert (seen.state, seen.rows, seen.error, seen.end_time) == (RunState.SUCCEEDED, 336776, "", "T1")
 
 
@@ -128,3 +129,14 @@ def test_a_submission_that_failed_is_tried_again() -> None:
     application = {"status": {"applicationState": {"state": "SUBMISSION_FAILED", "errorMessage": "no image"}}}
     seen = see_spark_application(application, None)
     assert (seen.state, seen.message) == (RunState.PENDING, "Submission failed: no image")
+
+
+def test_an_attempt_that_did_not_fail_says_nothing() -> None:
+    assert see_job(a_job(), [a_pod("Running")]).message == ""
+
+
+def test_a_pod_that_only_starts_waits_for_nothing_in_particular() -> None:
+    unready = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
+    scheduled = {"type": "PodScheduled", "status": "True", "reason": "Scheduled"}
+    pod = {"metadata": {"name": "p"}, "status": {"phase": "Pending", "conditions": [unready, scheduled]}}
+    assert see_job({}, [pod]).message == ""

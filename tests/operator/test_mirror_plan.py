@@ -95,6 +95,7 @@ def test_prefixed_copies_in_the_same_cluster_must_not_be_mirrored_again() -> Non
         ("orders.*", "Same", True),
         ("orders", "Same", True),
         (r"orders\.eu", "Same", True),
+        ("orders[.]eu", "Same", True),
         ("invoices.*", "Same", False),
         ("orders-test", "Same", False),
         ("orders.*", "Prefixed", False),
@@ -120,6 +121,34 @@ def test_the_younger_of_two_mirrors_in_a_circle_is_refused(include: str, naming:
     assert found(younger, older) is refused
     assert not found(older, younger)
     assert not found(older, older)
+
+
+def loop(mirror: MirrorMaker, *others: MirrorMaker) -> str:
+    known = [(other, *plan.endpoints_of(other, BOOTSTRAPS)) for other in others]
+    problem = plan.check_loop(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS), known)
+    return problem.message if problem else ""
+
+
+def back(name: str = "back", **more: Any) -> MirrorMaker:
+    """The other way round."""
+    sources = [{"name": "east", "clusterRef": {"name": "east"}}]
+    return a_mirror(name, sources=sources, target={"clusterRef": {"name": "west"}}, **more)
+
+
+def test_of_two_mirrors_made_at_once_one_goes_on() -> None:
+    assert bool(loop(a_mirror(), back())) is not bool(loop(back(), a_mirror()))
+
+
+def test_a_mirror_is_not_its_own_rival() -> None:
+    itself = a_mirror(target={"clusterRef": {"name": "west"}})
+    assert loop(itself, itself) == ""
+
+
+def test_an_older_mirror_is_found_behind_others_that_are_none() -> None:
+    prefixed = back("a", created="2025-01-01T00:00:00Z", naming="Prefixed")
+    younger = back("b", created="2027-01-01T00:00:00Z")
+    older = back("c", created="2025-01-01T00:00:00Z")
+    assert "MirrorMaker c in namespace prod" in loop(a_mirror(), prefixed, younger, older)
 
 
 def test_the_workers_file() -> None:
@@ -202,10 +231,57 @@ def test_workers_shares_add_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "seconds", "caught_up"), [(0, 0, "True"), (9, 1, "True"), (9, 60, "False")]
+    ("records", "seconds", "caught_up", "words"),
+    [
+        (0, 0, "True", "0 records, 0 seconds behind"),
+        (0, 60, "True", "0 records, 60 seconds behind"),
+        (9, 10, "True", "9 records, 10 seconds behind"),
+        (1234, 11, "False", "1,234 records, 11 seconds behind"),
+    ],
 )
-def test_caught_up(records: int, seconds: int, caught_up: str) -> None:
-    assert conditions(status_of(a_mirror(), a_report(records, seconds)))["CaughtUp"][0] == caught_up
+def test_caught_up(records: int, seconds: int, caught_up: str, words: str) -> None:
+    status = status_of(a_mirror(), a_report(records, seconds))
+    found = next(one for one in status.conditions or () if one.type == "CaughtUp")
+    assert (found.status, found.message) == (caught_up, words)
+
+
+@pytest.mark.parametrize(
+    ("workers", "topics", "words"),
+    [
+        (1, ("orders",), "1 worker mirrors 1 topic"),
+        (1, TOPICS, "1 worker mirrors 3 topics"),
+        (2, TOPICS, "2 workers mirror 3 topics"),
+    ],
+)
+def test_workers_that_mirror(workers: int, topics: tuple[str, ...], words: str) -> None:
+    status = status_of(a_mirror(replicas=workers), *(a_report(topics=topics) for _ in range(workers)))
+    assert (status.conditions or ())[0].message == words
+
+
+def test_a_source_that_no_worker_has_seen_adds_no_topics() -> None:
+    sources = [{"name": name, "bootstrap": f"{name}:9092"} for name in ("west", "north")]
+    status = status_of(a_mirror(sources=sources), a_report())
+    assert status.topics == 3
+    assert (status.conditions or ())[0].message == "1 worker mirrors 3 topics"
+    assert conditions(status)["SourceReachable"] == ("Unknown", "WorkersStarting")
+
+
+def test_workers_of_an_older_version_count_topics_without_naming_them() -> None:
+    assert status_of(a_mirror(replicas=2), a_report(), a_report(topics=None)).topics == 3
+
+
+@pytest.mark.parametrize(("ready", "reports"), [(1, 2), (2, 0)])
+def test_workers_start_until_all_are_ready_and_one_has_reported(ready: int, reports: int) -> None:
+    workers = Workers(2, ready, tuple(a_report() for _ in range(reports)))
+    status = plan.status_of(a_mirror(replicas=2), workers, NOW)
+    ready_condition = (status.conditions or ())[0]
+    assert ready_condition.message == f"{ready} of 2 workers are ready"
+    assert ready_condition.reason == "WorkersStarting"
+
+
+def test_a_failure_of_the_past_is_forgotten_when_all_workers_are_ready() -> None:
+    status = plan.status_of(a_mirror(), Workers(1, 1, (a_report(),), "pod-0: boom"), NOW)
+    assert conditions(status)["Ready"] == ("True", "Mirroring")
 
 
 def test_an_unreachable_source_is_said_and_heals() -> None:

@@ -101,3 +101,24 @@ def test_the_replica_that_is_behind_goes_first() -> None:
 def test_racks_are_spread_over() -> None:
     racks = {0: "a", 1: "a", 2: "b", 3: "b"}
     assert with_factor([partition("t", 0, [0])], 2, [0, 1, 2, 3], racks=racks) == {("t", 0): (0, 2)}
+
+
+def test_the_fullest_broker_loses_the_replica_that_is_one_too_many() -> None:
+    one, other = partition("t", 0, [1, 2, 0]), partition("u", 0, [0])
+    assert with_factor([one], 2, [0, 1, 2], [one, other]) == {("t", 0): (1, 2)}
+
+
+def test_of_brokers_as_full_the_one_that_leads_less_is_taken() -> None:
+    # once t-0 is on 0, 2 and 1, each has one replica, and 0 is the first of it
+    partitions = [partition("t", 0, [0, 2, 3]), partition("t", 1, [3])]
+    assert drain(partitions, {3}, [0, 1, 2]) == {("t", 0): (0, 2, 1), ("t", 1): (1,)}
+
+
+def test_where_brokers_lead_as_much_a_follower_moves() -> None:
+    partitions = [partition("t", 0, [0]), partition("t", 1, [2, 0]), partition("t", 2, [1, 0])]
+    assert rebalance(partitions, [0, 1, 2]) == {("t", 1): (2, 1)}
+
+
+def test_a_partition_that_moves_anyway_moves_before_another_one() -> None:
+    partitions = [partition("t", 0, [2, 3]), partition("t", 1, [2, 3])]
+    assert rebalance(partitions, [0, 1, 2, 3]) == {("t", 0): (1, 0)}

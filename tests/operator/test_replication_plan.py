@@ -53,3 +53,13 @@ def test_one_that_cannot_be_does_not_stop_the_others() -> None:
     assert plan.problems["a"].message == (
         "spec.replicationFactor: 4 is not allowed: 4 replicas need as many brokers: there are 3"
     )
+
+
+def test_each_topic_that_cannot_be_says_so() -> None:
+    there = [partition("a", 0, 0), partition("b", 0, 0), partition("c", 0, 0)]
+    plan = plan_replication({"a": 4, "b": 5, "c": 4}, there, {}, (0, 1, 2))
+    assert {topic: problem.message[:28] for topic, problem in plan.problems.items()} == {
+        "a": "spec.replicationFactor: 4 is",
+        "b": "spec.replicationFactor: 5 is",
+        "c": "spec.replicationFactor: 4 is",
+    }

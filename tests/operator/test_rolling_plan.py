@@ -53,13 +53,22 @@ def test_a_partition_without_a_replica_to_spare_blocks_and_is_named() -> None:
     assert roll.blocked == (
         "east-brokers-0 waits: orders-4 has 2 of 3 replicas in sync and must keep 2 without it"
     )
+    assert (
+        plan_roll(pods(0), 3, 2 * held(isr=(0, 1)), controller=None).blocked == f"{roll.blocked} and 1 more"
+    )
+    assert (
+        plan_roll(pods(0), 3, 3 * held(isr=(0, 1)), controller=None).blocked == f"{roll.blocked} and 2 more"
+    )
 
 
 def test_a_minimum_that_leaves_none_to_spare_is_clamped() -> None:
     assert plan_roll(pods(0), 3, held(min_isr=3), controller=None).restart is not None
     assert unreachable_minimums(held(min_isr=3)) == ["orders"]
     assert unreachable_minimums(held(min_isr=2)) == []
+    pair = [PartitionReplicas("pair", 0, (0, 1), (0, 1), 2)]
+    assert unreachable_minimums(pair) == ["pair"]
     alone = [PartitionReplicas("single", 0, (0,), (0,), 1)]
+    assert unreachable_minimums(alone) == []
     assert plan_roll(pods(0), 3, alone, controller=None).restart is not None
 
 

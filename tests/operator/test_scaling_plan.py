@@ -110,3 +110,8 @@ def test_a_broker_that_has_nothing_gets_its_share(
 def test_a_broker_that_has_something_is_left_as_it_is() -> None:
     there = [*(partition("a", index, 0) for index in range(9)), partition("b", 0, 1)]
     assert plan_spreading((0, 1), there, {}, {}) == {}
+
+
+def test_without_a_stateful_set_replicas_on_brokers_that_are_gone_move_too() -> None:
+    scaling = plan_scaling(2, None, [partition("a", 0, 0, 2)], {}, ALIVE)
+    assert (scaling.replicas, scaling.moves) == (2, {("a", 0): (0, 1)})

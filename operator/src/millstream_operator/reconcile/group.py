@@ -95,9 +95,10 @@ def lag_seconds(
         found = find(dict.fromkeys(behind, max(0, now_ms - seconds * 1000)))
         return any(found[partition] < 0 or found[partition] > offset for partition, offset in behind.items())
 
-    low, high = 0, 1
+    high = 1
     while high < OLDEST_S and older_than(high):
-        low, high = high, high * 2
+        high *= 2
+    low = high // 2
     while high - low > max(1, high // 10):
         middle = (low + high) // 2
         if older_than(middle):
@@ -164,7 +165,7 @@ def _ready(observed: Observed) -> tuple[ConditionType, bool, Reason, str]:
 def _steady(before: Lag | None, records: int, seconds: int) -> int:
     """While nothing is consumed or produced the age only grows: shown anew when it has grown by a tenth."""
     old = before.seconds if before is not None and before.records == records else None
-    return old if old is not None and records and 0 <= seconds - old <= old // 10 else seconds
+    return old if old is not None and records and seconds in range(old, old + old // 10 + 1) else seconds
 
 
 def reconcile_groups(services: Services, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:

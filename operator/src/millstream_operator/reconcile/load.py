@@ -88,7 +88,7 @@ def needs_run(load: BatchLoad, *, retry: bool = False) -> bool:
     if run.state != RunState.FAILED:
         return False
     begun = _condition(load.status, ConditionType.SUCCEEDED)
-    changed = begun is not None and (begun.observed_generation or 0) < load.metadata.generation
+    changed = begun is not None and begun.observed_generation != load.metadata.generation
     return retry or changed
 
 
@@ -214,12 +214,11 @@ def follow(load: BatchLoad, seen: Seen, now: datetime, *, path: str | None = Non
         )
     status = msgspec.structs.replace(load.status, last_run=run)
     begun = _condition(load.status, ConditionType.SUCCEEDED)
-    generation = begun.observed_generation if begun else load.metadata.generation
     reason, message = _story(load, run, state, seen, path or load.spec.output.path)
     good = state is not RunState.FAILED
     return _with(
         status, load, now, ready=good, succeeded=state is RunState.SUCCEEDED, reason=reason, message=message,
-        generation=generation,
+        generation=begun and begun.observed_generation,
     )  # fmt: skip
 
 

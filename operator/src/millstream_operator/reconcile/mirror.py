@@ -115,12 +115,8 @@ def check_loop(
     if mirror.spec.naming != "Same":
         return None
     for other, other_sources, other_target in others:
-        if (
-            other.metadata.uid == mirror.metadata.uid
-            or other.spec.naming != "Same"
-            or _age(other) > _age(mirror)
-        ):
-            continue
+        if other.spec.naming != "Same" or _age(other) >= _age(mirror):
+            continue  # younger, or this one
         back = any(same_cluster(source, target) for source in other_sources)
         for source in sources:
             if (
@@ -216,7 +212,7 @@ def _topics(said: Sequence[SourceReport]) -> int:
     """Workers share partitions, not topics: one topic may be with many of them."""
     names = [source.topic_names for source in said]
     if any(name is None for name in names):
-        return max((source.topics for source in said), default=0)
+        return max(source.topics for source in said)
     return len({name for source in names for name in source or ()})
 
 
@@ -238,8 +234,9 @@ def _reachable(sources: Sequence[MirrorSourceStatus]) -> Told:
 def _caught_up(lag: Lag | None) -> Told:
     if lag is None:
         return ConditionType.CAUGHT_UP, None, Reason.WORKERS_STARTING, "no worker has said so far"
-    behind = f"{lag.records or 0:,} records, {lag.seconds or 0:,} seconds behind"
-    if lag.records and (lag.seconds or 0) > CAUGHT_UP_S:
+    records, seconds = lag.records or 0, lag.seconds or 0
+    behind = f"{records:,} records, {seconds:,} seconds behind"
+    if records and seconds > CAUGHT_UP_S:
         return ConditionType.CAUGHT_UP, False, Reason.BEHIND, behind
     return ConditionType.CAUGHT_UP, True, Reason.CAUGHT_UP, behind
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -49,15 +48,4 @@ def contains(live: object, wanted: object) -> bool:
             by_name = {item.get("name"): item for item in live if isinstance(item, Mapping)}
             return all(item["name"] in by_name and contains(by_name[item["name"]], item) for item in wanted)
         return len(live) == len(wanted) and all(map(contains, live, wanted))
-    return live == wanted or _same_number(live, wanted)
-
-
-def _same_number(live: Any, wanted: Any) -> bool:
-    """The API server rewrites quantities: 0.5 becomes 500m."""
-    numbers = isinstance(live, int | str) and isinstance(wanted, int | str)
-    return (
-        numbers
-        and not isinstance(live, bool)
-        and not isinstance(wanted, bool)
-        and same_quantity(live, wanted)
-    )
+    return live == wanted or same_quantity(live, wanted)  # the API server makes 500m of 0.5

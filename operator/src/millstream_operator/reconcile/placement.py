@@ -44,8 +44,8 @@ class _Load:
         brokers: Collection[int],
         racks: Mapping[int, str] | None = None,
     ) -> None:
-        self.replicas: Counter[int] = Counter(dict.fromkeys(brokers, 0))
-        self.leaders: Counter[int] = Counter(dict.fromkeys(brokers, 0))
+        self.replicas: Counter[int] = Counter()
+        self.leaders: Counter[int] = Counter()
         self.brokers = sorted(brokers)
         self.racks = racks or {}
         for one in partitions:

@@ -36,12 +36,12 @@ def plan_scaling(
 ) -> Scaling:
     """``current``: brokers of the StatefulSet, None where there is none; ``partitions`` None: nobody could be asked;
     ``reassigning``: see ``placement.arrived``; ``brokers``: those that live, with their racks."""
-    leaving = set(range(desired, current or 0))
+    stay = max(current or desired, desired)
+    leaving = set(range(desired, stay))
     if partitions is not None:  # replicas on brokers that are gone need another place too
         leaving |= {broker for one in partitions for broker in one.replicas if broker >= desired}
     if not leaving:
         return Scaling(desired)
-    stay = desired if current is None else max(current, desired)
     names = f"brokers {', '.join(map(str, sorted(leaving)))}"
     if partitions is None:
         return Scaling(stay, reason=Reason.DRAINING, progress=f"{names}: the brokers do not answer")

@@ -1,0 +1,171 @@
+"""What the operator's plans work with, in memory: Kubernetes as a dictionary, brokers that answer as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import msgspec
+
+from millstream_operator.conditions import rfc3339
+from millstream_operator.kafka_admin import AdminPool, KafkaAdmin
+from millstream_operator.kube import Kube, KubeError, Manifest
+from millstream_operator.models import KINDS, Resource
+from millstream_operator.services import Services
+from millstream_operator.status import FINALIZER
+
+NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
+Name = tuple[str, str]
+"""Kind and name: a test of plans has one namespace for each name."""
+
+
+class MemoryKube(Kube):
+    """Objects by kind and name. ``applied``, ``deleted`` and ``events`` say what was done, in its order; ``refused``
+    has the error for whatever lists or applies objects of a kind."""
+
+    def __init__(self, *objects: Mapping[str, Any]) -> None:
+        self.objects: dict[Name, Manifest] = {}
+        self.applied: list[Manifest] = []
+        self.deleted: list[Name] = []
+        self.events: list[tuple[str, str]] = []
+        self.refused: dict[str, KubeError] = {}
+        for manifest in objects:
+            self.put(manifest)
+
+    def put(self, manifest: Mapping[str, Any]) -> None:
+        self.objects[manifest["kind"], manifest["metadata"]["name"]] = dict(manifest)
+
+    def get(self, api_version: str, kind: str, namespace: str | None, name: str) -> Manifest | None:
+        found = self.objects.get((kind, name))
+        return found if found is not None and found["metadata"].get("namespace") == namespace else None
+
+    def names(self, kind: str) -> list[str]:
+        """What was applied of a kind, in its order."""
+        return [one["metadata"]["name"] for one in self.applied if one["kind"] == kind]
+
+    def list(
+        self, api_version: str, kind: str, namespace: str | None, labels: Mapping[str, str]
+    ) -> list[Manifest]:
+        self._refuse(kind)
+        return [
+            one
+            for (of_kind, _), one in self.objects.items()
+            if of_kind == kind
+            and namespace in (None, one["metadata"].get("namespace"))
+            and labels.items() <= one["metadata"].get("labels", {}).items()
+        ]
+
+    def apply(self, manifest: Mapping[str, Any], subresource: str = "") -> Manifest:
+        self._refuse(manifest["kind"])
+        sent: Manifest = msgspec.json.decode(msgspec.json.encode(manifest))
+        self.applied.append(sent)
+        before = self.objects.get((sent["kind"], sent["metadata"]["name"]), {"metadata": {}})
+        self.put({**before, **sent, "metadata": {**before["metadata"], **sent["metadata"]}})
+        return self.objects[sent["kind"], sent["metadata"]["name"]]
+
+    def delete(
+        self, api_version: str, kind: str, namespace: str, name: str, propagation: str = "Background"
+    ) -> bool:
+        self.deleted.append((kind, name))
+        return self.objects.pop((kind, name), None) is not None
+
+    def record_event(self, resource: Resource, reason: str, message: str, now: datetime) -> None:
+        self._refuse("Event")
+        self.events.append((reason, message))
+
+    def _refuse(self, kind: str) -> None:
+        if kind in self.refused:
+            raise self.refused[kind]
+
+
+def stored(
+    manifest: Mapping[str, Any], status: Mapping[str, Any] | None = None, **metadata: Any
+) -> dict[str, Any]:
+    """A resource of namespace ns as the API server has it."""
+    name = manifest["metadata"]["name"]
+    known = {
+        "namespace": "ns",
+        "uid": f"u-{name}",
+        "generation": 2,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    merged = {**known, **manifest["metadata"], **metadata}
+    return {**manifest, "metadata": merged, **({"status": status} if status else {})}
+
+
+def deleted(seconds: float, **metadata: Any) -> dict[str, Any]:
+    """Metadata of a resource that was deleted so long ago, and that the operator holds."""
+    stamp = rfc3339(NOW - timedelta(seconds=seconds))
+    return {"deletionTimestamp": stamp, "finalizers": [FINALIZER], **metadata}
+
+
+class ToldBrokers:
+    """Answers each request of KafkaAdmin as a test says: with a value, an error to raise, or a function of the
+    request. ``asked`` keeps the requests; one that has no answer fails the test."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.asked: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, request: str) -> Callable[..., Any]:
+        assert hasattr(KafkaAdmin, request), request
+
+        def ask(*wanted: Any, **_: Any) -> Any:
+            self.asked.append((request, *wanted))
+            assert request in self.answers, f"the brokers were asked for {request}{wanted}"
+            answer = self.answers[request]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer(*wanted) if callable(answer) else answer
+
+        return ask
+
+    def requests(self, request: str) -> list[Any]:
+        """What was asked by one request, each time."""
+        return [wanted[0] if wanted else None for name, *wanted in self.asked if name == request]
+
+
+class _OneCluster(AdminPool):
+    def __init__(self, brokers: ToldBrokers) -> None:
+        super().__init__()
+        self.brokers = brokers
+
+    def at(self, bootstrap: str) -> KafkaAdmin:
+        return cast(KafkaAdmin, self.brokers)
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """``services`` with what is behind them."""
+
+    kube: MemoryKube = field(default_factory=MemoryKube)
+    brokers: ToldBrokers = field(default_factory=ToldBrokers)
+    services: Services = field(init=False)
+    again: dict[str, float] = field(default_factory=dict)
+    """Seconds until the next look by resource, where a test looked."""
+
+    def __post_init__(self) -> None:
+        services = Services(self.kube, admins=_OneCluster(self.brokers), now=lambda: NOW)
+        object.__setattr__(self, "services", services)
+        for manifest in self.kube.objects.values():
+            if manifest["kind"] in KINDS:
+                services.store.put(manifest)
+
+    def status(self, kind: str, name: str) -> dict[str, Any]:
+        """What a resource shows; empty when nothing was written."""
+        found: dict[str, Any] = self.kube.objects.get((kind, name), {}).get("status", {})
+        return found
+
+    def condition(self, kind: str, name: str, which: str = "Ready") -> tuple[str, str, str] | None:
+        """Status, reason and message of a condition."""
+        for one in self.status(kind, name).get("conditions", ()):
+            if one["type"] == which:
+                return one["status"], one["reason"], one["message"]
+        return None
+
+
+def in_memory(*objects: Mapping[str, Any], **answers: Any) -> InMemory:
+    """Services that see these objects, and brokers that answer so."""
+    return InMemory(MemoryKube(*objects), ToldBrokers(**answers))

@@ -1,0 +1,220 @@
+"""Looks at ConsumerGroups: what is asked of the brokers, what the resources show, and when to look again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from millstream_harness.in_memory import NOW, InMemory, deleted, in_memory, stored
+from millstream_harness.manifests import cluster, group
+from millstream_operator.kafka_admin import EARLIEST, LATEST, AdminError, GroupState, Partition, Refusal
+from millstream_operator.models import ConsumerGroup, decode_as
+from millstream_operator.reconcile.group import reconcile_groups
+from millstream_operator.status import FINALIZER
+
+CLUSTER = stored(cluster("default"))
+A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
+ENDS = {A0: 10, A1: 20, B0: 30}
+
+
+def offsets(wanted: Mapping[Partition, int]) -> dict[Partition, int]:
+    """Of logs that begin at 2, whose last record was written now."""
+    known = {EARLIEST: dict.fromkeys(ENDS, 2), LATEST: ENDS}
+    return {partition: known.get(when, ENDS)[partition] for partition, when in wanted.items()}
+
+
+def brokers(
+    committed: Mapping[str, Mapping[Partition, int]], state: str = "Empty", **more: Any
+) -> dict[str, Any]:
+    """Answers of brokers with the topics a and b."""
+    counts = {"a": 2, "b": 1}
+    return {
+        "groups": lambda ids: {one: GroupState(state, ()) for one in ids},
+        "committed": {name: dict(one) for name, one in committed.items()},
+        "partitions": lambda topics: {topic: counts[topic] for topic in topics if topic in counts},
+        "offsets": offsets,
+        **more,
+    }
+
+
+def look(*groups: Mapping[str, Any], brokers: Mapping[str, Any], there: bool = True) -> InMemory:
+    found = in_memory(*([CLUSTER] if there else []), *groups, **brokers)
+    seconds = reconcile_groups(found.services, [decode_as(ConsumerGroup, one) for one in groups])
+    assert len(seconds) == len(groups)
+    found.again.update({key.name: each for key, each in seconds.items()})
+    return found
+
+
+def finalizers(found: InMemory, name: str = "watch") -> list[str]:
+    kept: list[str] = found.kube.objects["ConsumerGroup", name]["metadata"].get("finalizers", [])
+    return kept
+
+
+def ready(found: InMemory, name: str = "watch") -> tuple[str, str, str] | None:
+    return found.condition("ConsumerGroup", name)
+
+
+def test_a_group_is_shown_with_its_lag() -> None:
+    found = look(stored(group("watch", topics=["b"])), brokers=brokers({"watch": {A0: 4, A1: 20}}))
+    status = found.status("ConsumerGroup", "watch")
+    assert (status["state"], status["observedGeneration"]) == ("Empty", 2)
+    assert status["lag"]["records"] == 6
+    assert status["topics"] == [
+        {"topic": "a", "partitions": 2, "lag": 6},
+        {"topic": "b", "partitions": 1, "lag": 0},
+    ]
+    assert ready(found) == ("True", "GroupObserved", "the group exists")
+    assert found.again["watch"] == 10
+
+
+def test_only_partitions_behind_are_asked_for_their_age() -> None:
+    found = look(stored(group("watch")), brokers=brokers({"watch": {A0: 10, A1: 19}}))
+    assert all(set(one) == {A1} for one in found.brokers.requests("offsets")[1:])
+    caught_up = look(stored(group("watch")), brokers=brokers({"watch": {A0: 10, A1: 20}}))
+    assert len(caught_up.brokers.requests("offsets")) == 1
+    assert caught_up.status("ConsumerGroup", "watch")["lag"] == {"records": 0, "seconds": 0}
+
+
+def test_the_age_is_asked_in_milliseconds_of_now() -> None:
+    found = look(stored(group("watch")), brokers=brokers({"watch": {A0: 9}}))
+    now_ms = int(NOW.timestamp()) * 1000
+    assert found.brokers.requests("offsets")[1] == {A0: now_ms - 1000}
+
+
+def test_groups_of_a_cluster_cost_a_handful_of_requests() -> None:
+    found = look(
+        *(stored(group(name, groupId=f"id-{name}")) for name in "xyz"),
+        brokers=brokers({"id-x": {A0: 10}, "id-y": {B0: 30}}),
+    )
+    assert found.brokers.asked[:2] == [
+        ("groups", ["id-x", "id-y", "id-z"]),
+        ("committed", ["id-x", "id-y", "id-z"]),
+    ]
+    assert len(found.brokers.asked) == 4
+    shown = {name: found.status("ConsumerGroup", name).get("topics") or [] for name in "xyz"}
+    assert {name: [one["topic"] for one in topics] for name, topics in shown.items()} == {
+        "x": ["a"],
+        "y": ["b"],
+        "z": [],
+    }
+
+
+@pytest.mark.parametrize(("start_at", "at"), [("Earliest", {A0: 2, A1: 2}), ("Latest", {A0: 10, A1: 20})])
+def test_a_group_starts_where_it_is_to_start(start_at: str, at: dict[Partition, int]) -> None:
+    committed: list[Any] = []
+
+    def commit(group_id: str, first: Mapping[Partition, int]) -> None:
+        committed.append((group_id, first))
+
+    found = look(
+        stored(group("watch", topics=["a", "b"], startAt=start_at)),
+        brokers=brokers({"watch": {B0: 30}}, commit=commit),
+    )
+    assert committed == [("watch", at)]
+    assert found.brokers.requests("groups") == [["watch"], ["watch"]]
+    # what was committed before counts as well
+    assert [one["lag"] for one in found.status("ConsumerGroup", "watch")["topics"]] == [
+        30 - sum(at.values()),
+        0,
+    ]
+
+
+def test_a_consumer_that_came_first_keeps_its_group_and_the_next_group_starts() -> None:
+    refusals = {"taken": Refusal("UNKNOWN_MEMBER_ID", "has members"), "free": None}
+    found = look(
+        *(stored(group(name, topics=["a"], startAt="Latest")) for name in refusals),
+        brokers=brokers({}, commit=lambda group_id, _: refusals[group_id]),
+    )
+    shown = {name: found.status("ConsumerGroup", name)["lag"] for name in refusals}
+    assert shown == {"taken": {"records": 0, "seconds": 0}, "free": {"records": 0, "seconds": 0}}
+    assert found.brokers.requests("commit") == ["taken", "free"]
+    assert found.brokers.requests("groups") == [["taken", "free"], ["free"]]
+
+
+def test_a_topic_that_is_not_there_is_named() -> None:
+    found = look(stored(group("watch", topics=["a", "lost"])), brokers=brokers({}))
+    assert ready(found) == ("False", "TopicNotFound", "there is no topic lost")
+
+
+def test_brokers_that_do_not_answer_are_asked_again_soon() -> None:
+    found = look(
+        *map(stored, (group("x"), group("y"))), brokers=brokers({}, groups=AdminError("nobody listens"))
+    )
+    for name in "xy":
+        assert ready(found, name) == ("False", "ClusterNotReady", "nobody listens")
+        assert found.again[name] == 5
+
+
+def test_without_its_cluster_a_group_says_so() -> None:
+    found = look(stored(group("watch")), brokers={}, there=False)
+    assert ready(found) == ("False", "ClusterNotFound", "there is no Cluster default in namespace ns")
+    assert found.again["watch"] == 30
+
+
+def test_without_its_cluster_a_deleted_group_is_let_go() -> None:
+    found = look(stored(group("watch", deletionPolicy="Delete"), **deleted(1)), brokers={}, there=False)
+    assert finalizers(found) == []
+    assert found.again["watch"] == 30
+
+
+def test_of_two_resources_of_one_group_the_older_has_it() -> None:
+    older = stored(group("old", groupId="watch"))
+    younger = stored(group("new", groupId="watch"), creationTimestamp="2026-02-01T00:00:00Z")
+    found = look(younger, older, brokers=brokers({}))
+    assert found.brokers.requests("groups") == [["watch"]]
+    assert ready(found, "new") == (
+        "False",
+        "ConflictingGroup",
+        "group watch of Cluster default belongs to the older ConsumerGroup old in namespace ns",
+    )
+    assert found.again == {"new": 30, "old": 10}
+
+
+def test_only_a_group_to_be_deleted_with_its_resource_holds_the_resource() -> None:
+    found = look(stored(group("kept")), stored(group("doomed", deletionPolicy="Delete")), brokers=brokers({}))
+    assert (finalizers(found, "kept"), finalizers(found, "doomed")) == ([], [FINALIZER])
+
+
+def test_deleted_resources_take_the_offsets_along_that_they_are_to_delete() -> None:
+    found = look(
+        stored(group("doomed", deletionPolicy="Delete"), **deleted(1)),
+        stored(group("retained"), **deleted(1)),
+        stored(group("never-held", deletionPolicy="Delete"), **deleted(1, finalizers=[])),
+        stored(group("wanted")),
+        brokers=brokers({}, delete_groups={"doomed": None}),
+    )
+    assert found.brokers.requests("delete_groups") == [["doomed"]]
+    assert found.brokers.requests("groups") == [["wanted"]]
+    assert (finalizers(found, "doomed"), finalizers(found, "retained")) == ([], [])
+    assert found.again == {"doomed": 30, "retained": 30, "never-held": 30, "wanted": 10}
+
+
+def test_a_deletion_policy_of_retain_asks_brokers_nothing() -> None:
+    assert look(stored(group("watch"), **deleted(1)), brokers={}).brokers.asked == []
+
+
+def test_members_keep_their_offsets(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    refused = {"x": Refusal("NON_EMPTY_GROUP", "NON_EMPTY_GROUP"), "y": None}
+    found = look(
+        *(stored(group(name, deletionPolicy="Delete"), **deleted(1)) for name in "xy"),
+        brokers={"delete_groups": refused},
+    )
+    assert [finalizers(found, name) for name in "xy"] == [[], []]
+    assert caplog.messages == ["group x is not deleted: NON_EMPTY_GROUP"]
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [(1, True), (61, False)])
+def test_offsets_that_are_not_deleted_hold_their_resource_for_a_minute(seconds: float, waits: bool) -> None:
+    found = look(
+        stored(group("watch", deletionPolicy="Delete"), **deleted(seconds)),
+        stored(group("retained"), **deleted(seconds)),
+        brokers={"delete_groups": AdminError("nobody listens")},
+    )
+    assert finalizers(found) == ([FINALIZER] if waits else [])
+    assert finalizers(found, "retained") == []
+    said = ("False", "Deleting", "the committed offsets are not deleted yet: nobody listens")
+    assert ready(found) == (said if waits else None)
+    assert found.again == {"watch": 5 if waits else 30, "retained": 30}

@@ -1,0 +1,337 @@
+"""Looks at Topics: what is asked of the brokers, what the resources show, and when to look again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
+from millstream_harness.manifests import cluster, topic
+from millstream_operator.kafka_admin import (
+    AdminError,
+    BrokersState,
+    ConfigChange,
+    NewTopic,
+    PartitionReplicas,
+    Reassignment,
+    Refusal,
+    TopicState,
+)
+from millstream_operator.models import Topic, decode_as
+from millstream_operator.reconcile.topic import reconcile_topics
+from millstream_operator.status import FINALIZER
+
+CLUSTER = stored(cluster("default"))
+PAUSED = {"annotations": {"millstream.dev/paused": "true"}}
+
+
+def state(partitions: int = 1, replication: int = 1, behind: int = 0, **config: str) -> TopicState:
+    return TopicState("id", partitions, replication, behind, config, 5)
+
+
+def look(*topics: Mapping[str, Any], brokers: Mapping[str, Any], there: bool = True) -> InMemory:
+    """One look at all of them; ``brokers``: answers by request."""
+    found = in_memory(*([CLUSTER] if there else []), *topics, **brokers)
+    seconds = reconcile_topics(found.services, [decode_as(Topic, one) for one in topics])
+    assert len(seconds) == len(topics)
+    found.again.update({key.name: each for key, each in seconds.items()})
+    return found
+
+
+def finalizers(found: InMemory, name: str = "flights") -> list[str]:
+    kept: list[str] = found.kube.objects["Topic", name]["metadata"].get("finalizers", [])
+    return kept
+
+
+def appearing(**topics: TopicState) -> Any:
+    """Topics that are there from the second question on."""
+    asked: list[Any] = []
+
+    def answer(names: list[str]) -> dict[str, TopicState]:
+        asked.append(names)
+        return topics if len(asked) > 1 else {}
+
+    return answer
+
+
+def test_a_topic_is_created_and_then_shown() -> None:
+    wanted = stored(topic("flights", partitions=2, config={"retention.ms": "1", "cleanup.policy": "compact"}))
+    made = state(2)
+    found = look(wanted, brokers={"topics": appearing(flights=made), "create_topics": {"flights": None}})
+    config = {"retention.ms": "1", "cleanup.policy": "compact"}
+    assert found.brokers.requests("create_topics") == [[NewTopic("flights", 2, 1, config)]]
+    assert found.brokers.requests("topics") == [["flights"], ["flights"]]
+    shown = found.status("Topic", "flights")
+    assert {key: value for key, value in shown.items() if key != "conditions"} == {
+        "observedGeneration": 2,
+        "topicId": "id",
+        "partitions": 2,
+        "replicationFactor": 1,
+        "underReplicated": 0,
+        "sizeBytes": 5,
+        "configKeys": ["cleanup.policy", "retention.ms"],
+    }
+    assert found.condition("Topic", "flights") == ("True", "TopicReady", "2 partitions")
+    assert found.again["flights"] == 60
+
+
+def test_a_topic_that_brokers_do_not_show_yet_is_looked_at_soon() -> None:
+    found = look(stored(topic("flights")), brokers={"topics": {}, "create_topics": {"flights": None}})
+    assert found.condition("Topic", "flights") == ("False", "ClusterNotReady", "the topic is being created")
+    assert found.again["flights"] == 1
+
+
+def test_topics_of_a_cluster_cost_one_request_of_a_kind() -> None:
+    wanted = [stored(topic(name, partitions=2, config={"retention.ms": "1"})) for name in ("a", "b", "c")]
+    as_wanted = state(2, **{"retention.ms": "1"})
+    found = look(*wanted, brokers={"topics": dict.fromkeys("abc", as_wanted)})
+    assert found.brokers.asked == [("topics", ["a", "b", "c"])]
+
+
+def test_only_topics_that_changed_are_asked_about_again() -> None:
+    there = {"a": state(1), "b": state(2)}
+    found = look(
+        *(stored(topic(name, partitions=2)) for name in there),
+        brokers={
+            "topics": lambda names: {name: there[name] for name in names},
+            "add_partitions": lambda totals: dict.fromkeys(totals),
+        },
+    )
+    assert found.brokers.asked == [("topics", ["a", "b"]), ("add_partitions", {"a": 2}), ("topics", ["a"])]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("INVALID_CONFIG", "InvalidConfig"),
+        ("INVALID_REPLICATION_FACTOR", "InvalidReplicationFactor"),
+        ("INVALID_TOPIC_EXCEPTION", "InvalidTopic"),
+        ("POLICY_VIOLATION", "Refused"),
+    ],
+)
+def test_a_topic_that_brokers_refuse_says_why(error: str, reason: str) -> None:
+    refused = {"flights": Refusal(error, "not like this")}
+    found = look(stored(topic("flights")), brokers={"topics": {}, "create_topics": refused})
+    assert found.condition("Topic", "flights") == ("False", reason, "not like this")
+    assert found.again["flights"] == 30
+
+
+def test_a_refused_configuration_is_not_taken_for_set() -> None:
+    wanted = topic("flights", partitions=2, config={"retention.ms": "x"})
+    found = look(
+        stored(wanted, {"configKeys": ["segment.ms"]}),
+        brokers={
+            "topics": {"flights": state(1, **{"segment.ms": "9"})},
+            "change_configs": {"flights": Refusal("INVALID_CONFIG", "x is no number")},
+            "add_partitions": {"flights": None},
+        },
+    )
+    change = ConfigChange({"retention.ms": "x"}, ("segment.ms",))
+    assert found.brokers.requests("change_configs") == [{"flights": change}]
+    assert found.condition("Topic", "flights") == ("False", "InvalidConfig", "x is no number")
+    assert found.status("Topic", "flights")["configKeys"] == ["segment.ms"]
+    assert found.again["flights"] == 30
+
+
+def test_partitions_that_brokers_refuse_are_said() -> None:
+    found = look(
+        stored(topic("flights", partitions=2)),
+        brokers={
+            "topics": {"flights": state(1)},
+            "add_partitions": {"flights": Refusal("INVALID_PARTITIONS", "too many")},
+        },
+    )
+    assert found.condition("Topic", "flights") == ("False", "PartitionDecreaseRefused", "too many")
+
+
+def test_what_cannot_be_is_looked_at_again_later() -> None:
+    found = look(stored(topic("flights")), brokers={"topics": {"flights": state(3)}})
+    status, reason, _ = found.condition("Topic", "flights") or ("", "", "")
+    assert (status, reason, found.again["flights"]) == ("False", "PartitionDecreaseRefused", 30)
+    assert found.status("Topic", "flights")["partitions"] == 3
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        (state(1), "1 partition"),
+        (state(1, behind=1), "1 partition, 1 of them under-replicated"),
+        (state(2), "2 partitions"),
+        (state(2, behind=2), "2 partitions, 2 of them under-replicated"),
+    ],
+)
+def test_a_ready_topic_says_how_it_is(there: TopicState, words: str) -> None:
+    found = look(
+        stored(topic("flights", partitions=there.partitions)), brokers={"topics": {"flights": there}}
+    )
+    assert found.condition("Topic", "flights") == ("True", "TopicReady", words)
+
+
+def test_brokers_that_do_not_answer_are_asked_again_soon() -> None:
+    found = look(*map(stored, (topic("a"), topic("b"))), brokers={"topics": AdminError("nobody listens")})
+    for name in "ab":
+        assert found.condition("Topic", name) == ("False", "ClusterNotReady", "nobody listens")
+        assert found.again[name] == 5
+
+
+def test_without_its_cluster_a_topic_says_so() -> None:
+    found = look(stored(topic("flights")), brokers={}, there=False)
+    assert found.condition("Topic", "flights") == (
+        "False",
+        "ClusterNotFound",
+        "there is no Cluster default in namespace ns",
+    )
+    assert found.again["flights"] == 30
+
+
+def test_without_its_cluster_a_deleted_topic_is_let_go() -> None:
+    found = look(stored(topic("flights", deletionPolicy="Delete"), **deleted(1)), brokers={}, there=False)
+    assert finalizers(found) == []
+    assert found.again["flights"] == 30
+
+
+def test_of_two_topics_of_one_name_the_older_has_it() -> None:
+    older = stored(topic("old", topicName="flights"))
+    younger = stored(topic("new", topicName="flights"), creationTimestamp="2026-02-01T00:00:00Z")
+    found = look(younger, older, brokers={"topics": {"flights": state()}})
+    assert found.brokers.asked == [("topics", ["flights"])]
+    assert found.condition("Topic", "old") == ("True", "TopicReady", "1 partition")
+    assert found.condition("Topic", "new") == (
+        "False",
+        "ConflictingTopic",
+        "topic flights of Cluster default belongs to the older Topic old in namespace ns",
+    )
+    assert found.again == {"old": 60, "new": 30}
+
+
+def test_a_deleted_topic_that_never_had_its_name_deletes_nothing() -> None:
+    older = stored(topic("old", topicName="flights"))
+    younger = stored(
+        topic("new", topicName="flights", deletionPolicy="Delete"),
+        **deleted(1, creationTimestamp="2026-02-01T00:00:00Z"),
+    )
+    found = look(younger, older, brokers={"topics": {"flights": state()}})
+    assert finalizers(found, "new") == []
+
+
+def test_only_a_topic_to_be_deleted_with_its_resource_holds_the_resource() -> None:
+    kept, doomed = stored(topic("kept")), stored(topic("doomed", deletionPolicy="Delete"))
+    found = look(kept, doomed, brokers={"topics": {"kept": state(), "doomed": state()}})
+    assert (finalizers(found, "kept"), finalizers(found, "doomed")) == ([], [FINALIZER])
+
+
+def test_deleted_resources_take_the_topics_along_that_they_are_to_delete() -> None:
+    found = look(
+        stored(topic("doomed", deletionPolicy="Delete"), **deleted(1)),
+        stored(topic("retained"), **deleted(1)),
+        stored(topic("never-held", deletionPolicy="Delete"), **deleted(1, finalizers=[])),
+        stored(topic("wanted")),
+        brokers={"delete_topics": {"doomed": None}, "topics": {"wanted": state()}},
+    )
+    assert found.brokers.requests("delete_topics") == [["doomed"]]
+    assert found.brokers.requests("topics") == [["wanted"]]
+    assert (finalizers(found, "doomed"), finalizers(found, "retained")) == ([], [])
+    assert found.again == {"doomed": 30, "retained": 30, "never-held": 30, "wanted": 60}
+
+
+def test_a_deletion_policy_of_retain_asks_brokers_nothing() -> None:
+    assert look(stored(topic("flights"), **deleted(1)), brokers={}).brokers.asked == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{"flights": Refusal("TOPIC_DELETION_DISABLED", "not here")}, AdminError("not here")],
+    ids=["refused", "no answer"],
+)
+@pytest.mark.parametrize(("seconds", "waits"), [(1, True), (60, True), (61, False)])
+def test_a_topic_that_is_not_deleted_holds_its_resource_for_a_minute(
+    answer: Any, seconds: float, waits: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = stored(topic("flights", deletionPolicy="Delete"), **deleted(seconds))
+    found = look(wanted, brokers={"delete_topics": answer})
+    assert finalizers(found) == ([FINALIZER] if waits else [])
+    said = ("False", "Deleting", "the topic is not deleted yet: not here")
+    assert found.condition("Topic", "flights") == (said if waits else None)
+    assert found.again["flights"] == (5 if waits else 30)
+    assert bool(caplog.messages) is not waits
+
+
+def test_deleting_a_topic_that_is_gone_already_lets_the_resource_go(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gone = {"flights": Refusal("UNKNOWN_TOPIC_OR_PARTITION", "no such topic")}
+    wanted = stored(topic("flights", deletionPolicy="Delete"), **deleted(1))
+    assert finalizers(look(wanted, brokers={"delete_topics": gone})) == []
+    assert caplog.messages == []
+
+
+def test_one_topic_that_is_not_deleted_does_not_hold_the_others() -> None:
+    no = Refusal("CLUSTER_AUTHORIZATION_FAILED", "no")
+    names = ("a", "b", "c")
+    found = look(
+        *(stored(topic(name, deletionPolicy="Delete"), **deleted(1)) for name in names),
+        brokers={"delete_topics": {"a": None, "b": no, "c": None}},
+    )
+    assert [finalizers(found, name) for name in names] == [[], [FINALIZER], []]
+
+
+def test_a_paused_topic_is_looked_at_and_not_changed() -> None:
+    wanted = stored(topic("flights", config={"retention.ms": "1"}), {"configKeys": ["segment.ms"]}, **PAUSED)
+    found = look(wanted, brokers={"topics": {"flights": state()}})
+    assert found.brokers.asked == [("topics", ["flights"])]
+    assert found.condition("Topic", "flights", "Paused") == (
+        "True",
+        "ReconcilePaused",
+        "annotation millstream.dev/paused: nothing is changed until it is gone",
+    )
+    assert found.status("Topic", "flights")["configKeys"] == ["segment.ms"]
+
+
+def test_a_paused_topic_is_not_created() -> None:
+    found = look(stored(topic("flights"), **PAUSED), brokers={"topics": {}})
+    _, reason, message = found.condition("Topic", "flights") or ("", "", "")
+    assert reason == "ReconcilePaused"
+    assert message.startswith("the topic is not there, and annotation millstream.dev/paused")
+    assert found.again["flights"] == 30
+
+
+def test_replicas_on_the_move_are_followed_closely() -> None:
+    found = look(
+        stored(topic("flights", replicationFactor=2)),
+        brokers={
+            "topics": {"flights": state()},
+            "brokers": BrokersState({0: None, 1: None}, 0),
+            "replicas": [PartitionReplicas("flights", 0, (0, 1), (0,))],
+            "reassigning": {("flights", 0): Reassignment((1,), ())},
+        },
+    )
+    words = "1 of 1 partitions are being reassigned, 1 replicas to be copied"
+    assert found.condition("Topic", "flights", "Rebalancing") == ("True", "Reassigning", words)
+    assert found.again["flights"] == 5
+
+
+def test_conditions_that_no_longer_hold_go() -> None:
+    stale = [
+        {
+            "type": kind,
+            "status": "True",
+            "reason": "Old",
+            "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        for kind in ("Paused", "Rebalancing", "Warning")
+    ]
+    found = look(
+        stored(topic("flights", config={"min.insync.replicas": "2"}), {"conditions": stale}),
+        brokers={
+            "topics": {"flights": state(1, 1, **{"min.insync.replicas": "2"})},
+            "brokers": BrokersState({0: None}, 0),
+            "replicas": [PartitionReplicas("flights", 0, (0,), (0,))],
+            "reassigning": {},
+        },
+    )
+    kinds = [one["type"] for one in found.status("Topic", "flights")["conditions"]]
+    assert kinds == ["Ready", "Warning"]
+    assert (found.condition("Topic", "flights", "Warning") or ())[1] == "MinimumIsr"
