@@ -1,4 +1,4 @@
-"""A Cluster's objects, the reading of its pods, and what counts as converged."""
+"""A Cluster's objects, and the reading of its pods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from millstream_operator.conditions import Reason
 from millstream_operator.models import API_VERSION, Cluster, decode
 from millstream_operator.reconcile.cluster import broker_pods, refusal, why_not_ready
 from millstream_operator.reconcile.cluster_objects import listener_status
-from millstream_operator.reconcile.objects import APPLIED, contains, with_hash
 from millstream_operator.reconcile.rolling import BrokerPod, restart_reasons
 from millstream_operator.resources import cluster as build
 from millstream_operator.resources.broker_config import (
@@ -356,30 +355,3 @@ def test_why_brokers_are_not_ready() -> None:
     unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
     assert "0/1 nodes" in why_not_ready([pod(conditions=[unscheduled])], 0, 1).message
     assert why_not_ready([], 0, 1).message == "0 of 1 brokers are ready"
-
-
-@pytest.mark.parametrize(
-    ("live", "wanted", "same"),
-    [
-        ({"a": 1, "b": 2}, {"a": 1}, True),
-        ({"a": 1}, {"a": 2}, False),
-        ({}, {"a": {}}, True),
-        ({"cpu": "500m"}, {"cpu": "0.5"}, True),
-        ({"x": True}, {"x": 1}, True),
-        ({"x": "1"}, {"x": "2"}, False),
-        ({"l": [{"name": "a", "x": 1, "y": 1}, {"name": "b"}]}, {"l": [{"name": "a", "x": 1}]}, True),
-        ({"l": [{"name": "a"}]}, {"l": [{"name": "b"}]}, False),
-        ({"l": ["a", "b"]}, {"l": ["a"]}, False),
-        ({"l": []}, {"l": ["a"]}, False),
-    ],
-)
-def test_contains(live: object, wanted: object, same: bool) -> None:
-    assert contains(live, wanted) is same
-
-
-def test_a_field_that_we_no_longer_set_changes_the_hash() -> None:
-    base = {"metadata": {"name": "x"}, "spec": {"a": 1, "b": 2}}
-    live = with_hash(base)
-    assert contains(live, with_hash(base))
-    assert not contains(live, with_hash({"metadata": {"name": "x"}, "spec": {"a": 1}}))
-    assert APPLIED in live["metadata"]["annotations"]

@@ -18,6 +18,7 @@ from millstream_operator.models import Lag, MirrorMaker, MirrorMakerStatus, deco
 from millstream_operator.reconcile import mirror as plan
 from millstream_operator.reconcile.mirror import SourceReport, WorkerLag, WorkerReport, Workers
 from millstream_operator.reconcile.mirror_workers import ask, ask_all
+from millstream_operator.reconcile.report import Problem
 from millstream_operator.resources import mirror as resources
 from millstream_operator.resources.mirror import Endpoint
 from millstream_operator.services import Images
@@ -309,6 +310,15 @@ def test_a_worker_that_refuses_says_why() -> None:
     status = plan.status_of(a_mirror(), Workers(1, 0, (), "pod-1: source and target are one cluster"), NOW)
     assert conditions(status)["Ready"] == ("False", "WorkerFailed")
     assert (status.conditions or ())[0].message == "pod-1: source and target are one cluster"
+
+
+def test_a_refused_mirror_keeps_what_was_last_seen_of_its_workers() -> None:
+    mirror = a_mirror()
+    mirror = msgspec.structs.replace(mirror, status=status_of(mirror, a_report(5, 2)))
+    status = plan.refused_status(mirror, Problem(Reason.MIRROR_LOOP, "round and round"), NOW)
+    assert (status.lag, status.topics) == (Lag(records=5, seconds=2), 3)
+    assert conditions(status)["Ready"] == ("False", "MirrorLoop")
+    assert conditions(status)["SourceReachable"] == ("True", "SourcesReachable")
 
 
 def test_no_workers_wanted() -> None:

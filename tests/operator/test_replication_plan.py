@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+import pytest
+
+from millstream_harness.in_memory import ToldBrokers, stored
+from millstream_harness.manifests import cluster as a_cluster
+from millstream_harness.manifests import topic as a_topic
 from millstream_operator.conditions import Reason
-from millstream_operator.kafka_admin import PartitionReplicas, Reassignment
-from millstream_operator.reconcile.replication import plan_replication
+from millstream_operator.kafka_admin import (
+    BrokersState,
+    KafkaAdmin,
+    PartitionReplicas,
+    Reassignment,
+    Refusal,
+    TopicState,
+)
+from millstream_operator.models import Cluster, Topic, decode_as
+from millstream_operator.reconcile.replication import Replication, plan_replication, replicate
 
 
 def partition(topic: str, index: int, *replicas: int) -> PartitionReplicas:
@@ -62,4 +77,96 @@ def test_each_topic_that_cannot_be_says_so() -> None:
         "a": "spec.replicationFactor: 4 is",
         "b": "spec.replicationFactor: 5 is",
         "c": "spec.replicationFactor: 4 is",
+    }
+
+
+def state(factor: int, *, even: bool = True) -> TopicState:
+    return TopicState("id", 1, factor, 0, {}, even=even)
+
+
+def a_look(
+    told: ToldBrokers, observed: dict[str, TopicState], replicas: int = 3, **status: Any
+) -> Replication:
+    """At Topics of two replicas each, in a Cluster of so many brokers."""
+    spec = {"brokers": {"replicas": replicas}, "zookeeper": {"replicas": 1}}
+    topics = [decode_as(Topic, stored(a_topic(name, replicationFactor=2), status)) for name in observed]
+    cluster = decode_as(Cluster, stored(a_cluster("default", **spec)))
+    return replicate(cast(KafkaAdmin, told), cluster, topics, observed)
+
+
+def told_of(
+    *partitions: PartitionReplicas, racks: dict[int, str | None] | None = None, **more: Any
+) -> ToldBrokers:
+    alive = BrokersState(racks or {0: None, 1: None, 2: None}, 0)
+    answers = {"brokers": alive, "reassigning": {}, "replicas": list(partitions), "reassign": {}, **more}
+    return ToldBrokers(**answers)
+
+
+def test_topics_that_are_as_they_should_be_cost_no_request() -> None:
+    told = ToldBrokers()
+    assert a_look(told, {"a": state(2), "b": state(2)}) == Replication()
+    assert told.asked == []
+
+
+def test_a_topic_that_brokers_do_not_show_is_left_alone() -> None:
+    topics = [decode_as(Topic, stored(a_topic("a", replicationFactor=2)))]
+    cluster = decode_as(Cluster, stored(a_cluster("default")))
+    assert replicate(cast(KafkaAdmin, ToldBrokers()), cluster, topics, {}) == Replication()
+
+
+def test_another_factor_is_brought_about() -> None:
+    told = told_of(partition("a", 0, 0))
+    assert a_look(told, {"a": state(1)}).moves == {("a", 0): (0, 1)}
+    assert told.requests("reassign") == [{("a", 0): (0, 1)}]
+    # what is under way is asked for before the partitions
+    assert [request for request, *_ in told.asked] == ["brokers", "reassigning", "replicas", "reassign"]
+
+
+def test_one_partition_that_differs_is_enough() -> None:
+    told = told_of(partition("a", 0, 0, 1), partition("a", 1, 0))
+    assert list(a_look(told, {"a": state(2, even=False)}).moves) == [("a", 1)]
+
+
+def test_a_topic_that_was_on_the_move_is_followed_until_it_has_arrived() -> None:
+    moving = {"type": "Rebalancing", "status": "True", "reason": "Reassigning", "message": ""}
+    told = told_of(partition("a", 0, 0, 1))
+    shown = [{**moving, "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+    assert a_look(told, {"a": state(2)}, conditions=shown) == Replication()
+    assert [request for request, *_ in told.asked] == ["brokers", "reassigning", "replicas"]
+
+
+def test_other_conditions_do_not_concern_replicas() -> None:
+    ready = {"type": "Ready", "status": "True", "reason": "TopicReady", "message": ""}
+    told = ToldBrokers()
+    a_look(told, {"a": state(2)}, conditions=[{**ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}])
+    assert told.asked == []
+
+
+def test_replicas_stay_away_from_brokers_that_are_to_leave() -> None:
+    full = [partition("x", index, 1) for index in range(4)]
+    assert a_look(told_of(partition("a", 0, 0), *full), {"a": state(1)}).moves == {("a", 0): (0, 2)}
+    assert a_look(told_of(partition("a", 0, 0), *full), {"a": state(1)}, replicas=2).moves == {
+        ("a", 0): (0, 1)
+    }
+
+
+def test_where_all_live_brokers_are_to_leave_they_have_to_do() -> None:
+    told = told_of(partition("a", 0, 3), racks={3: None, 4: None})
+    assert a_look(told, {"a": state(1)}).moves == {("a", 0): (3, 4)}
+
+
+@pytest.mark.parametrize("rack", ["", None])
+def test_racks_that_are_known_are_spread_over(rack: str | None) -> None:
+    told = told_of(partition("a", 0, 0), racks={0: "east", 1: "east", 2: "west"})
+    assert a_look(told, {"a": state(1)}).moves == {("a", 0): (0, 2)}
+    told = told_of(partition("a", 0, 0), racks={0: rack, 1: rack, 2: "west"})
+    assert a_look(told, {"a": state(1)}).moves == {("a", 0): (0, 1)}
+
+
+def test_what_brokers_refuse_to_reassign_is_said_by_topic() -> None:
+    no = Refusal("INVALID_REPLICA_ASSIGNMENT", "not there")
+    told = told_of(partition("a", 0, 0), partition("b", 0, 0), reassign={("b", 0): no})
+    found = a_look(told, {"a": state(1), "b": state(1)})
+    assert {topic: (one.reason, one.message) for topic, one in found.problems.items()} == {
+        "b": ("Refused", "b-0 cannot be reassigned: not there")
     }

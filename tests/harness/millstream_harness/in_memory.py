@@ -112,13 +112,13 @@ class ToldBrokers:
     def __getattr__(self, request: str) -> Callable[..., Any]:
         assert hasattr(KafkaAdmin, request), request
 
-        def ask(*wanted: Any, **_: Any) -> Any:
+        def ask(*wanted: Any, **options: Any) -> Any:
             self.asked.append((request, *wanted))
             assert request in self.answers, f"the brokers were asked for {request}{wanted}"
             answer = self.answers[request]
             if isinstance(answer, Exception):
                 raise answer
-            return answer(*wanted) if callable(answer) else answer
+            return answer(*wanted, **options) if callable(answer) else answer
 
         return ask
 

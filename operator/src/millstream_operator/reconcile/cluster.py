@@ -97,7 +97,7 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
         look.problem = problem
         return _report(services, cluster, look, (), {})
     admin = services.admins.at(services.address_of(cluster))
-    current = None if live is None else int(live["spec"].get("replicas") or 0)
+    current = live["spec"].get("replicas") if live else None
     view = View(admin) if look.ready else View(None)
     replicas = scale(cluster, current, view, look)
     if not configure_live(cluster, view, look):
@@ -183,9 +183,7 @@ def scale(cluster: Cluster, current: int | None, view: View, look: Look) -> int:
             )
     if scaling.progress:
         look.busy = True
-        look.conditions.append(
-            (ConditionType.REBALANCING, True, scaling.reason or Reason.DRAINING, scaling.progress)
-        )
+        look.conditions.append((ConditionType.REBALANCING, True, Reason.DRAINING, scaling.progress))
     return scaling.replicas
 
 
@@ -197,7 +195,8 @@ def spread(cluster: Cluster, view: View, look: Look) -> None:
     wanted = range(cluster.spec.brokers.replicas)  # not one that is about to leave
     if brokers is None or partitions is None or not brokers.racks.keys() >= set(wanted):
         return
-    moves = plan_spreading(wanted, partitions, moving, _racks_of(brokers))
+    racks = {broker: rack for broker, rack in brokers.racks.items() if rack}
+    moves = plan_spreading(wanted, partitions, moving, racks)
     if moves and view.admin is not None:
         view.admin.reassign(moves)
     if count := len(moves) or len(moving):
@@ -243,8 +242,9 @@ def _roll(
         return
     alive = view.brokers()
     partitions = view.partitions()
-    desired = int(live["spec"].get("replicas") or 0)
-    roll = plan_roll(brokers, desired, partitions, alive.controller if alive is not None else None)
+    roll = plan_roll(
+        brokers, live["spec"]["replicas"], partitions, alive.controller if alive is not None else None
+    )
     if roll.restart is not None:
         logger.info("Cluster %s: restarting %s: %s", cluster.name, roll.restart.name, roll.restart.reasons)
         services.kube.delete("v1", "Pod", cluster.namespace, roll.restart.name)
@@ -372,10 +372,6 @@ def _tell(services: Services, cluster: Cluster, pod: BrokerPod) -> None:
 
 def _pods(services: Services, cluster: Cluster) -> list[dict[str, Any]]:
     return services.kube.list("v1", "Pod", cluster.namespace, selector(cluster))
-
-
-def _racks_of(brokers: BrokersState | None) -> dict[int, str]:
-    return {broker: rack for broker, rack in brokers.racks.items() if rack} if brokers is not None else {}
 
 
 def _cluster_id(services: Services, cluster: Cluster, ready: int) -> str | None:

@@ -75,13 +75,16 @@ def why_no_zookeeper(services: Services, cluster: Cluster) -> Problem | None:
 
 
 def _listens(server: str) -> bool:
-    host, _, port = server.strip().rpartition(":")
     with contextlib.suppress(OSError, ValueError):
-        socket.create_connection(
-            (host.strip("[]") or server, int(port) if host else 2181), ZOOKEEPER_TIMEOUT_S
-        ).close()
+        socket.create_connection(server_address(server), ZOOKEEPER_TIMEOUT_S).close()
         return True
     return False
+
+
+def server_address(server: str) -> tuple[str, int]:
+    """HOST or HOST:PORT of ``zookeeper.connect``; an IPv6 address is in brackets. Raises ValueError."""
+    host, _, port = server.strip().rpartition(":")
+    return (host.strip("[]"), int(port)) if host else (port, zookeeper.CLIENT_PORT)
 
 
 def apply_listeners(

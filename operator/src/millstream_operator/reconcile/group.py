@@ -99,7 +99,7 @@ def lag_seconds(
     while high < OLDEST_S and older_than(high):
         high *= 2
     low = high // 2
-    while high - low > max(1, high // 10):
+    while high - low > max(1, high / 10):
         middle = (low + high) // 2
         if older_than(middle):
             low = middle
@@ -185,7 +185,7 @@ def reconcile_groups(services: Services, groups: Sequence[ConsumerGroup]) -> Map
             again[key_for(group)] = PROBLEM_INTERVAL_S
         else:
             again[key_for(group)] = report_problem(services, group, problem, PROBLEM_INTERVAL_S)
-    if cluster is not None and mine:
+    if cluster is not None:
         admin = services.admins.at(services.address_of(cluster))
         again.update(_delete(services, admin, [g for g in mine if g.metadata.deletion_timestamp is not None]))
         again.update(_look(services, admin, [g for g in mine if g.metadata.deletion_timestamp is None]))

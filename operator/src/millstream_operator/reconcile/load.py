@@ -218,7 +218,7 @@ def follow(load: BatchLoad, seen: Seen, now: datetime, *, path: str | None = Non
     good = state is not RunState.FAILED
     return _with(
         status, load, now, ready=good, succeeded=state is RunState.SUCCEEDED, reason=reason, message=message,
-        generation=begun and begun.observed_generation,
+        generation=begun.observed_generation if begun is not None else None,
     )  # fmt: skip
 
 

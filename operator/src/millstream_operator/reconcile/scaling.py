@@ -22,7 +22,6 @@ class Scaling:
 
     replicas: int
     moves: Moves = field(default_factory=dict)
-    reason: Reason | None = None
     progress: str = ""
     problem: Problem | None = None
 
@@ -44,13 +43,13 @@ def plan_scaling(
         return Scaling(desired)
     names = f"brokers {', '.join(map(str, sorted(leaving)))}"
     if partitions is None:
-        return Scaling(stay, reason=Reason.DRAINING, progress=f"{names}: the brokers do not answer")
+        return Scaling(stay, progress=f"{names}: the brokers do not answer")
     held = [one for one in partitions if leaving & {*one.replicas, *one.isr}]
     if not held:
         return Scaling(desired)
     if missing := set(range(desired)) - set(brokers):
         waits = f"waiting for brokers {', '.join(map(str, sorted(missing)))} to take replicas"
-        return Scaling(stay, reason=Reason.DRAINING, progress=f"{names}: {waits}")
+        return Scaling(stay, progress=f"{names}: {waits}")
     racks = {broker: rack for broker, rack in brokers.items() if rack}
     try:
         moves = drain(arrived(partitions, reassigning), leaving, range(desired), racks)
@@ -62,7 +61,7 @@ def plan_scaling(
                 f"spec.brokers.replicas: {desired} is not allowed: {error}; {stay} brokers stay",
             ),
         )
-    return Scaling(stay, moves, Reason.DRAINING, f"{names}: {len(held)} partitions to go")
+    return Scaling(stay, moves, f"{names}: {len(held)} partitions to go")
 
 
 def plan_spreading(

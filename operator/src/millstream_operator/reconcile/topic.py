@@ -114,7 +114,7 @@ def reconcile_topics(services: Services, topics: Sequence[Topic]) -> Mapping[Key
             again[key_for(topic)] = PROBLEM_INTERVAL_S
         else:
             again[key_for(topic)] = report_problem(services, topic, problem, PROBLEM_INTERVAL_S)
-    if cluster is not None and mine:
+    if cluster is not None:
         admin = services.admins.at(services.address_of(cluster))
         deleted = [topic for topic in mine if topic.metadata.deletion_timestamp is not None]
         wanted = [topic for topic in mine if topic.metadata.deletion_timestamp is None]
@@ -210,10 +210,8 @@ def _delete(services: Services, admin: KafkaAdmin, topics: Sequence[Topic]) -> M
     for topic in topics:
         why = failed.get(topic.topic_name)
         if why is not None and not deadline_passed(topic.metadata.deletion_timestamp, services.now()):
-            report_problem(
-                services, topic, Problem(Reason.DELETING, f"the topic is not deleted yet: {why}"), 0
-            )
-            again[key_for(topic)] = WAITING_INTERVAL_S
+            problem = Problem(Reason.DELETING, f"the topic is not deleted yet: {why}")
+            again[key_for(topic)] = report_problem(services, topic, problem, WAITING_INTERVAL_S)
             continue
         if why is not None:
             logger.warning("%s is let go, topic %s stays: %s", key_for(topic), topic.topic_name, why)

@@ -1,0 +1,86 @@
+"""Where the partitions of a load begin and end, as the brokers say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from millstream_harness.in_memory import ToldBrokers
+from millstream_operator.kafka_admin import EARLIEST, LATEST, AdminError, KafkaAdmin, Partition
+from millstream_operator.models import BatchLoad, decode_as
+from millstream_operator.reconcile.load import Ends
+from millstream_operator.reconcile.load_offsets import find_ends
+from millstream_operator.reconcile.report import Problem
+
+MOMENT = datetime(2026, 11, 20, tzinfo=UTC)
+AT = int(MOMENT.timestamp()) * 1000
+A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
+LOGS = {
+    EARLIEST: {A0: 1, A1: 2, B0: 3},
+    LATEST: {A0: 10, A1: 20, B0: 30},
+    AT: {A0: 0, A1: -1, B0: 7},
+    AT + 500: {A0: 4, A1: 5, B0: -1},
+}
+
+
+def a_load(**spec: Any) -> BatchLoad:
+    wanted = {
+        "clusterRef": {"name": "default"},
+        "topics": ["a", "b"],
+        "value": {"format": "JSON", "schema": "carrier STRING"},
+        "output": {"path": "s3a://bucket/flights"},
+        **spec,
+    }
+    metadata = {"name": "daily"}
+    manifest = {
+        "apiVersion": "millstream.dev/v1alpha1",
+        "kind": "BatchLoad",
+        "metadata": metadata,
+        "spec": wanted,
+    }
+    return decode_as(BatchLoad, manifest)
+
+
+def brokers(**answers: Any) -> ToldBrokers:
+    def offsets(wanted: Mapping[Partition, int]) -> dict[Partition, int]:
+        return {partition: LOGS[when][partition] for partition, when in wanted.items()}
+
+    return ToldBrokers(**{"partitions": {"a": 2, "b": 1}, "offsets": offsets, **answers})
+
+
+def ends(load: BatchLoad, told: ToldBrokers) -> Any:
+    return find_ends(cast(KafkaAdmin, told), load)
+
+
+def test_every_partition_is_asked_for_its_first_and_last_offset() -> None:
+    told = brokers()
+    assert ends(a_load(), told) == {A0: Ends(1, 10), A1: Ends(2, 20), B0: Ends(3, 30)}
+    assert len(told.requests("offsets")) == 2
+
+
+def test_times_are_asked_for_in_milliseconds_and_what_has_nothing_that_late_has_none() -> None:
+    spec = {
+        "from": {"position": "Timestamp", "timestamp": "2026-11-20T00:00:00Z"},
+        "until": {"position": "Timestamp", "timestamp": "2026-11-20T00:00:00.5Z"},
+    }
+    assert ends(a_load(**spec), brokers()) == {
+        A0: Ends(1, 10, from_time=0, until_time=4),
+        A1: Ends(2, 20, from_time=None, until_time=5),
+        B0: Ends(3, 30, from_time=7, until_time=None),
+    }
+
+
+def test_topics_that_are_not_there_are_named() -> None:
+    found = ends(a_load(topics=["a", "x", "y"]), brokers())
+    assert isinstance(found, Problem)
+    assert (found.reason, found.message) == (
+        "TopicNotFound",
+        "spec.topics: there is no topic x, y in the cluster",
+    )
+
+
+def test_brokers_that_do_not_answer_are_told() -> None:
+    found = ends(a_load(), brokers(partitions=AdminError("nobody listens")))
+    assert isinstance(found, Problem)
+    assert (found.reason, found.message) == ("ClusterNotReady", "nobody listens")
