@@ -116,6 +116,7 @@ AREAS = {
         "tests/operator",
         (
             "cluster_builders",
+            "cluster_looks",
             "cluster_objects",
             "group_looks",
             "group_plan",

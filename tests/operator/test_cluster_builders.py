@@ -339,7 +339,7 @@ def test_why_brokers_are_not_ready() -> None:
     def pod(**status: Any) -> dict[str, Any]:
         return {"metadata": {"name": "east-brokers-0"}, "status": status}
 
-    ended = {"exitCode": 1, "message": "log line\nlog.retention.hour: no such configuration key\n"}
+    ended = {"exitCode": 1, "message": "one line\nanother\nlog.retention.hour: no such configuration key\n"}
     failed = pod(containerStatuses=[{"ready": False, "state": {}, "lastState": {"terminated": ended}}])
     problem = why_not_ready([failed], 0, 1)
     assert (problem.reason, problem.message) == (
@@ -352,6 +352,11 @@ def test_why_brokers_are_not_ready() -> None:
         Reason.BROKERS_STARTING,
         "east-brokers-0: ErrImagePull: not found",
     )
+    silent = {"exitCode": 137, "reason": "OOMKilled"}
+    failed = pod(containerStatuses=[{"ready": False, "state": {"terminated": silent}}])
+    assert why_not_ready([failed], 0, 1).message == "east-brokers-0: exit status 137, OOMKilled"
     unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
+    unready = {"type": "Ready", "status": "False", "message": "containers are not ready"}
+    assert why_not_ready([pod(conditions=[unready])], 0, 1).message == "0 of 1 brokers are ready"
     assert "0/1 nodes" in why_not_ready([pod(conditions=[unscheduled])], 0, 1).message
     assert why_not_ready([], 0, 1).message == "0 of 1 brokers are ready"

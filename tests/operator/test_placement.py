@@ -122,3 +122,28 @@ def test_where_brokers_lead_as_much_a_follower_moves() -> None:
 def test_a_partition_that_moves_anyway_moves_before_another_one() -> None:
     partitions = [partition("t", 0, [2, 3]), partition("t", 1, [2, 3])]
     assert rebalance(partitions, [0, 1, 2, 3]) == {("t", 0): (1, 0)}
+
+
+def test_rebalancing_leaves_no_partition_in_fewer_racks() -> None:
+    racks = {0: "a", 1: "b", 2: "a"}
+    partitions = [partition("t", index, [index % 2, 1 - index % 2]) for index in range(4)]
+    moves = rebalance(partitions, [0, 1, 2], racks)
+    # broker 1 is as full as 0, and the only one in its rack
+    assert moves == {("t", 0): (2, 1), ("t", 1): (1, 2)}
+
+
+@given(clusters(), st.data())
+def test_rebalancing_keeps_racks_whatever_they_are(
+    cluster: tuple[list[PartitionReplicas], list[int]], data: st.DataObject
+) -> None:
+    partitions, brokers = cluster
+    racks = {broker: data.draw(st.sampled_from("abc")) for broker in brokers}
+    for (_, index), after in rebalance(partitions, brokers, racks).items():
+        before = {racks[broker] for broker in partitions[index].replicas}
+        assert len({racks[broker] for broker in after}) >= len(before)
+        assert len(set(after)) == len(after)
+
+
+def test_a_broker_without_a_rack_takes_its_share() -> None:
+    partitions = [partition("t", index, [index % 2, 1 - index % 2]) for index in range(3)]
+    assert len(rebalance(partitions, [0, 1, 2], {0: "a", 1: "b"})) == 2

@@ -1,8 +1,8 @@
 """Where replicas should go: off brokers that leave, onto brokers that came, more or fewer of them. Pure.
 
 All three keep as many replicas as possible where they are, because each one that moves is a copy of its log, and keep
-the order of a partition's replicas, whose first is its preferred leader. Brokers are filled evenly; of two that hold as
-many replicas the one with fewer preferred leaders is taken, then the one in a rack that the partition is not in yet.
+the order of a partition's replicas, whose first is its preferred leader. A replica goes to a rack that its partition is
+not in yet, where there is one; there to the broker with the fewest replicas, then the fewest preferred leaders.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ class _Load:
     def remove(self, replicas: Sequence[int]) -> None:
         self.replicas.subtract(replicas)
         self.leaders.subtract(replicas[:1])
+
+    def spread(self, replicas: Iterable[int]) -> int:
+        """How many racks these brokers are in; one without a rack is a rack of its own."""
+        return len({self.racks.get(broker, broker) for broker in replicas})
 
     def best(self, others: Collection[int]) -> int:
         """The broker to put a replica on, whose other replicas are on `others`."""
@@ -131,28 +135,38 @@ def with_factor(
 def rebalance(
     partitions: Sequence[PartitionReplicas], brokers: Collection[int], racks: Mapping[int, str] | None = None
 ) -> Moves:
-    """Move replicas from the fullest brokers to the emptiest until none has two more than another."""
+    """Move replicas from the fullest brokers to the emptiest until none has two more than another, or until each move
+    would leave a partition in fewer racks."""
     load = _Load(partitions, brokers, racks)
     now = {(one.topic, one.partition): one.replicas for one in partitions}
     moves: Moves = {}
-    while True:
-        fullest = max(load.brokers, key=lambda broker: (load.replicas[broker], broker))
-        emptiest = min(load.brokers, key=lambda broker: (load.replicas[broker], broker))
-        surplus = load.replicas[fullest] - load.replicas[emptiest]
-        if surplus < 2:
-            return moves
-        candidates = [
-            key for key, replicas in now.items() if fullest in replicas and emptiest not in replicas
-        ]
-        if not candidates:
-            return moves
-        # A partition that moves anyway first; then one whose preferred leader helps to even out leaders.
-        spare_leaders = load.leaders[fullest] > load.leaders[emptiest]
-        key = min(
-            candidates, key=lambda key: (key not in moves, (now[key][0] == fullest) != spare_leaders, key)
-        )
-        before = now[key]
-        after = tuple(emptiest if broker == fullest else broker for broker in before)
-        load.remove(before)
+    while (step := _next_step(load, now, moves)) is not None:
+        key, after = step
+        load.remove(now[key])
         load.add(after)
         now[key] = moves[key] = after
+    return moves
+
+
+def _next_step(
+    load: _Load, now: Mapping[TopicPartition, tuple[int, ...]], moves: Moves
+) -> tuple[TopicPartition, tuple[int, ...]] | None:
+    """One more replica for the emptiest broker, off the fullest one that has a replica for it."""
+    emptiest = min(load.brokers, key=lambda broker: (load.replicas[broker], broker))
+    for fullest in sorted(load.brokers, key=lambda broker: (load.replicas[broker], broker), reverse=True):
+        if load.replicas[fullest] - load.replicas[emptiest] < 2:
+            return None
+        steps = {
+            key: tuple(emptiest if broker == fullest else broker for broker in replicas)
+            for key, replicas in now.items()
+            if fullest in replicas and emptiest not in replicas
+        }
+        steps = {key: after for key, after in steps.items() if load.spread(after) >= load.spread(now[key])}
+        if steps:
+            # A partition that moves anyway first; then one whose preferred leader helps to even out leaders.
+            spare_leaders = load.leaders[fullest] > load.leaders[emptiest]
+            return min(
+                steps.items(),
+                key=lambda step: (step[0] not in moves, (now[step[0]][0] == fullest) != spare_leaders, step),
+            )
+    return None
