@@ -1,0 +1,210 @@
+"""Looks at a BatchLoad on Kubernetes: a run begins in one look and is started in the next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
+from millstream_harness.manifests import cluster, resource
+from millstream_operator.kafka_admin import EARLIEST
+from millstream_operator.kube import KubeError
+from millstream_operator.models import BatchLoad, decode_as
+from millstream_operator.reconcile.load_kubernetes import reconcile_load
+
+AT_ONCE, SOON, ENDED = 0, 5, 300
+CLUSTER = stored(cluster("default"))
+BROKERS = {
+    "partitions": {"flights": 1},
+    "offsets": lambda wanted: {one: 2 if when == EARLIEST else 10 for one, when in wanted.items()},
+}
+OFFSETS = [{"topic": "flights", "partition": 0, "from": 2, "until": 10}]
+PENDING = {"lastRun": {"name": "daily-0001", "state": "Pending"}, "offsets": OFFSETS}
+
+
+def a_load(status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    wanted = {
+        "clusterRef": {"name": "default"},
+        "topics": ["flights"],
+        "value": {"format": "JSON", "schema": "carrier STRING"},
+        "output": {"path": "s3a://bucket/flights"},
+        **spec,
+    }
+    return stored(resource("BatchLoad", "daily", **wanted), status)
+
+
+def look(found: InMemory, seen: dict[str, Any] | None = None) -> float:
+    """One look; ``seen``: what the watch showed, if that is not what there is."""
+    manifest = seen or found.kube.objects["BatchLoad", "daily"]
+    return reconcile_load(found.services, decode_as(BatchLoad, manifest))
+
+
+def says(found: InMemory, which: str = "Ready") -> tuple[str, str, str] | None:
+    return found.condition("BatchLoad", "daily", which)
+
+
+def run_state(found: InMemory) -> str:
+    state: str = found.status("BatchLoad", "daily")["lastRun"]["state"]
+    return state
+
+
+def written(found: InMemory) -> list[str]:
+    """Kinds of what was applied, but the load's own status."""
+    return [one["kind"] for one in found.kube.applied if one["kind"] != "BatchLoad"]
+
+
+def test_a_run_is_in_the_status_before_anything_is_started() -> None:
+    found = in_memory(CLUSTER, a_load(), **BROKERS)
+    assert look(found) == AT_ONCE
+    assert found.status("BatchLoad", "daily")["offsets"] == OFFSETS
+    assert written(found) == []
+    assert look(found) == SOON
+    assert written(found) == ["ServiceAccount", "RoleBinding", "ConfigMap", "Job"]
+    assert run_state(found) == "Pending"
+
+
+def test_a_watch_that_is_behind_begins_no_second_run() -> None:
+    found = in_memory(CLUSTER, a_load(PENDING), **BROKERS)
+    assert look(found, seen=a_load()) == SOON
+    assert found.brokers.asked == []
+    assert found.kube.names("Job") == ["daily-0001"]
+
+
+def test_a_load_that_is_gone_begins_nothing() -> None:
+    assert look(in_memory(CLUSTER, **BROKERS), seen=a_load()) == ENDED
+
+
+def test_a_deleted_load_is_left_to_kubernetes() -> None:
+    found = in_memory(CLUSTER, {**a_load(), "metadata": {**a_load()["metadata"], **deleted(1)}}, **BROKERS)
+    assert look(found) == ENDED
+    assert found.kube.applied == []
+
+
+def test_a_load_waits_for_records() -> None:
+    found = in_memory(CLUSTER, a_load(minRecords=9), **BROKERS)
+    assert look(found) == SOON
+    assert says(found, "Succeeded") == ("False", "WaitingForRecords", "8 of 9 records")
+
+
+@pytest.mark.parametrize(
+    ("spec", "brokers", "there", "reason"),
+    [
+        ({"output": {"path": "/lake"}}, BROKERS, True, "InvalidSpec"),
+        ({}, BROKERS, False, "ClusterNotFound"),
+        ({}, {"partitions": {}}, True, "TopicNotFound"),
+        ({"from": {"position": "Offsets", "offsets": []}}, BROKERS, True, "InvalidSpec"),
+    ],
+    ids=["output", "cluster", "topic", "offsets"],
+)
+def test_a_run_that_cannot_begin_says_why_and_is_tried_again(
+    spec: dict[str, Any], brokers: dict[str, Any], there: bool, reason: str
+) -> None:
+    found = in_memory(*([CLUSTER] if there else []), a_load(**spec), **brokers)
+    assert look(found) == SOON
+    assert (says(found) or ())[:2] == ("False", reason)
+    assert "lastRun" not in found.status("BatchLoad", "daily")
+
+
+@pytest.mark.parametrize("state", ["Succeeded", "Failed"])
+def test_a_run_that_has_ended_is_left_alone(state: str) -> None:
+    found = in_memory(CLUSTER, a_load({"lastRun": {"name": "daily-0001", "state": state}}))
+    assert look(found) == ENDED
+    assert found.kube.applied == []
+
+
+def a_pod(run: str, phase: str, created: str = "1") -> dict[str, Any]:
+    labels = {"millstream.dev/run": run}
+    metadata = {"namespace": "ns", "name": f"{run}-{created}", "labels": labels, "creationTimestamp": created}
+    return {"kind": "Pod", "metadata": metadata, "status": {"phase": phase}}
+
+
+def a_job(**status: Any) -> dict[str, Any]:
+    return {"kind": "Job", "metadata": {"namespace": "ns", "name": "daily-0001"}, "status": status}
+
+
+def test_a_run_is_as_its_own_pods_are() -> None:
+    others = a_pod("other-0001", "Pending", "2")
+    found = in_memory(CLUSTER, a_load(PENDING), a_job(), a_pod("daily-0001", "Running"), others)
+    assert look(found) == SOON
+    assert run_state(found) == "Running"
+    assert written(found) == []
+
+
+def test_a_run_ends_with_its_job() -> None:
+    complete = {"conditions": [{"type": "Complete", "status": "True"}]}
+    found = in_memory(CLUSTER, a_load(PENDING), a_job(**complete))
+    assert look(found) == ENDED
+    assert run_state(found) == "Succeeded"
+
+
+def test_a_runner_that_has_vanished_is_made_again_from_the_same_offsets() -> None:
+    load = a_load({**PENDING, "lastRun": {"name": "daily-0001", "state": "Running"}})
+    file = {"kind": "ConfigMap", "metadata": {"namespace": "ns", "name": "daily-0001"}}
+    found = in_memory(CLUSTER, load, file)
+    assert look(found) == SOON
+    assert written(found) == ["ServiceAccount", "RoleBinding", "Job"]  # what a run is told never changes
+    assert run_state(found) == "Running"
+
+
+def test_without_its_cluster_a_run_is_not_started() -> None:
+    found = in_memory(a_load(PENDING))
+    assert look(found) == SOON
+    assert (says(found) or ())[:2] == ("False", "ClusterNotFound")
+    assert written(found) == []
+
+
+def test_an_output_volume_gets_an_owner_where_it_needs_one() -> None:
+    host = {"kind": "StorageClass", "metadata": {"name": "host"}, "provisioner": "kubernetes.io/host-path"}
+    metadata = {"namespace": "ns", "name": "lake"}
+    claim = {"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"storageClassName": "host"}}
+    for objects, owner in (([host, claim], True), ([claim], False)):
+        load = a_load(PENDING, output={"path": "/lake/flights", "volumeClaimName": "lake"})
+        found = in_memory(CLUSTER, load, *objects)
+        look(found)
+        pod = found.kube.objects["Job", "daily-0001"]["spec"]["template"]["spec"]
+        assert ("volume-owner" in [one["name"] for one in pod.get("initContainers", ())]) is owner
+
+
+def spark(**status: Any) -> dict[str, Any]:
+    metadata = {"namespace": "ns", "name": "daily-0001"}
+    return {"kind": "SparkApplication", "metadata": metadata, "status": status}
+
+
+def test_a_spark_application_is_started_and_followed() -> None:
+    found = in_memory(CLUSTER, a_load(PENDING, runner="SparkApplication"))
+    assert look(found) == SOON
+    assert found.kube.names("SparkApplication") == ["daily-0001"]
+    running = {"applicationState": {"state": "RUNNING"}}
+    found = in_memory(CLUSTER, a_load(PENDING, runner="SparkApplication"), spark(**running))
+    look(found)
+    assert run_state(found) == "Running"
+
+
+def test_a_spark_application_tells_its_rows_by_its_driver() -> None:
+    message = '{"state": "Succeeded", "rows": 8}'
+    terminated = {"name": "spark-kubernetes-driver", "state": {"terminated": {"message": message}}}
+    driver = {
+        "kind": "Pod",
+        "metadata": {"namespace": "ns", "name": "the-driver"},
+        "status": {"containerStatuses": [terminated]},
+    }
+    completed = {"applicationState": {"state": "COMPLETED"}, "driverInfo": {"podName": "the-driver"}}
+    found = in_memory(CLUSTER, a_load(PENDING, runner="SparkApplication"), spark(**completed), driver)
+    assert look(found) == ENDED
+    assert found.status("BatchLoad", "daily")["lastRun"]["rows"] == 8
+
+
+def test_a_kubernetes_without_the_spark_operator_is_told() -> None:
+    found = in_memory(CLUSTER, a_load(PENDING, runner="SparkApplication"))
+    found.kube.refused["SparkApplication"] = KubeError(404, "NotFound", "no such kind")
+    assert look(found) == SOON
+    assert says(found) == (
+        "False",
+        "RunnerNotAvailable",
+        "spec.runner: SparkApplication is not there in this Kubernetes: install Kubeflow's Spark operator, or choose "
+        "Job",
+    )
+    found.kube.refused["SparkApplication"] = KubeError(500, "", "down")
+    with pytest.raises(KubeError, match="down"):
+        look(found)

@@ -1,0 +1,213 @@
+"""Looks at a MirrorMaker on Kubernetes: what its workers are told, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
+from millstream_harness.manifests import cluster, resource
+from millstream_operator.models import MirrorMaker, decode_as
+from millstream_operator.reconcile import mirror_kubernetes
+from millstream_operator.reconcile.mirror import SourceReport, WorkerReport
+from millstream_operator.reconcile.mirror_kubernetes import reconcile_mirror
+from millstream_operator.resources.mirror import selector
+
+LOOK, SOON = 10, 2
+CLUSTERS = [stored(cluster(name)) for name in ("west", "east")]
+REPORT = WorkerReport(sources=(SourceReport("west", True, 1, ("orders",)),))
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses of the workers that were asked; each has reported."""
+    addresses: list[str] = []
+
+    def ask_all(wanted: Iterable[str]) -> tuple[WorkerReport, ...]:
+        addresses.extend(wanted)
+        return (REPORT,) * len(addresses)
+
+    monkeypatch.setattr(mirror_kubernetes, "ask_all", ask_all)
+    return addresses
+
+
+def a_mirror(source: str = "west", target: str = "east", name: str = "copy", **spec: Any) -> dict[str, Any]:
+    wanted = {
+        "sources": [{"name": source, "clusterRef": {"name": source}}],
+        "target": {"clusterRef": {"name": target}},
+        "topics": {"include": ["orders.*"]},
+        **spec,
+    }
+    return stored(resource("MirrorMaker", name, **wanted))
+
+
+def look(found: InMemory, name: str = "copy") -> float:
+    return reconcile_mirror(found.services, decode_as(MirrorMaker, found.kube.objects["MirrorMaker", name]))
+
+
+def says(found: InMemory, name: str = "copy") -> tuple[str, str, str] | None:
+    return found.condition("MirrorMaker", name)
+
+
+def pod(number: int, ip: str = "", gone: bool = False, **status: Any) -> dict[str, Any]:
+    labels = selector(decode_as(MirrorMaker, a_mirror()))
+    metadata: dict[str, Any] = {"namespace": "ns", "name": f"pod-{number}", "labels": labels}
+    if gone:
+        metadata["deletionTimestamp"] = "2026-11-22T08:00:00Z"
+    return {"kind": "Pod", "metadata": metadata, "status": {**({"podIP": ip} if ip else {}), **status}}
+
+
+def working(found: InMemory, **status: Any) -> InMemory:
+    """With what Kubernetes says of the workers' Deployment."""
+    look(found)
+    found.kube.objects["Deployment", "copy-mirror"]["status"] = status
+    found.kube.applied.clear()
+    return found
+
+
+def test_workers_are_a_deployment_that_finds_its_file() -> None:
+    found = in_memory(*CLUSTERS, a_mirror())
+    assert look(found) == SOON
+    assert [one["kind"] for one in found.kube.applied] == ["ConfigMap", "Deployment", "MirrorMaker"]
+    assert says(found) == ("False", "WorkersStarting", "0 of 1 workers are ready")
+    assert found.status("MirrorMaker", "copy")["replicas"] == 0
+    assert found.status("MirrorMaker", "copy")["readyReplicas"] == 0
+
+
+@pytest.mark.parametrize(("ready", "seconds"), [(1, SOON), (2, LOOK), (3, LOOK)])
+def test_workers_are_looked_at_often_until_they_are_ready(ready: int, seconds: float) -> None:
+    found = working(in_memory(*CLUSTERS, a_mirror(replicas=2)), replicas=3, readyReplicas=ready)
+    assert look(found) == seconds
+    shown = found.status("MirrorMaker", "copy")
+    assert (shown["replicas"], shown["readyReplicas"]) == (3, ready)
+    assert [one["kind"] for one in found.kube.applied] == ["MirrorMaker"]
+
+
+def test_a_deleted_mirror_is_left_to_kubernetes() -> None:
+    mirror = a_mirror()
+    mirror["metadata"].update(deleted(1))
+    found = in_memory(*CLUSTERS, mirror)
+    assert look(found) == LOOK
+    assert found.kube.applied == []
+
+
+def test_workers_that_have_an_address_and_stay_are_asked(asked: list[str]) -> None:
+    pods = [pod(0, "10.0.0.1"), pod(1), pod(2, "10.0.0.2", gone=True), pod(3, "10.0.0.3")]
+    found = working(in_memory(*CLUSTERS, a_mirror(), *pods), replicas=1, readyReplicas=1)
+    asked.clear()
+    look(found)
+    assert asked == ["10.0.0.1:9404", "10.0.0.3:9404"]
+    assert says(found) == ("True", "Mirroring", "1 worker mirrors 1 topic")
+
+
+def test_a_pod_that_has_no_status_yet_is_not_asked(asked: list[str]) -> None:
+    starting = pod(0)
+    del starting["status"]
+    look(in_memory(*CLUSTERS, a_mirror(), starting))
+    assert asked == []
+
+
+def container(
+    state: dict[str, Any], *, ready: bool = False, last: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    return {"containerStatuses": [{"ready": ready, "state": state, "lastState": last or {}}]}
+
+
+ENDED = {
+    "terminated": {"exitCode": 1, "reason": "Error", "message": "log\nwords\nsource and target are one\n"}
+}
+SILENT = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (container(ENDED), "source and target are one"),
+        (container({"waiting": {"reason": "CrashLoopBackOff"}}, last=ENDED), "source and target are one"),
+        (container({"running": {}}, last=SILENT), "OOMKilled"),
+        (container({"terminated": {"exitCode": 2}}), "it ended"),
+        (
+            container({"waiting": {"reason": "ErrImagePull", "message": "not found"}}),
+            "ErrImagePull: not found",
+        ),
+    ],
+)
+def test_a_worker_that_failed_says_why(status: dict[str, Any], words: str) -> None:
+    found = in_memory(*CLUSTERS, a_mirror(), pod(0), pod(1, **status))
+    look(found)
+    assert says(found) == ("False", "WorkerFailed", f"pod-1: {words}")
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        container({"running": {}}, ready=True, last=ENDED),
+        container({"terminated": {"exitCode": 0, "message": "done"}}),
+        container({"waiting": {"reason": "ContainerCreating"}}),
+        {"containerStatuses": [{}]},
+    ],
+    ids=["ready again", "no error", "starting", "nothing known"],
+)
+def test_a_worker_that_only_starts_has_not_failed(status: dict[str, Any]) -> None:
+    found = in_memory(*CLUSTERS, a_mirror(), pod(0, **status))
+    look(found)
+    assert (says(found) or ())[:2] == ("False", "WorkersStarting")
+
+
+def test_a_mirror_into_itself_stops_the_workers_of_an_earlier_spec() -> None:
+    found = in_memory(*CLUSTERS, a_mirror(target="west"))
+    assert look(found) == LOOK
+    assert found.kube.deleted == [("Deployment", "copy-mirror")]
+    assert (says(found) or ())[:2] == ("False", "SameCluster")
+    assert [one["kind"] for one in found.kube.applied] == ["MirrorMaker"]
+
+
+def test_workers_go_on_while_their_cluster_is_away() -> None:
+    found = in_memory(CLUSTERS[0], a_mirror())
+    assert look(found) == LOOK
+    assert found.kube.deleted == []
+    assert says(found) == ("False", "ClusterNotFound", "there is no Cluster east in namespace ns")
+
+
+def test_addresses_need_no_cluster() -> None:
+    sources = [{"name": "west", "bootstrap": "west:9092"}]
+    mirror = a_mirror(sources=sources)
+    mirror["spec"]["target"] = {"bootstrap": "east:9092"}
+    found = in_memory(mirror)
+    assert look(found) == SOON
+    assert found.kube.names("Deployment") == ["copy-mirror"]
+
+
+def test_the_younger_of_two_mirrors_in_a_circle_is_refused() -> None:
+    older = a_mirror()
+    younger = a_mirror("east", "west", "back")
+    younger["metadata"]["creationTimestamp"] = "2026-02-01T00:00:00Z"
+    broken = {**a_mirror(name="broken"), "spec": {"sources": "none"}}
+    lost = a_mirror("lost", "west", "lost")
+    found = in_memory(*CLUSTERS, broken, lost, younger, older)
+    look(found, "back")
+    look(found)
+    assert (says(found, "back") or ())[:2] == ("False", "MirrorLoop")
+    assert (says(found) or ())[1] == "WorkersStarting"
+    assert found.kube.deleted == [("Deployment", "back-mirror")]
+
+
+def test_mirrors_of_one_name_in_two_namespaces_are_two() -> None:
+    older = a_mirror()
+    older["metadata"] = {
+        **older["metadata"],
+        "namespace": "other",
+        "creationTimestamp": "2025-01-01T00:00:00Z",
+    }
+    both = {"west": {"name": "west", "namespace": "ns"}, "east": {"name": "east", "namespace": "ns"}}
+    older["spec"] |= {
+        "sources": [{"name": "east", "clusterRef": both["east"]}],
+        "target": {"clusterRef": both["west"]},
+    }
+    clusters = [stored(cluster(name, allowedNamespaces=["other"])) for name in both]
+    found = in_memory(*clusters, a_mirror())
+    found.services.store.put(older)
+    look(found)
+    assert (says(found) or ())[:2] == ("False", "MirrorLoop")
