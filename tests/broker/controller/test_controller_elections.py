@@ -119,6 +119,16 @@ CASES = {
         Situation({1, 2, 3, 4}),
         (2, (2, 3), (), 0),
     ),
+    "nobody of the ISR is a replica: none is forgotten": (
+        record(4, (4, 5)),
+        Situation({1, 2, 3, 4, 5}),
+        (4, (4, 5), (), 0),
+    ),
+    "a member of the elr was dropped": (
+        record(NONE, (2,), (4,)),
+        Situation({1, 4}, min_isr=2),
+        (NONE, (2,), (), 0),
+    ),
     "a new epoch is asked for": (ALL, Situation({1, 2, 3}, new_epoch=True), (1, (1, 2, 3), (), 1)),
 }
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -14,10 +14,9 @@ from millstream_broker.controller.channels import update_request
 from millstream_broker.controller.deletion import Deletion
 from millstream_broker.controller.machine import ControllerMachine
 from millstream_broker.controller.messages import (
-    Abandoned,
     AcceptBroker,
     AskLogEnds,
-    AssignmentWritten,
+    BrokerAccepted,
     ElectionRequested,
     ElectionType,
     LogEnds,
@@ -25,16 +24,10 @@ from millstream_broker.controller.messages import (
     ReassignmentRequested,
     RefuseDeletion,
     RemoveTopic,
-    Reply,
     Settings,
-    SettingsChanged,
-    ShutdownRequested,
     StatesWritten,
     Stopped,
     StopReplicas,
-    Tick,
-    TopicRemoved,
-    WriteAssignment,
     WriteStates,
 )
 from millstream_broker.controller.store import (
@@ -45,96 +38,12 @@ from millstream_broker.controller.store import (
     StatesChanged,
     TopicsChanged,
 )
-from millstream_broker.coordination import BrokerRecord, PartitionRecord, TopicRecord
-from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.coordination import BrokerRecord, PartitionRecord
 from millstream_broker.protocol.update_metadata import LEADER_DURING_DELETE
+from millstream_harness.controller import Controller, of, topic
 
-T = TypeVar("T")
 HELD_BACK = (-1, -1)
 """Leader and version of a partition of which a broker is told only that there is one, lest clients miss it."""
-
-
-def topic(name: str, *replicas: tuple[int, ...], version: int = 0) -> TopicRecord:
-    """Led by the first replicas, all in sync; without states for version -1."""
-    partitions = tuple(
-        PartitionRecord(one, -1, -1, (), -1)
-        if version < 0
-        else PartitionRecord(one, one[0], 0, one, version, 1)
-        for one in replicas
-    )
-    return TopicRecord(name, uuid.uuid5(uuid.NAMESPACE_DNS, name), partitions)
-
-
-class Controller:
-    """A machine with a store that does at once what it says, and brokers that delete what they are told to."""
-
-    def __init__(
-        self,
-        *topics: TopicRecord,
-        brokers: Iterable[int] = (1, 2, 3),
-        settings: Settings | None = None,
-        deletions: Iterable[str] = (),
-    ) -> None:
-        self.machine = ControllerMachine(2, settings or Settings())
-        self.epochs = dict.fromkeys(brokers, 1)
-        self.unclean: set[int] = set()
-        self.silent: set[int] = set()
-        """Brokers that do not answer StopReplica."""
-        self.seen: list[Any] = []
-        image = Image(self.brokers(), {one.name: one for one in topics}, frozenset(deletions))
-        self._do(self.machine.start(image))
-
-    def brokers(self) -> dict[int, BrokerRecord]:
-        return {
-            number: BrokerRecord(number, (), None, epoch, number in self.unclean)
-            for number, epoch in self.epochs.items()
-        }
-
-    def handle(self, event: Any) -> list[Any]:
-        """All that comes of it."""
-        self.seen = []
-        self._do(self.machine.handle(event))
-        return self.seen
-
-    def live(self, *brokers: int) -> list[Any]:
-        self.epochs = {number: self.epochs.get(number, 1) for number in brokers}
-        return self.handle(BrokersChanged(self.brokers()))
-
-    def restart(self, broker: int, *, unclean: bool = False) -> list[Any]:
-        self.epochs[broker] = self.epochs.get(broker, 0) + 10
-        self.unclean = {broker} if unclean else set()
-        return self.handle(BrokersChanged(self.brokers()))
-
-    def _do(self, instructions: Iterable[Any]) -> None:
-        for one in instructions:
-            self.seen.append(one)
-            if isinstance(one, WriteStates):
-                stored = {key: replace(each, version=each.version + 1) for key, each in one.states.items()}
-                self._do(self.machine.handle(StatesWritten(one.states, stored)))
-            elif isinstance(one, WriteAssignment):
-                self._do(self.machine.handle(AssignmentWritten(one.topic)))
-            elif isinstance(one, RemoveTopic):
-                self._do(self.machine.handle(TopicRemoved(one.name)))
-            elif isinstance(one, StopReplicas) and one.delete and one.broker not in self.silent:
-                self._do(self.machine.handle(Stopped(one.broker, self.epochs[one.broker], one.partitions)))
-
-    def record(self, name: str, index: int = 0) -> PartitionRecord:
-        return self.machine.records[name, index]
-
-    def in_sync(self, name: str, index: int, *isr: int) -> list[Any]:
-        """The leader writes an ISR."""
-        record = self.record(name, index)
-        return self.handle(
-            StatesChanged({(name, index): replace(record, isr=isr, version=record.version + 1)})
-        )
-
-    def reply(self, event: Any) -> Any:
-        (reply,) = of(Reply, self.handle(event))
-        return reply.result
-
-
-def of(kind: type[T], seen: Iterable[Any]) -> list[T]:
-    return [one for one in seen if isinstance(one, kind)]
 
 
 def told(controller: Controller, *keys: tuple[str, int]) -> list[tuple[int, int]]:
@@ -156,6 +65,38 @@ def test_a_new_topic_is_led_and_told_of_as_a_whole() -> None:
     assert told(controller, ("t", 0), ("t", 1)) == [(1, 0), (-1, -1)]
     controller.live(1, 2, 3, 5)
     assert controller.record("t", 1).leader == 5, "as soon as one of its brokers lives"
+
+
+def test_after_that_a_topic_is_told_of_as_it_changes_and_grows() -> None:
+    controller = Controller()
+    partitions = ((4, 5), (1, 2), (2, 1))
+    controller.handle(TopicsChanged({"t": topic("t", *partitions, version=-1)}, frozenset({"t"})))
+    (push,) = of(Push, controller.in_sync("t", 1, 1))
+    assert push.partitions == {("t", 1)}
+    grown = topic("t", *partitions, (4, 5), (1, 2), version=-1)
+    (push,) = of(Push, controller.handle(TopicsChanged({"t": grown}, frozenset({"t"}))))
+    assert push.partitions == {("t", 3), ("t", 4)}
+
+
+def test_the_first_partition_is_told_of_though_nobody_leads_it() -> None:
+    controller = Controller()
+    new = topic("t", (4, 5), (1, 2), version=-1)
+    (push,) = of(Push, controller.handle(TopicsChanged({"t": new}, frozenset({"t"}))))
+    assert push.partitions == {("t", 0), ("t", 1)}
+
+
+def test_configurations_of_unknown_topics_do_not_matter() -> None:
+    assert not Controller().handle(ConfigsChanged({"unknown": {"min.insync.replicas": "2"}}, {}))
+
+
+def test_a_topic_that_goes_takes_what_is_written_of_it_along() -> None:
+    controller = Controller(topic("gone", (1, 2)), topic("kept", (1, 2)))
+    controller.is_slow = True
+    controller.live(2, 3)
+    controller.handle(TopicsChanged({}, frozenset({"kept"})))
+    controller.write()
+    assert set(controller.machine.records) == {("kept", 0)}
+    assert controller.record("kept").leader == 2
 
 
 def test_partitions_are_added() -> None:
@@ -235,7 +176,107 @@ def test_a_broker_that_lists_a_deleted_topic_holds_it_up_until_it_is_gone() -> N
     assert of(RemoveTopic, controller.live(1, 2))
 
 
+def test_a_deletion_waits_for_what_is_being_written_and_holds_up_no_other() -> None:
+    controller = Controller(topic("moved", (1, 2)), topic("led", (3, 2)), topic("calm", (1, 2)))
+    controller.is_slow = True
+    controller.handle(ReassignmentRequested("caller", {("moved", 0): (2, 1)}))
+    controller.live(1, 2)
+    assert not of(StopReplicas, controller.handle(DeletionsRequested(frozenset({"moved", "led"}))))
+    seen = controller.handle(DeletionsRequested(frozenset({"moved", "led", "calm"})))
+    assert {tuple(one.partitions) for one in of(StopReplicas, seen)} == {(("calm", 0),)}
+    seen = controller.write()
+    assert {tuple(one.partitions) for one in of(StopReplicas, seen)} == {(("moved", 0),), (("led", 0),)}
+
+
+def test_what_is_being_deleted_is_told_of_once_and_decided_on_and_counted_no_more() -> None:
+    led_by_two = PartitionRecord((1, 2), 2, 4, (1, 2), 9, 1)
+    controller = Controller(replace(topic("t"), partitions=(led_by_two, replace(led_by_two, leader=1))))
+    assert controller.machine.not_preferred() == 1
+    controller.silent = {1, 2, 3}
+    controller.handle(DeletionsRequested(frozenset({"t"})))
+    assert controller.machine.not_preferred() == 0
+    assert not of(Push, controller.in_sync("t", 0, 2))
+    assert not of(WriteStates, controller.live(2))
+    assert controller.machine.leaderless() == 0
+
+
+def test_a_removal_that_is_done_is_of_the_topic_of_that_time() -> None:
+    old = topic("t", (1, 2))
+    new = replace(old, topic_id=uuid.uuid4())
+    for present in ({}, {"t": new}):
+        controller = Controller(old)
+        controller.is_slow = True
+        assert of(RemoveTopic, controller.handle(DeletionsRequested(frozenset({"t"}))))
+        controller.handle(TopicsChanged(present, frozenset(present)))
+        controller.silent = {1, 2, 3}
+        if present:
+            controller.handle(DeletionsRequested(frozenset({"t"})))
+        assert not controller.write()
+        assert controller.machine.topics == present
+
+
+def test_partitions_are_counted_that_nobody_or_another_than_the_preferred_replica_leads() -> None:
+    controller = Controller(topic("t", (1, 2), (2, 1), (3,)))
+    assert (controller.machine.leaderless(), controller.machine.not_preferred()) == (0, 0)
+    controller.live(2)
+    assert (controller.machine.leaderless(), controller.machine.not_preferred()) == (1, 2)
+
+
+def test_a_broker_that_has_deleted_its_log_has_nothing_to_delete_while_others_have() -> None:
+    """Nor of a partition that it should have deleted before."""
+    moved = PartitionRecord((2, 3), 2, 4, (2, 3), 9, 1, removing=(1,))
+    controller = Controller(replace(topic("t"), partitions=(moved,)), brokers=(2, 3))
+    controller.silent = {1, 2, 3}
+    controller.live(1, 2, 3)
+    assert controller.machine.to_delete(1) == {("t", 0): 4}
+    controller.handle(DeletionsRequested(frozenset({"t"})))
+    assert controller.machine.to_delete(1) == {("t", 0): -2}
+    assert not controller.handle(Stopped(1, 1, [("t", 0)]))
+    assert controller.machine.to_delete(1) == {}
+    assert controller.machine.to_delete(2) == {("t", 0): -2}
+
+
+def test_a_broker_that_has_deleted_what_nobody_knows_any_more_is_not_minded() -> None:
+    assert not Controller(topic("t", (1, 2))).handle(Stopped(1, 1, [("unknown", 0)]))
+
+
 # Brokers
+
+
+def test_a_broker_that_comes_is_told_everything_and_the_others_of_it() -> None:
+    controller = Controller(topic("t", (1, 2)), brokers=())
+    assert controller.live(1)[0] == Push((1,), None)
+    controller = Controller(brokers=(1,))
+    assert controller.live(1, 2) == [Push((2,), None), Push((1,), ())]
+    assert not controller.live(1, 2), "that is known"
+    assert controller.live(1) == [Push((1,), ())]
+    assert not controller.live(), "nobody is left to be told"
+
+
+def test_a_registration_that_changes_within_its_session_is_told_to_all() -> None:
+    controller = Controller(brokers=(1, 2))
+    registered = {**controller.brokers(), 2: replace(controller.brokers()[2], rack="a")}
+    assert controller.handle(BrokersChanged(registered)) == [Push((1, 2), ())]
+
+
+def test_who_is_accepted_is_known_to_be_before_the_registration_says_so() -> None:
+    controller = Controller(topic("t", (1, 2)))
+    (accept,) = of(AcceptBroker, controller.restart(1, unclean=True))
+    assert not controller.handle(BrokerAccepted(accept.broker))
+    controller.unclean = set()
+    assert not controller.handle(BrokersChanged(controller.brokers()))
+
+
+def test_an_acceptance_is_of_one_incarnation() -> None:
+    controller = Controller(topic("t", (1, 2)))
+    (accept,) = of(AcceptBroker, controller.restart(1, unclean=True))
+    controller.restart(1, unclean=True)
+    assert not controller.handle(BrokerAccepted(accept.broker))
+    assert controller.machine.brokers[1].unclean
+    gone = controller.machine.brokers[1]
+    controller.live(2, 3)
+    assert not controller.handle(BrokerAccepted(gone))
+    assert 1 not in controller.machine.brokers
 
 
 def test_who_restarts_between_two_looks_was_away() -> None:
@@ -300,6 +341,18 @@ def test_a_suspect_that_goes_is_not_waited_for_and_one_that_restarts_is_asked_ag
     assert controller.record("t").leader == 3
 
 
+def test_what_a_suspect_said_counts_while_it_lives_on() -> None:
+    controller, _ = all_suspects((1, 2, 3))
+    log_ends(controller, 1, 4, 900)
+    log_ends(controller, 2, 5, 100)
+    controller.live(1, 3)
+    controller.restart(3)
+    controller.handle(LogEnds(3, 10, {("t", 0): (5, 80)}))
+    assert controller.record("t").leader == -1, "that was of an earlier incarnation"
+    log_ends(controller, 3, 3, 70)
+    assert controller.record("t").leader == 1, "the best log is away"
+
+
 def test_a_new_controller_asks_suspects_anew() -> None:
     controller, _ = all_suspects((1, 2, 3))
     log_ends(controller, 1, 4, 900)
@@ -336,10 +389,12 @@ def test_an_administrator_elects_a_suspect() -> None:
 
 def test_what_is_deleted_is_not_asked_for() -> None:
     controller, _ = all_suspects((1, 2, 3))
+    controller.silent = {1, 2, 3}
     assert controller.machine.is_undecided(("t", 0))
     controller.handle(DeletionsRequested(frozenset({"t"})))
     assert not controller.machine.is_undecided(("t", 0))
     assert not of(WriteStates, log_ends(controller, 1, 4, 900))
+    assert not of(AskLogEnds, controller.restart(2, unclean=True))
 
 
 def test_nobody_is_told_that_a_leader_without_memory_leads() -> None:
@@ -352,6 +407,13 @@ def test_nobody_is_told_that_a_leader_without_memory_leads() -> None:
     stored = {key: replace(one, version=one.version + 1) for key, one in write.states.items()}
     controller.machine.handle(StatesWritten(write.states, stored))
     assert told(controller, ("t", 0)) == [(2, 1)]
+
+
+def test_a_leader_is_told_of_while_the_state_of_its_follower_is_written() -> None:
+    controller = Controller(topic("t", (1, 2)))
+    controller.is_slow = True
+    assert of(WriteStates, controller.restart(2))
+    assert told(controller, ("t", 0)) == [(1, 0)]
 
 
 def test_what_could_not_be_told_for_a_while_is_told_in_the_end() -> None:
@@ -376,188 +438,30 @@ def test_a_conflict_is_decided_on_again() -> None:
     assert (wanted.leader, wanted.isr, wanted.version) == (3, (3,), 1)
 
 
-def test_a_controlled_shutdown() -> None:
-    controller = Controller(topic("t", (1, 2, 3), (2, 1)), topic("alone", (1,)), topic("left", (1, 3)))
-    controller.in_sync("left", 0, 1)
-    seen = controller.handle(ShutdownRequested("caller", 1, 1))
-    (reply,) = of(Reply, seen)
-    assert reply.result == [("left", 0)], "what others might lead if they were in sync"
-    assert controller.record("t", 0).leader == 2
-    assert controller.record("t", 1).isr == (2,)
-    stops = of(StopReplicas, seen)
-    assert {(one.broker, one.delete, *one.partitions) for one in stops} == {
-        (1, False, ("t", 0)),
-        (1, False, ("t", 1)),
-    }
-    assert 1 in {one.broker_id for one in controller.machine.told_brokers()}, "it still leads"
-    controller.in_sync("left", 0, 1, 3)
-    assert controller.record("left").leader == 3
-    new = topic("new", (1, 3), version=-1)
-    controller.handle(TopicsChanged({"new": new}, frozenset({*controller.machine.topics, "new"})))
-    assert (controller.record("new").leader, controller.record("new").isr) == (3, (3,))
-    controller.handle(TopicsChanged({}, frozenset(set(controller.machine.topics) - {"alone"})))
-    assert 1 not in {one.broker_id for one in controller.machine.told_brokers()}
-    assert controller.reply(ShutdownRequested("again", 1, 1)) == []
-    stale = controller.reply(ShutdownRequested("stale", 1, 0))
-    assert isinstance(stale, ApiError)
-    assert stale.code is ErrorCode.STALE_BROKER_EPOCH
-    controller.restart(1)
-    assert not controller.machine.leaving
+def test_partitions_without_a_leader_are_written_first() -> None:
+    controller = Controller(topic("a", (2, 1)), topic("b", (1, 2)), topic("c", (2, 1)))
+    first, second = of(WriteStates, controller.live(2, 3))
+    assert set(first.states) == {("b", 0)}
+    assert set(second.states) == {("a", 0), ("c", 0)}
 
 
-# Elections
-
-
-def test_preferred_leaders_by_request() -> None:
-    controller = Controller(topic("t", (1, 2), (2, 1), (1, 3)))
-    controller.live(2, 3)
-    controller.live(1, 2, 3)
-    controller.in_sync("t", 0, 2, 1)
-    keys = [("t", 0), ("t", 1), ("t", 2), ("t", 9)]
-    result = controller.reply(ElectionRequested("caller", ElectionType.PREFERRED, keys))
-    assert {key: error and error.code for key, error in result.items()} == {
-        ("t", 0): None,
-        ("t", 1): ErrorCode.ELECTION_NOT_NEEDED,
-        ("t", 2): ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-        ("t", 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
-    assert controller.record("t", 0).leader == 1
-    everything = controller.reply(ElectionRequested("all", ElectionType.PREFERRED, None))
-    assert set(everything) == {("t", 2)}, "those that needed one"
-
-
-def test_unclean_elections_by_request() -> None:
-    controller = Controller(topic("t", (1, 2), (3,), (1,)))
-    controller.in_sync("t", 0, 1)
-    controller.live(2, 3)
-    assert controller.record("t", 0).leader == -1
-    keys = [("t", 0), ("t", 1), ("t", 2)]
-    result = controller.reply(ElectionRequested("caller", ElectionType.UNCLEAN, keys))
-    assert {key: error and error.code for key, error in result.items()} == {
-        ("t", 0): None,
-        ("t", 1): ErrorCode.ELECTION_NOT_NEEDED,
-        ("t", 2): ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-    }
-    assert controller.record("t", 0).isr == (2,)
-
-
-@pytest.mark.parametrize("how", ["topic", "cluster"])
-def test_unclean_elections_by_configuration(how: str) -> None:
+def test_a_state_that_is_known_is_not_news() -> None:
     controller = Controller(topic("t", (1, 2)))
-    controller.in_sync("t", 0, 1)
-    controller.live(2, 3)
-    assert controller.record("t").leader == -1
-    if how == "topic":
-        controller.handle(ConfigsChanged({"t": {"unclean.leader.election.enable": "true"}}, {}))
-    else:
-        controller.handle(SettingsChanged(Settings(unclean_election=True)))
-    assert controller.record("t").leader == 2
+    for record in (controller.record("t"), replace(controller.record("t"), isr=(1,), version=-1)):
+        assert not controller.handle(StatesChanged({("t", 0): record}))
 
 
-def test_preferred_leaders_by_time() -> None:
-    controller = Controller(topic("t", *[(1, 2)] * 10), settings=Settings(imbalance_check_s=60.0))
-    controller.handle(Tick(100.0))
-    controller.live(2, 3)
-    controller.live(1, 2, 3)
-    for index in range(10):
-        controller.in_sync("t", index, 2, 1)
-    assert not of(WriteStates, controller.handle(Tick(159.0)))
-    controller.handle(Tick(160.0))
-    assert {controller.record("t", index).leader for index in range(10)} == {1}
-    assert controller.machine.not_preferred() == 0
-
-
-# Reassignments
-
-
-def moved(controller: Controller, key: tuple[str, int], *to: int) -> ApiError | None:
-    result: dict[tuple[str, int], ApiError | None] = controller.reply(
-        ReassignmentRequested("caller", {key: to or None})
-    )
-    return result[key]
-
-
-def test_a_partition_moves() -> None:
-    controller = Controller(topic("t", (1, 2)), brokers=(1, 2, 3, 4))
-    assert moved(controller, ("t", 0), 3, 4) is None
-    record = controller.record("t")
-    assert (record.replicas, record.adding, record.removing) == ((3, 4, 1, 2), (3, 4), (1, 2))
-    assert record.leader_epoch == 1, "a log that is deleted late is not one that is made now"
-    assert set(controller.machine.reassignments(None)) == {("t", 0)}
-    controller.in_sync("t", 0, 1, 2, 3)
-    assert controller.record("t").adding, "4 is not in sync yet"
-    seen = controller.in_sync("t", 0, 1, 2, 3, 4)
-    record = controller.record("t")
-    assert (record.replicas, record.adding, record.removing) == ((3, 4), (), ())
-    assert (record.leader, record.isr) == (3, (3, 4))
-    assert {one.broker for one in of(StopReplicas, seen)} == {1, 2}
-    assert not controller.machine.reassignments(None)
-
-
-def test_a_broker_that_is_away_deletes_its_log_when_it_is_back() -> None:
-    controller = Controller(topic("t", (1, 2)))
-    controller.live(2, 3)
-    moved(controller, ("t", 0), 2, 3)
-    controller.in_sync("t", 0, 2, 3)
-    assert controller.record("t").replicas == (2, 3)
-    assert controller.record("t").removing == (1,)
-    assert not controller.machine.reassignments(None), "it is done as far as anybody can tell"
-    (stop,) = of(StopReplicas, controller.live(1, 2, 3))
-    assert (stop.broker, stop.delete) == (1, True)
-    assert controller.record("t").removing == ()
-
-
-def test_a_move_goes_on_under_another_controller() -> None:
-    record = PartitionRecord((3, 1, 2), 1, 4, (1, 2, 3), 9, 1, adding=(3,), removing=(1,))
-    controller = Controller(replace(topic("t", (1,)), partitions=(record,)))
-    assert (controller.record("t").replicas, controller.record("t").removing) == ((3, 2), ())
-    assert controller.record("t").leader == 3
-
-
-def test_a_move_is_cancelled() -> None:
-    controller = Controller(topic("t", (1, 2)))
-    error = moved(controller, ("t", 0))
-    assert error is not None
-    assert error.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    moved(controller, ("t", 0), 2, 3)
-    seen = controller.handle(ReassignmentRequested("cancel", {("t", 0): None}))
-    assert of(Reply, seen)[0].result == {("t", 0): None}
-    record = controller.record("t")
-    assert (record.replicas, record.adding, record.removing) == ((2, 1), (), ()), "in the order of KIP-455"
-    assert {one.broker for one in of(StopReplicas, seen)} == {3}
-
-
-@pytest.mark.parametrize(
-    ("to", "said"),
-    [
-        ((1, 1), "includes the broker 1 more than once"),
-        ((1, 9), "includes broker 9, but no such broker is registered"),
-        ((), "includes an empty replica list"),
-    ],
-)
-def test_moves_that_cannot_be(to: tuple[int, ...], said: str) -> None:
-    controller = Controller(topic("t", (1, 2)))
-    result = controller.reply(ReassignmentRequested("caller", {("t", 0): to, ("t", 7): (1,)}))
-    assert result["t", 0].code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert said in result["t", 0].message
-    assert result["t", 7].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def test_a_replica_that_is_away_may_stay_but_not_come() -> None:
-    controller = Controller(topic("t", (1, 2)))
-    controller.live(2, 3)
-    assert moved(controller, ("t", 0), 3, 1) is None
-    refused = moved(controller, ("t", 0), 3, 4)
-    assert refused is not None
-    assert refused.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-
-
-def test_who_does_not_wait_any_longer_is_not_answered() -> None:
-    controller = Controller(topic("t", (1, 2)))
-    out = controller.machine.handle(ReassignmentRequested("gone", {("t", 0): (2, 3)}))
-    (write,) = of(WriteAssignment, out)
-    controller.machine.handle(Abandoned("gone"))
-    assert not of(Reply, controller.handle(AssignmentWritten(write.topic)))
+def test_an_answer_about_some_partitions_says_nothing_of_the_others() -> None:
+    """Neither what was not asked for nor what the store does not know ends the reading of an answer."""
+    controller = Controller(topic("t", (1, 2), (1, 2)))
+    controller.is_slow = True
+    (write,) = of(WriteStates, controller.live(2, 3))
+    unknown = {("unknown", 0): controller.record("t", 0)}
+    stored = {("t", 1): replace(write.states["t", 1], version=1)}
+    asked = {**unknown, ("t", 0): write.states["t", 0], ("t", 1): write.states["t", 1]}
+    (again,) = of(WriteStates, controller.handle(StatesWritten(asked, {**unknown, **stored})))
+    assert set(again.states) == {("t", 0)}
+    assert controller.record("t", 1).leader == 2
 
 
 # How long it takes

@@ -37,7 +37,7 @@ def shut_down(machine: ControllerMachine, event: ShutdownRequested) -> None:
     machine.leaving.add(number)
     request = Request(event.caller, lambda _: _led_by(machine, number))
     for key in machine.partitions.of_broker(number):
-        if number in machine.records[key].isr and key[0] not in machine.deletions:
+        if number in machine.records[key].isr:
             machine.partitions.dirty.add(key)
             machine.requests.wait(request, key)
     machine.requests.add(request)
@@ -47,9 +47,7 @@ def _led_by(machine: ControllerMachine, broker: int) -> list[TopicPartition]:
     """What this broker still leads although a replica that stays may lead it, once it is in sync."""
     staying = machine.brokers.keys() - machine.leaving
     return sorted(
-        key
-        for key in machine.partitions.leads(broker)
-        if any(one in staying for one in machine.records[key].replicas)
+        key for key in machine.leads(broker) if any(one in staying for one in machine.records[key].replicas)
     )
 
 
@@ -98,8 +96,7 @@ def rebalance(machine: ControllerMachine) -> None:
     """Give leadership back to the preferred replicas of brokers that lead too little (auto.leader.rebalance.enable)."""
     able = {one for one in machine.brokers if one not in machine.leaving}
     for key in imbalanced(machine.records, able, machine.settings.imbalance_percentage):
-        if key[0] not in machine.deletions:
-            machine.partitions.note(key).preferred = True
+        machine.partitions.note(key).preferred = True
 
 
 def reassign(machine: ControllerMachine, event: ReassignmentRequested) -> None:

@@ -126,7 +126,7 @@ def _live(replicas: Iterable[int], now: Situation) -> list[int]:
 
 def _with_memory(record: PartitionRecord, now: Situation) -> tuple[list[int], list[int], list[int]]:
     """ISR and elr without replicas that cannot vouch for their logs, as far as there are others; and those replicas."""
-    isr = [r for r in record.isr if r in record.replicas] or list(record.isr[:1])
+    isr = [r for r in record.isr if r in record.replicas] or list(record.isr)
     elr = [r for r in record.elr if r in record.replicas and r not in isr]
     doubtful = {*record.suspects, *(r for r in (*isr, *elr) if r in now.forgetful)}
     suspects = [r for r in record.replicas if r in doubtful]

@@ -93,7 +93,7 @@ class ControllerMachine:
         self._to_stop: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
         self.requests = Requests()
         self._recovery = Recovery()
-        self._next_check = 0.0
+        self._next_check: float | None = None
         self.out: list[Instruction] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
             BrokersChanged: self._brokers_changed,
@@ -135,8 +135,12 @@ class ControllerMachine:
         return [
             broker
             for number, broker in self.brokers.items()
-            if number not in self.leaving or any(self.partitions.leads(number))
+            if number not in self.leaving or any(self.leads(number))
         ]
+
+    def leads(self, broker: int) -> Iterable[TopicPartition]:
+        """Nobody leads what is being deleted, whatever is stored."""
+        return (key for key in self.partitions.leads(broker) if key[0] not in self.deletions)
 
     def is_undecided(self, key: TopicPartition) -> bool:
         """Whether the ends of its logs decide who leads it."""
@@ -185,7 +189,7 @@ class ControllerMachine:
         for broker in sorted(arrived):
             self._broker_arrived(self.brokers[broker])
         others = tuple(one for one in self.brokers if one not in arrived)
-        if others and (ended or arrived or before != self.brokers):
+        if others and before != self.brokers:
             self.out.append(Push(others, ()))
 
     def _broker_ended(self, broker: int) -> None:
@@ -391,11 +395,12 @@ class ControllerMachine:
             self._accept()
 
     def _tick(self, event: Tick) -> None:
-        if event.now < self._next_check:
-            return
-        is_first, self._next_check = self._next_check == 0.0, event.now + self.settings.imbalance_check_s
-        if self.settings.auto_rebalance and not is_first:
-            administration.rebalance(self)
+        if self._next_check is not None:
+            if event.now < self._next_check:
+                return
+            if self.settings.auto_rebalance:
+                administration.rebalance(self)
+        self._next_check = event.now + self.settings.imbalance_check_s
 
     # Assignments
 
@@ -428,7 +433,7 @@ class ControllerMachine:
             if (deletion := self.deletions.get(name)) is not None:
                 deletion.stopped(event.broker, keys)
         for key in event.partitions:
-            if key in self.records and key[0] not in self.deletions:
+            if key in self.records:
                 record = self.assignments.newest(key, self.records[key])
                 without = reassignment.deleted(record, event.broker)
                 if without is not record:
@@ -499,13 +504,12 @@ class ControllerMachine:
 
     def _tell(self) -> None:
         """A topic is first told of as a whole: what nobody leads yet is a part of it."""
-        partitions = {key for key in self._to_push if key in self.records and key[0] not in self.deletions}
+        partitions = {key for key in self._to_push if key[0] not in self.deletions}
         self._to_push.clear()
         for name in {key[0] for key in partitions}:
-            count, told = len(self.topics[name].partitions), self._announced.get(name, 0)
-            if told < count:
-                partitions.update((name, index) for index in range(told, count))
-                self._announced[name] = count
+            count = len(self.topics[name].partitions)
+            partitions.update((name, index) for index in range(self._announced.get(name, 0), count))
+            self._announced[name] = count
         if partitions and self.brokers:
             self.out.append(Push(tuple(self.brokers), partitions))
         for broker, stops in self._to_stop.items():

@@ -79,9 +79,7 @@ def begin(record: PartitionRecord, wanted: tuple[int, ...]) -> PartitionRecord:
 
 def can_finish(record: PartitionRecord, live: Collection[int]) -> bool:
     """Whether all that come, and all that stay and live, are in sync, and one of them can lead."""
-    if not is_moving(record) or record.version < 0:
-        return False
-    if not all(r in record.isr for r in record.adding):
+    if not (is_moving(record) and all(r in record.isr for r in record.adding)):
         return False
     staying = [r for r in target(record) if r in live]
     return bool(staying) and all(r in record.isr for r in staying)

@@ -41,8 +41,6 @@ class Requests:
 
     def happened(self, key: Key) -> None:
         for request, result in self._by_key.pop(key, ()):
-            if request.caller not in self._by_caller:
-                continue
             request.results[key] = result()
             request.waiting.discard(key)
             if not request.waiting:

@@ -1,0 +1,126 @@
+"""A controller's machine, with surroundings that do at once what it says."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from millstream_broker.controller.machine import ControllerMachine
+from millstream_broker.controller.messages import (
+    AssignmentWritten,
+    RemoveTopic,
+    Reply,
+    Settings,
+    StatesWritten,
+    Stopped,
+    StopReplicas,
+    TopicRemoved,
+    WriteAssignment,
+    WriteStates,
+)
+from millstream_broker.controller.store import BrokersChanged, Image, StatesChanged
+from millstream_broker.coordination import BrokerRecord, PartitionRecord, TopicRecord
+
+T = TypeVar("T")
+
+
+def topic(name: str, *replicas: tuple[int, ...], version: int = 0) -> TopicRecord:
+    """Led by the first replicas, all in sync; without states for version -1."""
+    partitions = tuple(
+        PartitionRecord(one, -1, -1, (), -1)
+        if version < 0
+        else PartitionRecord(one, one[0], 0, one, version, 1)
+        for one in replicas
+    )
+    return TopicRecord(name, uuid.uuid5(uuid.NAMESPACE_DNS, name), partitions)
+
+
+class Controller:
+    """A machine with a store that does at once what it says, and brokers that delete what they are told to."""
+
+    def __init__(
+        self,
+        *topics: TopicRecord,
+        brokers: Iterable[int] = (1, 2, 3),
+        settings: Settings | None = None,
+        deletions: Iterable[str] = (),
+    ) -> None:
+        self.machine = ControllerMachine(2, settings or Settings())
+        self.epochs = dict.fromkeys(brokers, 1)
+        self.unclean: set[int] = set()
+        self.silent: set[int] = set()
+        """Brokers that do not answer StopReplica."""
+        self.is_slow = False
+        """Whether the store does nothing before `write`."""
+        self.waiting: list[Any] = []
+        """Writes that a slow store has not made yet."""
+        self.seen: list[Any] = []
+        image = Image(self.brokers(), {one.name: one for one in topics}, frozenset(deletions))
+        self._do(self.machine.start(image))
+
+    def brokers(self) -> dict[int, BrokerRecord]:
+        return {
+            number: BrokerRecord(number, (), None, epoch, number in self.unclean)
+            for number, epoch in self.epochs.items()
+        }
+
+    def handle(self, event: Any) -> list[Any]:
+        """All that comes of it."""
+        self.seen = []
+        self._do(self.machine.handle(event))
+        return self.seen
+
+    def live(self, *brokers: int) -> list[Any]:
+        self.epochs = {number: self.epochs.get(number, 1) for number in brokers}
+        return self.handle(BrokersChanged(self.brokers()))
+
+    def restart(self, broker: int, *, unclean: bool = False) -> list[Any]:
+        self.epochs[broker] = self.epochs.get(broker, 0) + 10
+        self.unclean = {broker} if unclean else set()
+        return self.handle(BrokersChanged(self.brokers()))
+
+    def write(self) -> list[Any]:
+        """A slow store does what it was told so far; all that comes of it."""
+        self.seen, waiting, self.waiting = [], self.waiting, []
+        for one in waiting:
+            self._carry_out(one)
+        return self.seen
+
+    def _do(self, instructions: Iterable[Any]) -> None:
+        for one in instructions:
+            self.seen.append(one)
+            if self.is_slow and isinstance(one, WriteStates | WriteAssignment | RemoveTopic):
+                self.waiting.append(one)
+            else:
+                self._carry_out(one)
+
+    def _carry_out(self, one: Any) -> None:
+        if isinstance(one, WriteStates):
+            stored = {key: replace(each, version=each.version + 1) for key, each in one.states.items()}
+            self._do(self.machine.handle(StatesWritten(one.states, stored)))
+        elif isinstance(one, WriteAssignment):
+            self._do(self.machine.handle(AssignmentWritten(one.topic)))
+        elif isinstance(one, RemoveTopic):
+            self._do(self.machine.handle(TopicRemoved(one.name)))
+        elif isinstance(one, StopReplicas) and one.delete and one.broker not in self.silent:
+            self._do(self.machine.handle(Stopped(one.broker, self.epochs[one.broker], one.partitions)))
+
+    def record(self, name: str, index: int = 0) -> PartitionRecord:
+        return self.machine.records[name, index]
+
+    def in_sync(self, name: str, index: int, *isr: int) -> list[Any]:
+        """The leader writes an ISR."""
+        record = self.record(name, index)
+        return self.handle(
+            StatesChanged({(name, index): replace(record, isr=isr, version=record.version + 1)})
+        )
+
+    def reply(self, event: Any) -> Any:
+        (reply,) = of(Reply, self.handle(event))
+        return reply.result
+
+
+def of(kind: type[T], seen: Iterable[Any]) -> list[T]:
+    return [one for one in seen if isinstance(one, kind)]
