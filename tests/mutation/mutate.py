@@ -69,12 +69,17 @@ AREAS = {
     "controller": Area(
         "millstream_broker/controller/*.py",
         "tests/broker/controller",
+        # The simulation is slow, and these notice what it does.
         (
+            "controller_administration",
+            "controller_channels",
+            "controller_driver",
             "controller_elections",
             "controller_machine",
+            "controller_partitions",
             "controller_placement",
-            "controller_channels",
-            "controller_simulation",
+            "controller_reassignment",
+            "controller_requests",
         ),
     ),
     "replication": Area(

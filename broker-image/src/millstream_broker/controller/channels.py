@@ -247,12 +247,11 @@ class Channel:
 
     async def _stop(self, connection: Connection) -> None:
         wanted = self._cluster.to_delete(self.broker_id)
-        obsolete = [key for key in self._to_delete if key not in wanted]
-        self._to_delete.difference_update(obsolete)
+        self._to_delete.intersection_update(wanted)
+        self._to_stop = {key: epoch for key, epoch in self._to_stop.items() if key not in wanted}
         deleting = {key: wanted[key] for key in _some(self._to_delete)}
-        stopping = {key: self._to_stop[key] for key in _some(self._to_stop) if key not in wanted}
+        stopping = {key: self._to_stop[key] for key in _some(self._to_stop)}
         if not (deleting or stopping):
-            self._to_stop.clear()
             return
         request = stop_request(
             self._channels.controller_id, self._cluster.epoch, self.broker_epoch, deleting, stopping
@@ -260,8 +259,9 @@ class Channel:
         answer = await connection.call(stop_replica.API, 3, request)
         self._check(answer.error_code, connection)
         failed = _failed(answer)
-        for key in stopping:
-            self._to_stop.pop(key, None)
+        for key, epoch in stopping.items():
+            if self._to_stop.get(key) == epoch:
+                del self._to_stop[key]
         done = [key for key in deleting if key not in failed]
         self._to_delete.difference_update(done)
         if done:

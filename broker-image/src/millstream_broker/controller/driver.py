@@ -79,7 +79,7 @@ class ControllerDriver:
         self._channels = Channels(peers, self.machine, self._handle, self._lose)
         self._early: list[StoreEvent] | None = []
         self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._loaded.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._loaded.add_done_callback(lambda done: done.exception())  # it may be that nobody waits for it
         self._writes: deque[Write] = deque()
         self._to_write = asyncio.Event()
         self._waiting: dict[Hashable, asyncio.Future[Any]] = {}
@@ -110,8 +110,7 @@ class ControllerDriver:
             if not waiting.done():
                 waiting.set_exception(error)
         for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
+            task.cancel()
 
     def _fail(self) -> None:
         log.exception("the controller has failed: this broker resigns")
@@ -175,7 +174,7 @@ class ControllerDriver:
             self._handle(event(caller))
             return await self._within(waiting, deadline - loop.time())
         finally:
-            if self._waiting.pop(caller, None) is not None and not self._is_over:
+            if self._waiting.pop(caller, None) is not None:
                 self._handle(Abandoned(caller))
 
     async def _within(self, waiting: Awaitable[Any], timeout: float) -> Any:
@@ -223,8 +222,8 @@ class ControllerDriver:
                 self._to_write.set()
 
     def _reply(self, reply: Reply) -> None:
-        waiting = self._waiting.pop(reply.caller, None)
-        if waiting is None or waiting.done():
+        waiting = self._waiting.pop(reply.caller)
+        if waiting.done():  # whoever waited has given up in this turn of the loop
             return
         if isinstance(reply.result, ApiError):
             waiting.set_exception(reply.result)

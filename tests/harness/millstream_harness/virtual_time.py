@@ -1,0 +1,64 @@
+"""An event loop whose clock jumps to the next timer as soon as nothing else is left to do.
+
+Pauses, timeouts and intervals pass at once and in their order, so a test may say exactly when something happens. For
+code that waits for nothing but the loop: no sockets, no threads. Where everything waits and no timer is set, the test
+fails at once instead of hanging, and after an hour of its clock in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec
+
+P = ParamSpec("P")
+LIMIT_S = 3600.0
+
+
+class _Selector(selectors.SelectSelector):
+    """Counts the time that the loop would have waited."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise AssertionError("everything waits, and no timer is set: nothing will ever happen")
+        self.now += max(timeout, 0.0)
+        return super().select(0)
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._virtual = _Selector()
+        super().__init__(self._virtual)
+
+    def time(self) -> float:
+        return self._virtual.now
+
+
+def virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Decorates a test that is a coroutine function: it runs on a `VirtualTimeLoop`."""
+
+    async def limited(*args: P.args, **kwargs: P.kwargs) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await test(*args, **kwargs)
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(limited(*args, **kwargs))
+
+    return run
+
+
+def now() -> float:
+    """The loop's time, to the millisecond."""
+    return round(asyncio.get_running_loop().time(), 3)
+
+
+async def turns(count: int = 20) -> None:
+    """Let everybody run who can without time passing."""
+    for _ in range(count):
+        await asyncio.sleep(0)
