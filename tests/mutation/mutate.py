@@ -94,6 +94,7 @@ AREAS = {
             "log_batch",
             "log_epochs",
             "log_admission_rules",
+            "log_compression",
             "log_index",
             "log_producers",
             "log_recovery",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-import tracemalloc
-import zlib
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
@@ -14,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
-from millstream_broker.log import admission, compression
+from millstream_broker.log import admission
 from millstream_broker.log.batch import (
     CONTROL,
     DELETE_HORIZON,
@@ -33,7 +31,7 @@ from millstream_broker.log.batch import (
     stamp_append_time,
     validate,
 )
-from millstream_broker.log.compression import Compression, compress, decompress
+from millstream_broker.log.compression import Compression
 from millstream_broker.log.config import LogConfig
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 
@@ -98,64 +96,6 @@ def test_kafka_python_agrees_both_ways(written: list[Record], codec: Compression
     assert batch.validate_crc()
     assert [(r.key, r.value, r.timestamp) for r in batch] == [(r.key, r.value, r.timestamp) for r in written]
     assert [r._replace(offset=-1) for r in read_records(theirs.buffer())] == written
-
-
-@given(st.binary(max_size=100_000), codecs)
-@settings(deadline=None, max_examples=50)
-def test_codecs_round_trip(data: bytes, codec: Compression) -> None:
-    assert bytes(decompress(codec, memoryview(compress(codec, data)))) == data
-
-
-def test_snappy_may_come_without_framing() -> None:
-    import cramjam
-
-    raw = bytes(cramjam.snappy.compress_raw(b"x" * 1000))
-    assert decompress(Compression.SNAPPY, memoryview(raw)) == b"x" * 1000
-
-
-@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
-def test_a_small_batch_cannot_fill_the_memory(codec: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = 4 << 20
-    monkeypatch.setattr(compression, "MAX_DECOMPRESSED", limit)
-    just = compress(codec, bytes(limit))
-    assert len(decompress(codec, memoryview(just))) == limit
-    too_large = compress(codec, bytes(limit + 1))
-    with pytest.raises(ValueError, match=r"too large|at most"):
-        decompress(codec, memoryview(too_large))
-
-
-@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
-@pytest.mark.parametrize("data", [b"", b"no codec wrote this", zlib.compress(b"another format")])
-def test_what_the_codec_did_not_write_is_refused(codec: Compression, data: bytes) -> None:
-    with pytest.raises(ValueError, match=codec.name.lower()):
-        decompress(codec, memoryview(data))
-
-
-@pytest.mark.parametrize("length", [-2, 0, 100])
-def test_a_snappy_block_lies_within_the_records(length: int) -> None:
-    data = bytearray(compress(Compression.SNAPPY, b"some bytes"))
-    data[16:20] = struct.pack(">i", length)
-    with pytest.raises(ValueError, match=f"a snappy block of {length} bytes at byte 20 of {len(data)}"):
-        decompress(Compression.SNAPPY, memoryview(data))
-
-
-def test_all_members_of_gzip_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what is beyond is not even decompressed."""
-    limit = 4 << 20
-    monkeypatch.setattr(compression, "MAX_DECOMPRESSED", limit)
-    member = compress(Compression.GZIP, bytes(limit))
-    tracemalloc.start()
-    try:
-        with pytest.raises(ValueError, match="too large"):
-            decompress(Compression.GZIP, memoryview(member + member))
-        assert tracemalloc.get_traced_memory()[1] < 3 * limit
-    finally:
-        tracemalloc.stop()
-
-
-def test_gzip_may_have_several_members() -> None:
-    data = compress(Compression.GZIP, b"one") + compress(Compression.GZIP, b"two")
-    assert decompress(Compression.GZIP, memoryview(data)) == b"onetwo"
 
 
 def one(**kwargs: object) -> bytes:

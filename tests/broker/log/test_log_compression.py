@@ -1,0 +1,114 @@
+"""The codecs: what one writes it reads, as Kafka's clients do, and nothing that it did not write."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+import zlib
+
+import cramjam
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream_broker.log import compression
+from millstream_broker.log.compression import Compression, compress, decompress
+
+codecs = st.sampled_from(Compression)
+
+
+@given(st.binary(max_size=100_000), codecs)
+@settings(deadline=None, max_examples=50)
+def test_codecs_round_trip(data: bytes, codec: Compression) -> None:
+    assert bytes(decompress(codec, memoryview(compress(codec, data)))) == data
+
+
+def test_snappy_may_come_without_framing() -> None:
+    raw = bytes(cramjam.snappy.compress_raw(b"x" * 1000))
+    assert decompress(Compression.SNAPPY, memoryview(raw)) == b"x" * 1000
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
+def test_a_small_batch_cannot_fill_the_memory(codec: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 4 << 20
+    monkeypatch.setattr(compression, "MAX_DECOMPRESSED", limit)
+    just = compress(codec, bytes(limit))
+    assert len(decompress(codec, memoryview(just))) == limit
+    too_large = compress(codec, bytes(limit + 1))
+    with pytest.raises(ValueError, match=r"too large|at most"):
+        decompress(codec, memoryview(too_large))
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
+@pytest.mark.parametrize("data", [b"", b"no codec wrote this", zlib.compress(b"another format")])
+def test_what_the_codec_did_not_write_is_refused(codec: Compression, data: bytes) -> None:
+    with pytest.raises(ValueError, match=codec.name.lower()):
+        decompress(codec, memoryview(data))
+
+
+@pytest.mark.parametrize("length", [-2, 0, 100])
+def test_a_snappy_block_lies_within_the_records(length: int) -> None:
+    data = bytearray(compress(Compression.SNAPPY, b"some bytes"))
+    data[16:20] = struct.pack(">i", length)
+    with pytest.raises(ValueError, match=f"a snappy block of {length} bytes at byte 20 of {len(data)}"):
+        decompress(Compression.SNAPPY, memoryview(data))
+
+
+def test_all_members_of_gzip_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is beyond is not even decompressed."""
+    limit = 4 << 20
+    monkeypatch.setattr(compression, "MAX_DECOMPRESSED", limit)
+    member = compress(Compression.GZIP, bytes(limit))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="too large"):
+            decompress(Compression.GZIP, memoryview(member + member))
+        assert tracemalloc.get_traced_memory()[1] < 3 * limit
+    finally:
+        tracemalloc.stop()
+
+
+def test_gzip_may_have_several_members() -> None:
+    data = compress(Compression.GZIP, b"one") + compress(Compression.GZIP, b"two")
+    assert decompress(Compression.GZIP, memoryview(data)) == b"onetwo"
+
+
+def test_equal_records_give_equal_bytes() -> None:
+    data = b"".join(b"value %d of %d " % (n, n * n % 977) for n in range(3000))
+    for codec in Compression:
+        assert compress(codec, data) == compress(codec, data)
+    assert compress(Compression.GZIP, data)[4:8] == bytes(4)  # no time
+
+
+def test_the_default_level_of_gzip_is_6() -> None:
+    data = b"".join(b"value %d of %d " % (n, n * n % 977) for n in range(3000))
+    default = compress(Compression.GZIP, data)
+    assert default == compress(Compression.GZIP, data, -1) == compress(Compression.GZIP, data, 6)
+    for level in (1, 5, 7, 9):
+        assert default != compress(Compression.GZIP, data, level)
+    assert len(compress(Compression.GZIP, data, 1)) > len(default)
+
+
+def test_snappy_is_framed_as_version_1() -> None:
+    framed = compress(Compression.SNAPPY, bytes(70_000))
+    assert framed[:16] == b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
+    sizes, position = [], 16
+    while position < len(framed):
+        (length,) = struct.unpack_from(">i", framed, position)
+        block = framed[position + 4 : position + 4 + length]
+        sizes.append(len(bytes(cramjam.snappy.decompress_raw(block))))
+        position += 4 + length
+    assert sizes == [32_768, 32_768, 70_000 - 65_536]
+
+
+def test_lz4_blocks_are_independent() -> None:
+    """Kafka's Java client refuses others."""
+    frame = compress(Compression.LZ4, bytes(300_000))
+    assert frame[:4] == struct.pack("<I", 0x184D2204)
+    assert frame[4] & 0x20
+
+
+@pytest.mark.parametrize("name", ["none", "uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_names_of_codecs(name: str) -> None:
+    codec = Compression.from_name(name)
+    assert codec.name.lower() == ("none" if name == "uncompressed" else name)
