@@ -13,6 +13,7 @@ import pytest
 
 from millstream_broker.log.batch import INT64_MAX, Record, build_batch, read_header, read_records
 from millstream_broker.log.compaction import Allowance, Compaction
+from millstream_broker.log.compression import Compression
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 
@@ -179,6 +180,28 @@ def test_with_log_append_time(tmp_path: Path) -> None:
     compact(log, now=NOW + 5 + RETENTION)
     (stored,) = log.batches_from(0)
     assert [(r.key, r.timestamp) for r in read_records(stored)] == [(b"a", NOW)]
+
+
+def test_a_batch_that_is_emptied_has_none(tmp_path: Path) -> None:
+    """A producer's last one stays, when its tombstones go."""
+    log = open_log(tmp_path)
+    producer = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 4}
+    tombstones = [Record(b"a", None, NOW), Record(b"b", None, NOW + 1)]
+    log.append(build_batch(tombstones, compression=Compression.ZSTD, **producer), leader_epoch=0, now_ms=NOW)
+    compact(log)
+    kept = [record._replace(offset=offset) for offset, record in enumerate(tombstones)]
+    assert list(log.batches_from(0)) == [
+        build_batch(
+            kept, leader_epoch=0, delete_horizon=NOW + RETENTION, compression=Compression.ZSTD, **producer
+        )
+    ]
+    compact(log, now=NOW + RETENTION)
+    (stored,) = log.batches_from(0)
+    header = read_header(stored)
+    assert (header.attributes, header.base_timestamp, header.max_timestamp) == (0, -1, NOW + 1)
+    assert (header.last_offset, header.record_count, header.base_sequence) == (1, 0, 4)
+    compact(log, now=NOW + 2 * RETENTION)
+    assert list(log.batches_from(0)) == [stored]
 
 
 # -- where the memory for keys ends in the middle of a segment --------------------------------------------------
