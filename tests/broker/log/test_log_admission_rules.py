@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -189,17 +190,19 @@ def test_refused_records_are_counted_through_the_whole_request() -> None:
 @pytest.mark.parametrize(
     ("config", "reads"),
     [
-        (LogConfig(), False),
-        (LogConfig(cleanup_policy="compact"), True),
-        (LogConfig(compression_type="zstd"), True),
-        (LogConfig(cleanup_policy="compact", compression_type="zstd"), True),
-        (LogConfig(message_timestamp_before_max_ms=FOREVER - 1), True),
-        (LogConfig(message_timestamp_type="LogAppendTime"), False),
-        (LogConfig(message_timestamp_before_max_ms=1, message_timestamp_type="LogAppendTime"), False),
+        ({}, False),
+        ({"cleanup_policy": "compact"}, True),
+        ({"compression_type": "zstd"}, True),
+        ({"cleanup_policy": "compact", "compression_type": "zstd"}, True),
+        ({"message_timestamp_before_max_ms": FOREVER - 1}, True),
+        ({"message_timestamp_type": "LogAppendTime"}, False),
+        ({"message_timestamp_before_max_ms": 1, "message_timestamp_type": "LogAppendTime"}, False),
     ],
 )
-def test_records_are_read_only_where_the_configuration_speaks_of_them(config: LogConfig, reads: bool) -> None:
-    assert config.reads_records is reads
+def test_records_are_read_only_where_the_configuration_speaks_of_them(
+    config: dict[str, Any], reads: bool
+) -> None:
+    assert LogConfig(**config).reads_records is reads
 
 
 # -- what a follower copies -------------------------------------------------------------------------------------

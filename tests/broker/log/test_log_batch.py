@@ -147,6 +147,22 @@ def test_bad_batches_are_refused(batch: bytes, code: ErrorCode) -> None:
     assert caught.value.code is code
 
 
+def test_a_refusal_says_how_much_of_a_batch_came() -> None:
+    old = bytes(16) + b"\x01" + b"\x00" * 10
+    empty = empty_batch(read_header(one()))
+    for data, message in (
+        (old[:16], "16 bytes where a batch has at least 61"),
+        (old[:17], "message format 1: only format 2 is stored"),
+        (old, "message format 1: only format 2 is stored"),
+        (one() + old, "message format 1: only format 2 is stored"),
+        (empty, "0 records with a last offset delta of 0"),
+        (empty[:-1], "60 bytes where a batch has at least 61"),
+    ):
+        with pytest.raises(ApiError) as caught:
+            validate(data)
+        assert caught.value.message == message
+
+
 def test_the_limit_is_on_each_batch() -> None:
     batch = one()
     assert len(validate(batch + batch, len(batch))) == 2

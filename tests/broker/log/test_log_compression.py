@@ -23,6 +23,15 @@ def test_codecs_round_trip(data: bytes, codec: Compression) -> None:
     assert bytes(decompress(codec, memoryview(compress(codec, data)))) == data
 
 
+def test_a_snappy_block_may_be_of_nothing() -> None:
+    empty, full = (bytes(cramjam.snappy.compress_raw(data)) for data in (b"", b"x" * 9))
+    framed = compress(Compression.SNAPPY, b"")
+    for block in (empty, full, empty):
+        framed += struct.pack(">i", len(block)) + block
+    assert len(empty) == 1
+    assert decompress(Compression.SNAPPY, memoryview(framed)) == b"x" * 9
+
+
 def test_snappy_may_come_without_framing() -> None:
     raw = bytes(cramjam.snappy.compress_raw(b"x" * 1000))
     assert decompress(Compression.SNAPPY, memoryview(raw)) == b"x" * 1000
@@ -46,9 +55,10 @@ def test_what_the_codec_did_not_write_is_refused(codec: Compression, data: bytes
         decompress(codec, memoryview(data))
 
 
-@pytest.mark.parametrize("length", [-2, 0, 100])
-def test_a_snappy_block_lies_within_the_records(length: int) -> None:
+@pytest.mark.parametrize("beyond", [-100, 0, 1])
+def test_a_snappy_block_lies_within_the_records(beyond: int) -> None:
     data = bytearray(compress(Compression.SNAPPY, b"some bytes"))
+    length = len(data) - 20 + beyond if beyond else 0
     data[16:20] = struct.pack(">i", length)
     with pytest.raises(ValueError, match=f"a snappy block of {length} bytes at byte 20 of {len(data)}"):
         decompress(Compression.SNAPPY, memoryview(data))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -384,6 +385,17 @@ def test_a_snapshot_has_as_many_entries_as_it_says() -> None:
         counted = struct.pack(">i", count) + data[10:]
         with pytest.raises(SnapshotError, match=f"{count} entries"):
             Producers.decode(struct.pack(">hI", 1, crc32c(counted)) + counted)
+
+
+def test_a_snapshot_is_written_without_waiting_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that rolls has the loop."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    Producers().save(str(tmp_path / "0.snapshot"))
+    assert (tmp_path / "0.snapshot").read_bytes() == Producers().encode()
+    assert not synced
 
 
 def test_a_producer_with_an_open_transaction_is_kept() -> None:
