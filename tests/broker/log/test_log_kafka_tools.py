@@ -8,7 +8,7 @@ from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.compression import Compression
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
-from millstream_harness.java import run_kafka_tool
+from millstream_harness.java import java_command, run, run_kafka_tool
 
 NOW = 1_700_000_000_000
 
@@ -65,3 +65,23 @@ def test_dump_log_segments(tmp_path: Path) -> None:
     assert f"lastSequence: {end - 1} lastOffset: {end - 1}" in dump
     checked = run_kafka_tool("dump-log", "--index-sanity-check", "--files", ",".join(files)).stdout
     assert checked.count("passed sanity check") == sum("index" in file for file in files)
+
+
+def test_kafka_takes_the_last_batch_of_a_producer(tmp_path: Path) -> None:
+    """Of the five that a snapshot has of each."""
+    log = Log.open(tmp_path / "t-0", LogConfig(), clean=True, now_ms=NOW)
+    for producer in (5, 6):
+        for sequence in range(0, 14, 2):
+            records = [Record(b"k", b"v", NOW)] * 2
+            log.append(
+                build_batch(records, producer_id=producer, producer_epoch=1, base_sequence=sequence),
+                leader_epoch=0,
+                now_ms=NOW,
+            )
+    log.close()
+    source = str(Path(__file__).parent / "java" / "ProducerState.java")
+    done = run(java_command(source, str(tmp_path / "t-0"), "28", str(NOW)))
+    assert sorted(done.stdout.splitlines()) == [
+        "producer 5 epoch 1 sequences 12 to 13 offsets 12 to 13",
+        "producer 6 epoch 1 sequences 12 to 13 offsets 26 to 27",
+    ]

@@ -221,6 +221,29 @@ def test_state_survives_a_restart(tmp_path: Path, how: str) -> None:
     assert send(log, 14).first_offset == 14
 
 
+@pytest.mark.parametrize("how", ["clean", "kill", "kill without page cache", "cut"])
+def test_each_of_the_last_five_batches_may_come_again_after_a_restart(tmp_path: Path, how: str) -> None:
+    """A client that had five on their way when the broker died sends all again. Each has a segment of its own."""
+    log = open_log(tmp_path, segment_bytes=80)
+    for i in range(7):
+        send(log, 2 * i)
+    assert len(log.segments) == 7
+    if how == "cut":
+        log.truncate_to(12, now_ms=NOW)
+    else:
+        log.close(clean=how == "clean")
+        log = Log.open(
+            tmp_path / "t-0", LogConfig(), clean=how == "clean", page_cache_kept=how == "kill", now_ms=NOW
+        )
+    last = 10 if how == "cut" else 12
+    for sequence in range(last - 8, last + 2, 2):
+        info = send(log, sequence)
+        assert (info.duplicate, info.first_offset, info.last_offset) == (True, sequence, sequence + 1)
+    with pytest.raises(ApiError, match=f"sequence {last - 10}, expected {last + 2}"):
+        send(log, last - 10)
+    assert send(log, last + 2).first_offset == last + 2
+
+
 def test_state_is_cut_with_the_log(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=400)
     for i in range(7):
@@ -350,15 +373,22 @@ def test_a_snapshot_has_kafkas_bytes(tmp_path: Path) -> None:
     producers = Producers()
     producers.by_id[7] = Producer(3, 1000)  # known by an epoch only, as after a transaction marker
     batch = AppendedBatch(10, 14, 20, 24, 999)
-    producers.by_id[8] = Producer(4, 2000, [batch], coordinator_epoch=5, transaction_first_offset=0)
+    older = AppendedBatch(8, 9, 17, 18, 998)
+    producers.by_id[8] = Producer(4, 2000, [older, batch], coordinator_epoch=5, transaction_first_offset=0)
     data = producers.encode()
     version, crc, count = struct.unpack_from(">hIi", data)
-    assert (version, crc, count) == (1, crc32c(data[6:]), 2)
+    assert (version, crc, count) == (1, crc32c(data[6:]), 3)
     entries = list(struct.iter_unpack(">qhiqiqiq", data[10:]))
-    assert entries == [(7, 3, -1, -1, 0, 1000, -1, -1), (8, 4, 14, 24, 4, 2000, 5, 0)]
+    assert entries == [
+        (7, 3, -1, -1, 0, 1000, -1, -1),
+        (8, 4, 9, 18, 1, 2000, 5, 0),
+        (8, 4, 14, 24, 4, 2000, 5, 0),
+    ]
     again = Producers.decode(data)
     assert again.by_id[7].batches == []
-    assert again.by_id[8].batches == [AppendedBatch(10, 14, 20, 24, 2000)]
+    assert again.by_id[8] == Producer(
+        4, 2000, [AppendedBatch(8, 9, 17, 18, 2000), AppendedBatch(10, 14, 20, 24, 2000)], 5, 0
+    )
 
 
 def test_a_snapshot_of_no_producer_is_one() -> None:

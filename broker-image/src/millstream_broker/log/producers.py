@@ -18,8 +18,9 @@ for a producer that is forgotten too early has its retries stored twice.
     entry: producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64,
            coordinator epoch i32, first offset of the open transaction i64
 
-A snapshot holds one batch a producer. On opening, the newest valid snapshot is loaded and the batch headers behind it
-are replayed.
+A snapshot has an entry for each of the five batches, oldest first, for a client may send any of them again after a
+restart. Kafka writes one a producer, and takes the last of several. On opening, the newest valid snapshot is loaded and
+the batch headers behind it are replayed.
 """
 
 from __future__ import annotations
@@ -181,19 +182,21 @@ class Producers:
     # -- snapshots --------------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        data = bytearray(_COUNT.pack(len(self.by_id)))
+        data, count = bytearray(), 0
         for producer_id, producer in self.by_id.items():
-            last = producer.last
-            data += _ENTRY.pack(
-                producer_id,
-                producer.epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.last_offset - last.first_offset,
-                producer.last_seen_ms,
-                producer.coordinator_epoch,
-                producer.transaction_first_offset,
-            )
+            for batch in producer.batches or [NO_BATCH]:
+                count += 1
+                data += _ENTRY.pack(
+                    producer_id,
+                    producer.epoch,
+                    batch.last_sequence,
+                    batch.last_offset,
+                    batch.last_offset - batch.first_offset,
+                    producer.last_seen_ms,
+                    producer.coordinator_epoch,
+                    producer.transaction_first_offset,
+                )
+        data[:0] = _COUNT.pack(count)
         return _HEAD.pack(_VERSION, crc32c(data)) + data
 
     @classmethod
@@ -215,13 +218,16 @@ class Producers:
             producer_id, epoch, last_sequence, last_offset, delta, seen, coordinator_epoch, transaction = (
                 entry
             )
-            producer = Producer(epoch, seen, [], coordinator_epoch, transaction)
+            producer = producers.by_id.get(producer_id)
+            if producer is None or producer.epoch != epoch:
+                producer = producers.by_id[producer_id] = Producer(
+                    epoch, seen, [], coordinator_epoch, transaction
+                )
             if last_offset >= 0:
                 first_sequence = advance_sequence(last_sequence, -delta)
                 producer.batches.append(
                     AppendedBatch(first_sequence, last_sequence, last_offset - delta, last_offset, seen)
                 )
-            producers.by_id[producer_id] = producer
         return producers
 
     def save(self, path: str) -> None:
