@@ -204,6 +204,15 @@ def test_a_paused_cluster_is_looked_at_and_not_changed() -> None:
     assert east.says("Paused") is None
 
 
+def test_a_condition_that_stays_keeps_its_time() -> None:
+    since = "2026-01-01T00:00:00Z"
+    paused = {"type": "Paused", "status": "True", "reason": "ReconcilePaused", "message": ""}
+    east = East(status={"conditions": [{**paused, "lastTransitionTime": since}]})
+    east.metadata["annotations"] = {"millstream.dev/paused": "true"}
+    east.look()
+    assert east.status["conditions"][1]["lastTransitionTime"] == since
+
+
 def test_a_spec_that_cannot_be_changes_nothing() -> None:
     east = running(1)
     east.change(1, config={"log.dirs": "/x"})
@@ -244,7 +253,7 @@ def test_external_addresses_are_shown_and_stay_while_they_are_unknown() -> None:
     del east.kube.objects["Service", "east-public-0"]["status"]
     east.look(**answers())
     assert east.status["listeners"] == shown
-    east.change(1)
+    east.change(1, listeners=[INTERNAL])
     east.look(**answers())
     assert "listeners" not in east.status
 
@@ -276,6 +285,7 @@ def test_brokers_are_told_what_they_take_while_they_run() -> None:
     change = ConfigChange({"log.retention.ms": "2"}, ("log.segment.bytes",))
     assert east.asked("change_brokers_config") == [change]
     assert east.status["configKeys"] == ["compression.type", "log.retention.ms"]
+    assert "ConfigMap" in east.touched  # their files have it too
 
 
 @pytest.mark.parametrize("config", [{"log.retention.ms": "2"}, {}])
@@ -367,7 +377,7 @@ def test_brokers_that_do_not_answer_stay() -> None:
 
 @pytest.mark.parametrize("silent", ["reassigning", "replicas", "brokers"])
 def test_a_cluster_whose_brokers_do_not_answer_is_looked_at_again_soon(silent: str) -> None:
-    east = running(3)
+    east = running(3, rebalance="Automatic")
     assert east.look(**answers(partition("a", 0, 0, 1, 2), **{silent: AdminError("no")})) == SOON
     assert east.says() == ("True", "AllBrokersReady", "all 3 brokers are ready")
 

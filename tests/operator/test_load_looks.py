@@ -177,7 +177,7 @@ def test_a_spark_application_is_started_and_followed() -> None:
     assert found.kube.names("SparkApplication") == ["daily-0001"]
     running = {"applicationState": {"state": "RUNNING"}}
     found = in_memory(CLUSTER, a_load(PENDING, runner="SparkApplication"), spark(**running))
-    look(found)
+    look(found)  # its driver has no pod yet
     assert run_state(found) == "Running"
 
 

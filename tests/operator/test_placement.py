@@ -120,8 +120,8 @@ def test_where_brokers_lead_as_much_a_follower_moves() -> None:
 
 
 def test_a_partition_that_moves_anyway_moves_before_another_one() -> None:
-    partitions = [partition("t", 0, [2, 3]), partition("t", 1, [2, 3])]
-    assert rebalance(partitions, [0, 1, 2, 3]) == {("t", 0): (1, 0)}
+    partitions = [partition("t", 0, [3, 0]), partition("t", 1, [0, 3])]
+    assert rebalance(partitions, [0, 1, 2, 3]) == {("t", 0): (1, 2)}
 
 
 def test_rebalancing_leaves_no_partition_in_fewer_racks() -> None:

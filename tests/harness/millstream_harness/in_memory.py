@@ -38,6 +38,7 @@ class MemoryKube(Kube):
         self.objects[manifest["kind"], manifest["metadata"]["name"]] = dict(manifest)
 
     def get(self, api_version: str, kind: str, namespace: str | None, name: str) -> Manifest | None:
+        assert name, f"a {kind} without a name is all of them"
         found = self.objects.get((kind, name))
         return found if found is not None and found["metadata"].get("namespace") == namespace else None
 

@@ -53,7 +53,7 @@ def find_endpoints(
         return found
     return (
         mirrors.check(mirror, *found)
-        or mirrors.check_loop(mirror, *found, _others(services, mirror, address_of))
+        or mirrors.check_loop(mirror, *found, _all(services, address_of))
         or found
     )
 
@@ -71,18 +71,15 @@ def _endpoints(
     return mirrors.endpoints_of(mirror, bootstraps)
 
 
-def _others(
-    services: Services, mirror: MirrorMaker, address_of: Callable[[Cluster], str]
+def _all(
+    services: Services, address_of: Callable[[Cluster], str]
 ) -> Iterator[tuple[MirrorMaker, Sequence[Endpoint], Endpoint]]:
     for key in services.store.keys(MirrorMaker.KIND):
         try:
             other = services.store.get(MirrorMaker, key.namespace, key.name)
         except ManifestError:
             continue
-        if other is None or (other.namespace, other.name) == (mirror.namespace, mirror.name):
-            continue
-        found = _endpoints(services, other, address_of)
-        if not isinstance(found, Problem):
+        if other is not None and not isinstance(found := _endpoints(services, other, address_of), Problem):
             yield other, *found
 
 
