@@ -157,6 +157,13 @@ def test_a_refusal_says_how_much_of_a_batch_came() -> None:
         (one() + old, "message format 1: only format 2 is stored"),
         (empty, "0 records with a last offset delta of 0"),
         (empty[:-1], "60 bytes where a batch has at least 61"),
+        (resealed(one(), batch_length=48), "60 bytes where a batch has at least 61"),
+        (resealed(one(), batch_length=14), "26 bytes where a batch has at least 61"),
+        (
+            resealed(one(), batch_length=13),
+            "Record size 13 is less than the minimum record overhead (14)",
+        ),
+        (one()[:-1], f"a batch of {len(one())} bytes in {len(one()) - 1} bytes"),
     ):
         with pytest.raises(ApiError) as caught:
             validate(data)

@@ -186,14 +186,13 @@ def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX, *, read: bool =
         if header.magic != MAGIC:
             _refuse(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {header.magic}")
         size = header.batch_length + LOG_OVERHEAD
-        if not HEADER_SIZE <= size <= rest:
-            what = f"a batch of {size} bytes in {rest} bytes"
-            if size > rest:
-                _refuse(ErrorCode.INVALID_RECORD, what)
+        if size > rest:
+            _refuse(ErrorCode.INVALID_RECORD, f"a batch of {size} bytes in {rest} bytes")
+        if size < HEADER_SIZE:
             if header.batch_length < LEAST_LENGTH:
                 least = f"the minimum record overhead ({LEAST_LENGTH})"
-                what = f"Record size {header.batch_length} is less than {least}"
-            _refuse(ErrorCode.CORRUPT_MESSAGE, what)
+                _refuse(ErrorCode.CORRUPT_MESSAGE, f"Record size {header.batch_length} is less than {least}")
+            _refuse(ErrorCode.CORRUPT_MESSAGE, f"{size} bytes where a batch has at least {HEADER_SIZE}")
         if size > max_message_bytes:
             _refuse(
                 ErrorCode.MESSAGE_TOO_LARGE,
