@@ -12,7 +12,7 @@ import pytest
 from millstream_broker.log.batch import INT32_MAX, Record, build_batch, read_header
 from millstream_broker.log.compaction import Allowance, Compaction, Throttle, pause_after
 from millstream_broker.log.config import LogConfig
-from millstream_broker.log.index import TIME_ENTRY
+from millstream_broker.log.index import OFFSET_ENTRY, TIME_ENTRY
 from millstream_broker.log.log import Log
 from millstream_harness.compaction import NOW, compact, pass_over, put, put_closed, run, stored, values
 
@@ -147,6 +147,19 @@ def test_a_joined_segment_has_no_more_index_entries_than_fit(log: Log) -> None:
     compact(log)
     assert bases(log) == [0, 20, 40]
     assert all(len(segment.times) * TIME_ENTRY.size <= most for segment in log.segments)
+
+
+def test_index_entries_are_counted_as_they_are_stored(log: Log) -> None:
+    """In the thread of a pass, which keeps nothing: the loop may truncate the log at the same time."""
+    for i in range(20):
+        put(log, (f"{i}", "v"), timestamp=NOW + i)
+    log.roll(now_ms=NOW)
+    segment = log.segments[0]
+    segment.unload()
+    for offsets, times in ((3, 2), (1, 2), (0, 0)):
+        os.truncate(segment.path(".index"), offsets * OFFSET_ENTRY.size)
+        os.truncate(segment.path(".timeindex"), times * TIME_ENTRY.size)
+        assert segment.index_entries() == max(offsets, times)
 
 
 @pytest.mark.parametrize(("last", "joined"), [(INT32_MAX - 1, [0]), (INT32_MAX, [0, 1])])

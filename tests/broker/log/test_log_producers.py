@@ -417,6 +417,18 @@ def test_a_snapshot_has_as_many_entries_as_it_says() -> None:
             Producers.decode(struct.pack(">hI", 1, crc32c(counted)) + counted)
 
 
+def test_of_a_producer_with_several_epochs_a_snapshot_counts_from_the_last_on() -> None:
+    entries = b""
+    for epoch, sequence in ((3, 0), (4, 0), (4, 1)):
+        one = Producers()
+        one.by_id[1] = Producer(epoch, NOW, [AppendedBatch(sequence, sequence, 9, 9, NOW)])
+        entries += one.encode()[10:]
+    counted = struct.pack(">i", 3) + entries
+    found = Producers.decode(struct.pack(">hI", 1, crc32c(counted)) + counted)
+    batches = [AppendedBatch(sequence, sequence, 9, 9, NOW) for sequence in (0, 1)]
+    assert found.by_id == {1: Producer(4, NOW, batches)}
+
+
 def test_a_snapshot_is_written_without_waiting_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

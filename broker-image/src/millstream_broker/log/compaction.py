@@ -245,7 +245,7 @@ class Compaction:
         for segment, end in self._closed:
             if segment.base_offset >= self.clean_until:
                 break
-            indexed = max(len(segment.offsets), len(segment.times)) + 1  # one more where they are joined
+            indexed = segment.index_entries() + 1  # one more where they are joined
             if (
                 groups
                 and size + segment.size <= self.log.config.segment_bytes

@@ -131,6 +131,13 @@ class Segment:
             self._times = SparseIndex.open(self._files, self.path(".timeindex"), TIME_ENTRY)
         return self._times
 
+    def index_entries(self) -> int:
+        """How many the longer of its indexes has. Any thread: it keeps nothing that it opens."""
+        offsets = self._offsets
+        if offsets is None:
+            offsets = SparseIndex.open(self._files, self.path(".index"), OFFSET_ENTRY)
+        return max(len(offsets), len(self._times_as_stored()))
+
     def is_index_full(self, max_bytes: int) -> bool:
         # One entry of the time index stays free for the largest timestamp at the end.
         most = max_bytes // TIME_ENTRY.size - 1
