@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from millstream_broker.groups.group import GroupState
-from millstream_broker.groups.messages import Sync
+from millstream_broker.groups.messages import LeavingMember, Sync
 from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.group_drivers import SharedTopic, assembled, drivers, joining
 
@@ -68,11 +68,25 @@ def test_a_closed_driver_does_nothing_when_time_passes() -> None:
     async def play() -> None:
         topic = SharedTopic()
         async with drivers(topic, 1) as (driver,):
-            joined = await driver.join(joining())
+            await driver.join(joining())
             await driver.close()
-            assert driver.heartbeat("g", joined.member_id, 1, None) is ErrorCode.NONE
             written = len(topic.batches)
             await asyncio.sleep(1_000)  # the member sends no SyncGroup: after 10 s it would be dropped
+            assert len(topic.batches) == written
+
+    run(play())
+
+
+def test_an_event_after_the_driver_was_closed_sets_no_timer() -> None:
+    async def play() -> None:
+        topic = SharedTopic()
+        async with drivers(topic, 1) as (driver,):
+            await assembled(driver)
+            await asyncio.sleep(15)  # now nothing is due before the sessions are over
+            await driver.close()
+            driver.leave("g", [LeavingMember("", "i")])
+            written = len(topic.batches)
+            await asyncio.sleep(1_000)  # the leader does not rejoin: after 10 s it would be dropped
             assert len(topic.batches) == written
 
     run(play())

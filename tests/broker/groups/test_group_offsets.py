@@ -137,6 +137,7 @@ def test_group_without_members_may_have_the_empty_name() -> None:
     refused = machine.delete_offsets([("t", 0)], group="").result
     assert refused.error is ErrorCode.INVALID_GROUP_ID, "as Kafka has it, for this one request"
     assert machine.delete("").result is NONE
+    assert machine.delete("").result is ErrorCode.GROUP_ID_NOT_FOUND
     assert machine.stored_groups() == []
 
 

@@ -62,6 +62,14 @@ def test_deadline_that_is_put_off_comes_due_at_the_later_time() -> None:
     assert due(timers, 30) == ["a"]
 
 
+def test_deadline_that_is_set_again_and_again_takes_no_room() -> None:
+    timers: Timers[str] = Timers()
+    for deadline in [10] * 100 + list(range(10, 100)):
+        timers.set("a", deadline)
+    assert len(timers._heap) == 1
+    assert due(timers, 99) == ["a"]
+
+
 def test_deadline_that_is_brought_forward_comes_due_at_the_earlier_time() -> None:
     timers: Timers[str] = Timers()
     timers.set("a", 30)
