@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.log import manager as manager_module
+from millstream_broker.log.checkpoints import write_offsets
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.directory import BrokenDirError, LogDir, LogDirError
 from millstream_broker.log.log import Log
@@ -184,6 +185,27 @@ def test_a_directory_that_cannot_be_marked_ends_the_start(tmp_path: Path) -> Non
     (tmp_path / ".kafka_cleanshutdown").mkdir()
     with pytest.raises(BrokenDirError, match=f"log.dirs: {tmp_path} cannot be used: Is a directory"):
         start(tmp_path)
+
+
+@pytest.mark.parametrize("ids", [True, False], ids=["ours", "Kafka's"])
+def test_a_log_without_checkpoints_is_taken_from_its_start(
+    tmp_path: Path, ids: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing of it is known to be on the disk, compacted or replicated."""
+    manager = start(tmp_path)
+    for partition, count in enumerate((0, 5)):
+        send(manager.get_or_create("t", partition), count)
+    kill(manager)
+    for path in tmp_path.glob("*-checkpoint*"):
+        path.unlink()
+    if not ids:
+        write_offsets(str(tmp_path / "recovery-point-offset-checkpoint"), {("other", 0): 3})
+    manager = start(tmp_path)
+    for log, end in zip(manager, (0, 5), strict=True):
+        assert (log.log_start_offset, log.log_end_offset) == (0, end)
+        assert (log.flushed_offset, log.first_dirty_offset, log.last_high_watermark) == (0, 0, 0)
+    assert not caplog.messages
+    manager.close()
 
 
 @pytest.mark.parametrize("moved", [4, 5])
