@@ -70,6 +70,14 @@ def test_every_log_has_the_configuration_of_its_topic(tmp_path: Path) -> None:
     assert LogManager([tmp_path]).config_of("b") == LogConfig()
 
 
+def test_all_logs_share_their_open_files(tmp_path: Path) -> None:
+    manager = start(tmp_path / "a", tmp_path / "b")
+    for count in (1, 2):
+        send(manager.get_or_create("t", count))
+        assert len(manager.files) == count
+    manager.close()
+
+
 # -- start --------------------------------------------------------------------------------------------------------
 
 

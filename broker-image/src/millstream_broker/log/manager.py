@@ -138,11 +138,11 @@ class LogManager:
             self._deleting += deleted
             to_open += [(home, path, key) for path, key in partitions]
         opened = self._open(to_open)
-        for (home, path, _), log in zip(to_open, opened, strict=True):
+        for home, path, _, log in opened:
             if isinstance(log, OSError) and home in self.dirs:
                 logger.error("%s: cannot be opened: %s", path, describe(log))
                 self._leave_out(home, _broken(home, log))
-        for (home, path, key), log in zip(to_open, opened, strict=True):
+        for home, path, key, log in opened:
             if isinstance(log, OSError) or home not in self.dirs:
                 continue
             for there in (other.logs[key] for other in self.dirs if key in other.logs):
@@ -157,18 +157,22 @@ class LogManager:
                 raise _broken(home, error) from error
         return [Found(*key, log.topic_id) for home in self.dirs for key, log in home.logs.items()]
 
-    def _open(self, to_open: list[tuple[LogDir, Path, TopicPartition]]) -> list[Log | OSError]:
-        """The logs in these folders, or why they cannot be opened."""
+    def _open(
+        self, to_open: list[tuple[LogDir, Path, TopicPartition]]
+    ) -> list[tuple[LogDir, Path, TopicPartition, Log | OSError]]:
+        """With the logs in these folders, or why they cannot be opened."""
         for home in self.dirs:
             home.load_checkpoints()
 
-        def open_log(home: LogDir, path: Path, key: TopicPartition) -> Log | OSError:
+        def open_log(
+            home: LogDir, path: Path, key: TopicPartition
+        ) -> tuple[LogDir, Path, TopicPartition, Log | OSError]:
             if home not in self.dirs:
-                return OSError("its log directory is offline")
+                return home, path, key, OSError("its log directory is offline")
             try:
-                return self._open_log(home, path, key)
+                return home, path, key, self._open_log(home, path, key)
             except OSError as error:
-                return error
+                return home, path, key, error
 
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="open-log") as pool:
             return list(pool.map(lambda folder: open_log(*folder), to_open))
