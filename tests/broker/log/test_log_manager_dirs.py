@@ -231,6 +231,28 @@ def test_a_log_start_without_a_topic_id_counts_up_to_the_end(tmp_path: Path, mov
     manager.close()
 
 
+def test_a_log_start_that_cannot_be_moved_takes_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments before a start that Kafka wrote go at once, and the disk refuses that."""
+    for name in ("a", "b"):
+        manager = start(tmp_path / name, config=LogConfig(segment_bytes=200))
+        send(manager.get_or_create(f"t{name}", 0), 20)
+        manager.close()
+    write_offsets(str(tmp_path / "a" / "log-start-offset-checkpoint"), {("ta", 0): 10})
+    for path in tmp_path.glob("a/*.by-id"):
+        path.unlink()
+
+    def refuse(*args: object) -> None:
+        raise IO_ERROR
+
+    monkeypatch.setattr(os, "rename", refuse)
+    manager = start(tmp_path / "a", tmp_path / "b")
+    assert list(manager.offline) == [tmp_path / "a"]
+    assert list(manager.partitions()) == [("tb", 0)]
+    manager.close()
+
+
 # -- stop ---------------------------------------------------------------------------------------------------------
 
 

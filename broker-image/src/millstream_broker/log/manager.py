@@ -173,6 +173,8 @@ class LogManager:
                 return home, path, key, self._open_log(home, path, key)
             except OSError as error:
                 return home, path, key, error
+            except ApiError as error:
+                return home, path, key, OSError(error.message)
 
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="open-log") as pool:
             return list(pool.map(lambda folder: open_log(*folder), to_open))
