@@ -115,6 +115,13 @@ AREAS = {
             "log_truncation",
             "log_manager_dirs",
             "log_model",
+            "log_files",
+            "log_segment",
+            "log_segments",
+            "log_timestamps",
+            "log_durability",
+            "log_upkeep",
+            "log_rules",
         ),
     ),
     "operator": Area(

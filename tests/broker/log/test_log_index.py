@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
@@ -60,6 +61,80 @@ def test_even_entries_take_three_reads(tmp_path: Path, monkeypatch: pytest.Monke
         del reads[:]
         index.at_most(target)
         assert len(reads) <= 3
+
+
+@pytest.mark.parametrize("member", [0, 1])
+def test_uneven_entries_take_few_reads_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: int
+) -> None:
+    """The last offset is so far away that every guess is too low; the positions are even."""
+    count = 60_000
+    entries = [(n, 100 * n) for n in range(1, count)] + [(2**31 - 1, 100 * count)]
+    index = filled(tmp_path / "0.index", entries, count)
+    reads = []
+    pread = OpenFile.pread
+    monkeypatch.setattr(OpenFile, "pread", lambda *call: reads.append(call) or pread(*call))
+    for expected in (0, 1, 64, 65, 20_000, 40_001, count - 66, count - 1):
+        target = 100 * expected + 99 if member else expected
+        found = index.at_most(target, member=member)
+        assert found == (expected, entries[expected - 1] if expected else None)
+        assert len(reads) <= (3 if member else 45)
+        del reads[:]
+
+
+def test_entries_are_written_where_the_last_ones_end(tmp_path: Path, fsynced: list[str]) -> None:
+    path = tmp_path / "0.index"
+    index = SparseIndex.open(FileCache(), str(path), OFFSET_ENTRY)
+    index.spill()
+    index.sync()
+    assert (len(index), index.last, index.at_most(5), path.exists(), fsynced) == (
+        0,
+        None,
+        (0, None),
+        False,
+        [],
+    )
+    index.append(1, 10)
+    index.sync()
+    assert (index.pending, read_all(str(path), OFFSET_ENTRY), fsynced) == (1, [(1, 10)], [str(path)])
+    index.append(2, 20)
+    index.spill()
+    index.append(3, 30)
+    index.spill()
+    assert (index.pending, len(index), index.last) == (0, 3, (3, 30))
+    assert read_all(str(path), OFFSET_ENTRY) == [(1, 10), (2, 20), (3, 30)]
+    del fsynced[:]
+    index.sync()
+    assert fsynced == [str(path)], "what was spilled before, too"
+
+
+def test_a_spill_makes_a_missing_file(tmp_path: Path) -> None:
+    index = SparseIndex.open(FileCache(), str(tmp_path / "0.index"), OFFSET_ENTRY)
+    index.append(1, 10)
+    index.spill()
+    assert read_all(str(tmp_path / "0.index"), OFFSET_ENTRY) == [(1, 10)]
+
+
+@pytest.mark.parametrize("written", [0, 2, 5])
+def test_truncation_leaves_the_first_entries_and_nothing_behind_them(tmp_path: Path, written: int) -> None:
+    entries = [(n, 10 * n) for n in range(1, 6)]
+    path = tmp_path / "0.index"
+    for count in range(6):
+        index = filled(path, entries, written)
+        index.truncate(count)
+        assert [index[at] for at in range(len(index))] == entries[:count]
+        assert path.stat().st_size == min(count, written) * OFFSET_ENTRY.size
+        index.append(99, 990)
+        index.spill()
+        assert read_all(str(path), OFFSET_ENTRY) == [*entries[:count], (99, 990)]
+
+
+def test_an_entry_that_is_cut_off_is_zeros(tmp_path: Path) -> None:
+    index = filled(tmp_path / "0.index", [(1, 10), (2, 20)], 2)
+    os.truncate(tmp_path / "0.index", OFFSET_ENTRY.size + 7)
+    assert [index[0], index[1]] == [(1, 10), (0, 0)]
+    assert len(SparseIndex.open(FileCache(), str(tmp_path / "0.index"), OFFSET_ENTRY)) == 1
+    assert read_all(str(tmp_path / "0.index"), OFFSET_ENTRY) == [(1, 10)]
 
 
 @settings(max_examples=100, deadline=None)

@@ -224,6 +224,23 @@ def test_index_files_are_rebuilt(tmp_path: Path, suffix: str, damage: str, stop:
     log.close()
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_zeros_that_a_killed_kafka_leaves_behind_its_index_entries_go(tmp_path: Path, clean: bool) -> None:
+    """It makes its index files as long as they may become."""
+    log = open_log(tmp_path / "t-0", clean=True, config=LogConfig(index_interval_bytes=0))
+    for number in range(6):
+        log.append(build_batch([Record(b"k", b"v", NOW + number)]), leader_epoch=0, now_ms=NOW)
+    log.close()
+    paths = [tmp_path / "t-0" / f"{0:020d}{suffix}" for suffix in (".index", ".timeindex")]
+    entries = [path.read_bytes() for path in paths]
+    for path, content in zip(paths, entries, strict=True):
+        path.write_bytes(content.ljust(960, b"\0"))
+    log = open_log(tmp_path / "t-0", clean=clean, config=LogConfig(index_interval_bytes=0))
+    assert offsets(log) == list(range(6))
+    log.close()
+    assert [path.read_bytes() for path in paths] == entries
+
+
 @pytest.mark.parametrize(
     "content", [None, b"", b"garbage\n", b"0\n5\n0 0\n", b"0\n1\nx y\n", b"0\n2\n4 0\n3 9\n", b"\xff\xfe"]
 )

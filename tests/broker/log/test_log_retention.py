@@ -135,6 +135,44 @@ def test_retention_by_size(tmp_path: Path) -> None:
     assert log.delete_old_segments(NOW) == 0  # compacted logs keep the latest of each key
 
 
+@pytest.mark.parametrize("limit", [{"retention_bytes": 0}, {"retention_ms": 0}])
+def test_a_retention_of_nothing_keeps_what_is_new(tmp_path: Path, limit: dict[str, int]) -> None:
+    log = open_log(tmp_path, replace(LogConfig(segment_bytes=400, retention_ms=-1), **limit))
+    for _ in range(4):
+        send(log, NOW)
+    assert bases(log) == [0, 2]
+    if "retention_ms" in limit:
+        assert log.delete_old_segments(NOW) == 0
+    assert log.delete_old_segments(NOW + 1, high_watermark=3) == 1
+    assert log.delete_old_segments(NOW + 1) == 1
+    assert log.delete_old_segments(NOW + 1) == 0
+    assert (log.log_start_offset, bases(log)) == (4, [4])
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_segments_before_the_start_of_the_log_go(tmp_path: Path, policy: str) -> None:
+    """As after a restart between DeleteRecords and the deletion of its files."""
+    config = LogConfig(segment_bytes=400, retention_ms=-1, cleanup_policy=policy)
+    log = open_log(tmp_path, LogConfig(segment_bytes=400))
+    for _ in range(6):
+        send(log)
+    log.close()
+    for start, expected in ((3, [2, 4]), (4, [4]), (6, [4])):
+        log = Log.open(tmp_path / "t-0", config, clean=True, log_start_offset=start, now_ms=NOW)
+        log.delete_old_segments(NOW)
+        assert (log.log_start_offset, bases(log)) == (start, expected)
+        log.close()
+
+
+def test_no_more_segments_go_at_once_than_asked_for(tmp_path: Path) -> None:
+    log = open_log(tmp_path, LogConfig(segment_bytes=400, retention_ms=1000))
+    for _ in range(10):
+        send(log)
+    assert log.delete_old_segments(NOW + 5000, at_most=0) == 0
+    assert log.delete_old_segments(NOW + 5000, at_most=2) == 2
+    assert bases(log) == [4, 6, 8]
+
+
 def test_readers_keep_what_is_deleted_under_them(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig(segment_bytes=400))
     for _ in range(10):

@@ -57,7 +57,7 @@ class OpenFile:
         self._asks = True
         """Whether the file system says what the page cache has (tmpfs, which has all of it there, does not)."""
         self._fd = -1
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        self._fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
 
     def fileno(self) -> int:
         """For sendfile; keep this object while you use it."""
@@ -168,7 +168,7 @@ class FileCache:
 
 def fsync_file(path: str) -> None:
     """Make a file and its name durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:
@@ -178,7 +178,7 @@ def fsync_file(path: str) -> None:
 
 def fsync_directory(path: str) -> None:
     """Make the creation, renaming or deletion of files in ``path`` durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:

@@ -32,8 +32,7 @@ def count_expired(
 
     ``start`` and ``end`` are the log's. Nothing at or above ``limit`` (the high watermark) goes. OSError.
     """
-    surplus = segments.size - config.retention_bytes if config.retention_bytes >= 0 else -1
-    count = 0
+    count, size = 0, segments.size
     for segment in segments:
         active = segment is segments.active
         segment_end = segments.end_of(segment, end)
@@ -41,10 +40,10 @@ def count_expired(
             break
         expired = not active and segment_end <= start
         if config.deletes and not expired:
-            expired = surplus >= segment.size
+            expired = 0 <= config.retention_bytes <= size - segment.size
             expired = expired or 0 <= config.retention_ms < now_ms - segment.retention_timestamp()
         if not expired:
             break
-        surplus -= segment.size
+        size -= segment.size
         count += 1
     return count

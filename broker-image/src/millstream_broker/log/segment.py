@@ -51,6 +51,7 @@ class Segment:
         "_directory",
         "_entries",
         "_files",
+        "_first_timestamp",
         "_indexed_timestamp",
         "_max_timestamp",
         "_max_timestamp_offset",
@@ -61,7 +62,6 @@ class Segment:
         "base_offset",
         "created_ms",
         "deleted",
-        "first_timestamp",
         "index_interval_bytes",
         "size",
         "synced",
@@ -86,11 +86,11 @@ class Segment:
         self.size = size
         self.created_ms = created_ms
         self.index_interval_bytes = index_interval_bytes
-        self.first_timestamp = -1 if not size else _UNKNOWN
         self.synced = False  # its files are known to the directory on disk
         self.deleted = False
         self._offsets: SparseIndex | None = None
         self._times: SparseIndex | None = None
+        self._first_timestamp = _UNKNOWN
         self._since_index = 0
         self._entries = 0  # of the offset index; known of the active segment
         self._indexed_timestamp = -1  # the last one in the time index; likewise
@@ -145,10 +145,13 @@ class Segment:
             return False
         return len(self.offsets) >= max_bytes // OFFSET_ENTRY.size or len(self.times) >= most
 
-    def indexed_position(self, offset: int) -> tuple[int, int | None]:
-        """Where to start looking for ``offset``: a position, and the last offset of the batch that must be there."""
-        _, entry = self.offsets.at_most(offset - self.base_offset)
-        return (0, None) if entry is None else (entry[1], self.base_offset + entry[0])
+    def _is_indexed_batch(self, entry: tuple[int, int]) -> bool:
+        """Whether the batch that an entry of the offset index names is as it says.
+
+        It never is the first one: zeros are what Kafka leaves at the end of an index when it is killed.
+        """
+        header = self.header_at(entry[1]) if entry[1] else None
+        return header is not None and header.last_offset == self.base_offset + entry[0]
 
     def add_index_entries(self, header: BatchHeader, position: int) -> None:
         """Account for one batch at ``position``: largest timestamp, and index entries when they are due."""
@@ -195,19 +198,15 @@ class Segment:
     def resume_indexing(self, offset: int) -> int:
         """Drop index entries from ``offset`` on; from which position the batches have to be accounted for again."""
         self._offsets = self._times = None
-        count, entry = (
-            self.offsets.at_most(offset - self.base_offset) if offset > self.base_offset else (0, None)
-        )
-        position = last_offset = 0
-        if entry is not None:
-            position, last_offset = entry[1], self.base_offset + entry[0]
-            header = self.header_at(position)
-            if header is None or header.last_offset != last_offset:
-                count = position = 0
+        count, time_count, position = 0, 0, 0
+        if offset > self.base_offset:
+            count, entry = self.offsets.at_most(offset - self.base_offset)
+            if entry is not None and self._is_indexed_batch(entry):
+                position = entry[1]
+                time_count, _ = self.times.at_most(entry[0], member=1)
+            else:
+                count = 0
         self.offsets.truncate(count)
-        time_count = 0
-        if count:
-            time_count, _ = self.times.at_most(last_offset - self.base_offset, member=1)
         self.times.truncate(time_count)
         last = self.times.last
         self._max_timestamp = last[0] if last else -1
@@ -246,12 +245,6 @@ class Segment:
         self._load_max_timestamp()
         return self._max_timestamp
 
-    @property
-    def max_timestamp_offset(self) -> int:
-        """The last offset of the batch that has it."""
-        self._load_max_timestamp()
-        return self._max_timestamp_offset
-
     def retention_timestamp(self) -> int:
         """What retention compares: the largest timestamp, or when the file was last written."""
         if self.max_timestamp >= 0:
@@ -263,10 +256,10 @@ class Segment:
 
     def rolling_timestamp(self) -> int:
         """The timestamp of the first batch, from which segment.ms counts."""
-        if self.first_timestamp == _UNKNOWN:
+        if self._first_timestamp == _UNKNOWN:
             header = self.header_at(0)
-            self.first_timestamp = header.max_timestamp if header else -1
-        return self.first_timestamp
+            self._first_timestamp = header.max_timestamp if header else -1
+        return self._first_timestamp
 
     def records_from_timestamp(self, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
         """Timestamp, offset and leader epoch of the first record at or after ``timestamp``.
@@ -307,9 +300,7 @@ class Segment:
 
     def header_at(self, position: int) -> BatchHeader | None:
         """The batch header at ``position``, None where none can be."""
-        if not 0 <= position <= self.size - HEADER_SIZE:
-            return None
-        data = self.open_file().pread(HEADER_SIZE, position)
+        data = self.open_file().pread(HEADER_SIZE, position) if position >= 0 else b""
         if len(data) < HEADER_SIZE:
             return None
         header = read_header(data)
@@ -321,19 +312,13 @@ class Segment:
 
     def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Like :meth:`headers`, from the first batch that has ``offset`` or a later one."""
-        for attempt in (1, 2):
-            position, expected = self.indexed_position(offset)
-            scan = self.headers(position)
-            found = next(scan, None)
-            if expected is None or (found is not None and found[1].last_offset == expected <= offset):
-                break
-            if attempt == 1:
-                self.rebuild_indexes()
-        while found is not None and found[1].last_offset < offset:
-            found = next(scan, None)
-        if found is not None:
-            yield found
-            yield from scan
+        _, entry = self.offsets.at_most(offset - self.base_offset)
+        if entry is not None and not self._is_indexed_batch(entry):
+            self.rebuild_indexes()
+            _, entry = self.offsets.at_most(offset - self.base_offset)
+        for found in self.headers(entry[1] if entry else 0):
+            if found[1].last_offset >= offset:
+                yield found
 
     def scan_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Like :meth:`headers_from`, in any thread: where the index is wrong it is not rebuilt but done without."""
@@ -341,11 +326,7 @@ class Segment:
         if offsets is None:
             offsets = SparseIndex.open(self._files, self.path(".index"), OFFSET_ENTRY)
         _, entry = offsets.at_most(offset - self.base_offset)
-        position = 0
-        if entry is not None:
-            header = self.header_at(entry[1])
-            if header is not None and header.last_offset == self.base_offset + entry[0]:
-                position = entry[1]
+        position = entry[1] if entry is not None and self._is_indexed_batch(entry) else 0
         for found in self.headers(position):
             if found[1].last_offset >= offset:
                 yield found
@@ -407,7 +388,7 @@ class Segment:
             raise
         self.size = position + len(data)
         if not position:
-            self.first_timestamp = headers[0].max_timestamp
+            self._first_timestamp = headers[0].max_timestamp
         for header in headers:
             self.add_index_entries(header, position)
             position += header.batch_length + LOG_OVERHEAD
@@ -434,8 +415,7 @@ class Segment:
         """Cut the .log at a batch boundary; the caller restores the indexes."""
         self.open_file().truncate(size)
         self.size = size
-        if not size:
-            self.first_timestamp = -1
+        self._first_timestamp = _UNKNOWN
 
     def has_room_for(self, last_offset: int) -> bool:
         return last_offset - self.base_offset <= INT32_MAX

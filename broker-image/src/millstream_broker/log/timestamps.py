@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .batch import read_records
 from .segments import Segments
 
 Found = tuple[int, int, int]
@@ -25,7 +24,7 @@ def first_from(segments: Segments, timestamp: int, start_offset: int) -> Found |
 
     def find() -> Found | None:
         for segment in segments:
-            if segment.size and segment.max_timestamp >= timestamp:
+            if segment.max_timestamp >= timestamp:
                 found = segment.records_from_timestamp(timestamp, start_offset)
                 if found is not None:
                     return found
@@ -38,16 +37,10 @@ def latest(segments: Segments) -> Found | None:
     """The first record that has the largest timestamp. Blocking. OSError."""
 
     def find() -> Found | None:
-        written = [segment for segment in segments if segment.size and segment.max_timestamp >= 0]
-        if not written:
+        segment = max(segments, key=lambda each: each.max_timestamp, default=None)  # the first of these
+        if segment is None or segment.max_timestamp < 0:
             return None
-        segment = max(written, key=lambda each: (each.max_timestamp, -each.base_offset))
-        for position, header in segment.scan_from(segment.max_timestamp_offset):
-            for record in read_records(segment.read(position, header.size)):
-                if record.timestamp == header.max_timestamp:
-                    return record.timestamp, record.offset, header.partition_leader_epoch
-            break
-        return None
+        return segment.records_from_timestamp(segment.max_timestamp, segment.base_offset)
 
     return _while_segments_go(segments, find)
 
