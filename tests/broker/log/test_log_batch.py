@@ -247,8 +247,11 @@ def test_offsets_may_have_gaps_and_batches_be_empty() -> None:
     assert [(r.offset, r.value) for r in read_records(batch)] == [(5, None), (9, b"")]
     with pytest.raises(ValueError, match="record offset 4 after 4"):
         build_batch([Record(b"a", b"", NOW, (), 4)] * 2, base_offset=3)
+    with pytest.raises(ValueError, match="record offset 0 after 2"):
+        build_batch([Record(b"a", b"", NOW, (), 0)], base_offset=3)
     empty = build_batch([], base_offset=3, last_offset=12)
     assert list(read_records(empty)) == []
+    assert (read_header(empty).base_timestamp, read_header(empty).max_timestamp) == (-1, -1)
     assert read_header(empty).next_offset == 13
 
 
