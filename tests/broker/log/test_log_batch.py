@@ -19,6 +19,7 @@ from millstream_broker.log.batch import (
     HEADER,
     HEADER_SIZE,
     INT32_MAX,
+    LEAST_RECORD,
     TRANSACTIONAL,
     Record,
     build_batch,
@@ -230,6 +231,15 @@ def test_any_timestamp_of_64_bits_is_read_as_it_was_written(timestamp: int) -> N
         batch = build_batch(written, delete_horizon=horizon)
         assert list(read_records(batch)) == written
         assert [time for time, _ in scan_records(batch)] == [record.timestamp for record in written]
+
+
+@pytest.mark.parametrize(
+    ("delta", "size"),
+    [(0, 1), (63, 1), (-64, 1), (64, 2), (-65, 2), (8191, 2), (-8192, 2), (8192, 3), (-8193, 3)],
+)
+def test_a_number_takes_no_more_bytes_than_it_needs(delta: int, size: int) -> None:
+    records = [Record(None, None, NOW), Record(None, None, NOW + delta)]
+    assert len(build_batch(records)) == HEADER_SIZE + 2 * LEAST_RECORD + size - 1
 
 
 def test_several_batches_in_one_buffer() -> None:
