@@ -52,6 +52,8 @@ MAX_TIMESTAMP_OFFSET = 35
 MAGIC = 2
 INT32_MAX = 0x7FFFFFFF
 INT64_MAX = 0x7FFFFFFFFFFFFFFF
+_INT64_MIN = -0x8000000000000000
+_UINT64_MAX = 0xFFFFFFFFFFFFFFFF
 NO_PRODUCER = -1
 
 CODEC_MASK = 0x07
@@ -456,7 +458,7 @@ def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Recor
 
 def _int64(value: int) -> int:
     """As in Java, what does not fit 64 bits wraps."""
-    return value if -INT64_MAX <= value <= INT64_MAX else (value + (1 << 63)) % (1 << 64) - (1 << 63)
+    return (value - _INT64_MIN & _UINT64_MAX) + _INT64_MIN
 
 
 def _write_varint(data: bytearray, value: int) -> None:
