@@ -85,7 +85,7 @@ def test_a_clean_stop_outlives_a_reboot_only_if_it_was_synced(
 ) -> None:
     manager = start(tmp_path)
     send(manager.get_or_create("t", 0), 5)
-    manager.close(sync_limit=sync_limit)
+    manager.close(sync_limit=sync_limit, sync_for_s=60)
     (tmp_path / ".boot-id").write_text("another boot")
     manager = start(tmp_path)
     assert manager.dirs[0].clean == clean

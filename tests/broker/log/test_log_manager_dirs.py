@@ -270,7 +270,7 @@ def test_a_stop_fsyncs_up_to_its_limit(tmp_path: Path, missing: int, expected: s
     manager = start(tmp_path / "a", tmp_path / "b")
     for partition in range(2):
         send(manager.get_or_create("t", partition), 3)
-    manager.close(sync_limit=sum(log.size for log in manager) - missing)
+    manager.close(sync_limit=sum(log.size for log in manager) - missing, sync_for_s=60)
     assert [marker(tmp_path / name) for name in "ab"] == [expected, expected]
 
 
@@ -278,7 +278,7 @@ def test_a_stop_fsyncs_closed_and_active_segments(tmp_path: Path) -> None:
     manager = start(tmp_path, config=LogConfig(segment_bytes=200))
     log = manager.get_or_create("t", 0)
     send(log, 50)
-    manager.close()
+    manager.close(sync_for_s=60)
     assert log.unflushed_messages == 0
     assert marker(tmp_path) == SYNCED
 
