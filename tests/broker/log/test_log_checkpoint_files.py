@@ -58,7 +58,7 @@ def test_entries_come_back_with_their_topic_ids(tmp_path: Path) -> None:
     assert not found.applies(("a", 3), None)
 
 
-def test_an_empty_file_of_ours_hides_kafkas(tmp_path: Path) -> None:
+def test_an_empty_file_with_ids_hides_the_other(tmp_path: Path) -> None:
     """Whatever is in that one is not this broker's."""
     path = str(tmp_path / "checkpoint")
     checkpoints.store(path, {})
@@ -72,7 +72,7 @@ def test_an_empty_file_of_ours_hides_kafkas(tmp_path: Path) -> None:
     [(None, {}), ({}, {}), ({("a", 2): 5}, None)],
     ids=["missing", "empty", "entries"],
 )
-def test_only_entries_of_kafkas_file_lack_topic_ids(
+def test_only_entries_of_a_file_without_ids_lack_them(
     tmp_path: Path, offsets: dict[tuple[str, int], int] | None, topic_ids: dict[str, str] | None
 ) -> None:
     path = str(tmp_path / "checkpoint")
@@ -104,7 +104,7 @@ def _number(file: object) -> int:
     return file if isinstance(file, int) else file.fileno()  # type: ignore[attr-defined,no-any-return]
 
 
-def test_ours_is_written_before_kafkas(tmp_path: Path) -> None:
+def test_the_file_with_ids_is_written_first(tmp_path: Path) -> None:
     """Else a crash in between would leave Kafka's alone, which is then believed."""
     (tmp_path / "checkpoint.tmp").mkdir()
     with pytest.raises(IsADirectoryError):

@@ -100,7 +100,7 @@ def test_the_lock_is_held_until_it_is_let_go(tmp_path: Path) -> None:
     second.unlock()
 
 
-def test_the_lock_is_a_file_that_kafka_can_open(tmp_path: Path) -> None:
+def test_others_can_try_the_lock(tmp_path: Path) -> None:
     umask = os.umask(0)
     try:
         home = LogDir(tmp_path)
@@ -223,6 +223,7 @@ def marks(
         ("", "", False, False),
         ("", "now\n", False, True),
         ("version=0\n", "now", True, True),
+        ("garbage\n# version=0\n", "now", False, True),
         ("version=0\n", "before", False, False),
         ("version=0\nsynced=true\n", "before", True, False),
         ("version=0\nsynced=false\n", "before", False, False),
@@ -338,6 +339,17 @@ def test_checkpoints_say_how_far_each_log_is(home: LogDir) -> None:
     }
     assert again.checkpointed(("t", 1), TOPIC_ID) == {checkpoints.RECOVERY_POINTS: 0}
     assert again.checkpointed(("t", 2), TOPIC_ID) == {}
+    home.unlock()
+
+
+def test_checkpoints_are_on_the_disk_when_they_are_written(
+    home: LogDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_logs(home, 1)
+    synced: list[object] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    home.checkpoint()
+    assert len(synced) == 3 * 2, "three files and their names"
     home.unlock()
 
 

@@ -195,7 +195,7 @@ def test_a_directory_that_cannot_be_marked_ends_the_start(tmp_path: Path) -> Non
         start(tmp_path)
 
 
-@pytest.mark.parametrize("ids", [True, False], ids=["ours", "Kafka's"])
+@pytest.mark.parametrize("ids", [True, False], ids=["with ids", "without ids"])
 def test_a_log_without_checkpoints_is_taken_from_its_start(
     tmp_path: Path, ids: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
