@@ -15,6 +15,7 @@ from time import time
 
 from ..acknowledgements import Acknowledgements
 from ..coordination import PartitionRecord, TopicRecord
+from ..log.directory import describe
 from ..log.log import AppendInfo, Log
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.fetch import FetchPartition, PartitionData
@@ -109,11 +110,8 @@ class Follower:
             return Outcome.FAILED
         try:
             return self._take(data)
-        except ApiError as error:
-            self._failed(error.message or error.code.name, logging.ERROR)
-        except OSError as error:
-            self._failed(error.strerror or str(error), logging.ERROR)
-        return Outcome.FAILED
+        except (ApiError, OSError) as error:
+            return self._refused(error)
 
     def _take(self, data: PartitionData) -> Outcome:
         parted = data.diverging_epoch
@@ -184,12 +182,16 @@ class Follower:
                 self.unacknowledged.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 self.log.start_anew(leader_start, now_ms=_now_ms())
         except (ApiError, OSError) as error:
-            self._failed(str(error), logging.ERROR)
-            return Outcome.FAILED
+            return self._refused(error)
         self.high_watermark = max(
             min(self.high_watermark, self.log.log_end_offset), self.log.log_start_offset
         )
         return Outcome.GOES_ON
+
+    def _refused(self, error: ApiError | OSError) -> Outcome:
+        """The log cannot be changed."""
+        self._failed(error.message if isinstance(error, ApiError) else describe(error), logging.ERROR)
+        return Outcome.FAILED
 
     def _failed(self, problem: str, level: int) -> None:
         """Say it, once as long as it stays the same."""

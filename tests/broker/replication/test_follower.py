@@ -1,0 +1,218 @@
+"""One followed partition: what it asks for, and what it does with each answer of its leader."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from millstream_broker.acknowledgements import Acknowledgements
+from millstream_broker.log.log import AppendInfo, Log
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.protocol.fetch import EpochEndOffset, FetchPartition, PartitionData
+from millstream_broker.replication.follower import Follower, Outcome
+from millstream_harness.replica import THEM, batch, fetched, led_by, open_log, topic
+
+
+def following(folder: Path, *batches: memoryview, high_watermark: int = 0) -> Follower:
+    """t-0 in leader epoch 3, led by broker 2."""
+    log = open_log(folder / "t-0", *batches)
+    return Follower(topic("t", led_by(THEM, epoch=3)), 0, log, high_watermark, Acknowledgements())
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+def appended(last_offset: int) -> AppendInfo:
+    return AppendInfo(last_offset, last_offset, -1, 0)
+
+
+def test_a_request_says_how_far_the_log_is(tmp_path: Path) -> None:
+    follower = following(tmp_path, batch("a", "b", epoch=2), batch("c", offset=2, epoch=3))
+    assert follower.request(1000) == FetchPartition(0, 3, 3, 3, 0, 1000)
+    assert (follower.failures, follower.is_throttled) == (0, False)
+
+
+def test_records_make_the_log_grow_and_the_high_watermark_follows_it(tmp_path: Path) -> None:
+    follower = following(tmp_path)
+    assert follower.answered(fetched(records=batch("a", "b", epoch=3), high_watermark=5)) is Outcome.GOES_ON
+    assert (follower.log.log_end_offset, follower.high_watermark) == (2, 2)
+    assert follower.answered(fetched(high_watermark=1)) is Outcome.NOTHING_NEW
+    assert follower.high_watermark == 2, "it never goes back"
+
+
+def test_the_start_of_the_log_follows_the_leaders(tmp_path: Path) -> None:
+    follower = following(tmp_path, batch("a"), batch("b", offset=1))
+    assert follower.answered(fetched(log_start_offset=1)) is Outcome.GOES_ON
+    assert follower.log.log_start_offset == 1
+    assert follower.answered(fetched(log_start_offset=9)) is Outcome.GOES_ON
+    assert follower.log.log_start_offset == 2, "not behind the end"
+    assert follower.answered(fetched(log_start_offset=0)) is Outcome.NOTHING_NEW
+
+
+def test_producers_are_last_seen_at_the_time_of_the_wall_clock(tmp_path: Path) -> None:
+    follower = following(tmp_path)
+    lasts_ms = follower.log.config.producer_id_expiration_ms
+    before = int(time.time() * 1000)
+    follower.answered(fetched(records=batch("a", producer_id=7, epoch=3)))
+    assert follower.log.expire_producers(before + lasts_ms - 1) == 0
+    assert follower.log.expire_producers(int(time.time() * 1000) + lasts_ms + 1) == 1
+
+
+async def test_a_log_that_parts_from_the_leaders_is_cut(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    follower = following(tmp_path, batch("a", epoch=1), batch("b", "c", offset=1, epoch=2), high_watermark=2)
+    waiting = follower.acknowledged(appended(2), None)
+    assert waiting is not None
+    assert follower.answered(fetched(diverging_epoch=EpochEndOffset(1, 1))) is Outcome.GOES_ON
+    assert (follower.log.log_end_offset, follower.high_watermark) == (1, 1)
+    with pytest.raises(ApiError) as error:
+        await waiting
+    assert error.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert said(caplog) == [("INFO", "t-0: cut from offset 3 to 1: epoch 1 of broker 2 ends at 1")]
+
+
+def test_a_log_that_has_nothing_in_common_with_the_leaders_is_cut_to_nothing(tmp_path: Path) -> None:
+    follower = following(tmp_path, batch("a", "b", epoch=1))
+    assert follower.answered(fetched(diverging_epoch=EpochEndOffset(0, 0))) is Outcome.GOES_ON
+    assert follower.log.log_end_offset == 0
+
+
+def test_an_undefined_end_is_no_divergence(tmp_path: Path) -> None:
+    follower = following(tmp_path, batch("a", "b", epoch=1))
+    assert follower.answered(fetched(diverging_epoch=EpochEndOffset())) is Outcome.NOTHING_NEW
+    assert follower.log.log_end_offset == 2
+
+
+async def test_a_producer_waits_until_the_high_watermark_is_behind_its_records(tmp_path: Path) -> None:
+    follower = following(tmp_path, batch("a", "b", epoch=3), high_watermark=1)
+    assert follower.acknowledged(appended(0), 1000) is None
+    waiting = follower.acknowledged(appended(1), None)
+    assert waiting is not None
+    follower.answered(fetched(high_watermark=1))
+    assert not waiting.done()
+    follower.answered(fetched(high_watermark=2))
+    assert waiting.result() is None
+
+
+def test_an_offset_that_the_leader_does_not_have_is_no_failure(tmp_path: Path) -> None:
+    follower = following(tmp_path)
+    assert follower.answered(PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE)) is Outcome.OUT_OF_RANGE
+    assert follower.failures == 0
+
+
+def test_a_failure_is_said_once_and_so_is_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    follower = following(tmp_path)
+    for failures in (1, 2, 3):
+        assert follower.answered(PartitionData(0, ErrorCode.KAFKA_STORAGE_ERROR)) is Outcome.FAILED
+        assert follower.failures == failures
+    cannot = ("WARNING", "t-0: cannot follow broker 2: it answers KAFKA_STORAGE_ERROR")
+    assert said(caplog) == [cannot]
+    for _ in range(2):
+        follower.answered(fetched())
+    assert follower.failures == 0
+    again = ("INFO", "t-0: follows broker 2 again")
+    assert said(caplog) == [cannot, again]
+    follower.answered(PartitionData(0, ErrorCode.KAFKA_STORAGE_ERROR))
+    assert said(caplog) == [cannot, again, cannot]
+
+
+def test_what_passes_when_both_brokers_know_of_the_election_is_not_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    follower = following(tmp_path)
+    for code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH):
+        assert follower.answered(PartitionData(0, code)) is Outcome.FAILED
+    assert follower.failures == 2
+    follower.answered(fetched())
+    assert said(caplog) == []
+
+
+def test_records_that_are_damaged_are_refused_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower = following(tmp_path)
+    damaged = batch("a", epoch=3)
+    damaged[-1] ^= 0xFF
+    assert follower.answered(fetched(records=damaged)) is Outcome.FAILED
+    assert follower.log.log_end_offset == 0
+    assert said(caplog) == [
+        ("ERROR", "t-0: cannot follow broker 2: the batch at offset 0 is damaged"),
+    ]
+
+
+def test_a_disk_that_fails_is_named_by_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    follower = following(tmp_path, batch("a", "b", epoch=1))
+    monkeypatch.setattr(Log, "truncate_to", full)
+    assert follower.answered(fetched(diverging_epoch=EpochEndOffset(0, 0))) is Outcome.FAILED
+    assert said(caplog) == [("ERROR", "t-0: cannot follow broker 2: No space left on device")]
+
+
+# Where the leader's log is
+
+
+def test_a_log_that_is_longer_than_the_leaders_is_cut_at_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower = following(tmp_path, batch("a"), batch("b", offset=1), batch("c", offset=2), high_watermark=3)
+    assert follower.begin_within(0, 2) is Outcome.GOES_ON
+    assert (follower.log.log_end_offset, follower.high_watermark) == (2, 2)
+    assert said(caplog) == [
+        ("WARNING", "t-0: cut from offset 3 to 2, where the log of broker 2 ends"),
+    ]
+
+
+async def test_a_log_that_ends_before_the_leaders_begins_starts_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower = following(tmp_path, batch("a", "b"), high_watermark=1)
+    waiting = follower.acknowledged(appended(1), None)
+    assert waiting is not None
+    assert follower.begin_within(5, 9) is Outcome.GOES_ON
+    log = follower.log
+    assert (log.log_start_offset, log.log_end_offset, follower.high_watermark) == (5, 5, 5)
+    with pytest.raises(ApiError) as error:
+        await waiting
+    assert error.value.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert said(caplog) == [
+        (
+            "WARNING",
+            "t-0: starts anew at offset 5: broker 2 has nothing before it any more, this log ended at 2",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 2), (2, 2), (2, 9)])
+def test_a_log_that_ends_within_the_leaders_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, start: int, end: int
+) -> None:
+    follower = following(tmp_path, batch("a"), batch("b", offset=1), high_watermark=1)
+    assert follower.begin_within(start, end) is Outcome.GOES_ON
+    log = follower.log
+    assert (log.log_start_offset, log.log_end_offset, follower.high_watermark) == (0, 2, 1)
+    assert said(caplog) == []
+
+
+def test_a_log_that_cannot_be_cut_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    follower = following(tmp_path, batch("a", "b"))
+    monkeypatch.setattr(Log, "truncate_to", broken)
+    assert follower.begin_within(0, 1) is Outcome.FAILED
+    assert said(caplog)[-1] == ("ERROR", "t-0: cannot follow broker 2: Input/output error")

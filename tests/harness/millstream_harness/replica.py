@@ -1,0 +1,322 @@
+"""Replicas of one broker, without a cluster: the test plays coordination, the other brokers and the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from millstream_broker.broker import Broker
+from millstream_broker.client.errors import BrokerError, ConnectFailed, ConnectionLost
+from millstream_broker.config import BrokerConfig, Listener
+from millstream_broker.coordination import BrokerRecord, ClusterState, Conflict, PartitionRecord, TopicRecord
+from millstream_broker.log.batch import Record, build_batch
+from millstream_broker.log.config import LogConfig
+from millstream_broker.log.log import Log
+from millstream_broker.metadata import Metadata
+from millstream_broker.protocol.api import Api
+from millstream_broker.protocol.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+
+US, THEM, OTHERS = 1, 2, 3
+"""Broker ids: the one under test, the one it replicates with, and one more."""
+REPLICAS = (US, THEM, OTHERS)
+NOW_MS = 1_700_000_000_000
+"""When records are made and appended."""
+
+
+class Clock:
+    """Stops the loop's clock: it moves when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
+
+    async def advance(self, seconds: float) -> None:
+        """Let the time pass, and what it brings happen."""
+        await self.reach(self.now + seconds)
+
+    async def reach(self, time: float) -> None:
+        await turns()
+        self.now = time
+        await turns()
+
+
+async def turns(count: int = 20) -> None:
+    """Let the loop do what it has to do now."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+# Records
+
+
+def batch(*values: str, offset: int = 0, epoch: int = 0, producer_id: int = -1) -> memoryview:
+    """Records as a leader's log has them."""
+    records = [Record(None, value.encode(), NOW_MS) for value in values]
+    sequence = -1 if producer_id < 0 else 0
+    data = build_batch(
+        records,
+        base_offset=offset,
+        leader_epoch=epoch,
+        producer_id=producer_id,
+        producer_epoch=sequence,
+        base_sequence=sequence,
+    )
+    return memoryview(bytearray(data))
+
+
+def open_log(folder: Path, *batches: memoryview) -> Log:
+    log = Log.open(folder, LogConfig(), clean=True)
+    for one in batches:
+        log.append_as_follower(one, now_ms=NOW_MS)
+    return log
+
+
+def fetched(
+    index: int = 0, records: memoryview | None = None, high_watermark: int = 0, **more: Any
+) -> PartitionData:
+    """What a leader answers for a partition."""
+    return PartitionData(
+        index, high_watermark=high_watermark, records=memoryview(b"") if records is None else records, **more
+    )
+
+
+def response(*partitions: PartitionData, session_id: int = 7, topic: str = "t") -> FetchResponse:
+    told = [FetchableTopicResponse(topic, list(partitions))] if partitions else []
+    return FetchResponse(session_id=session_id, responses=told)
+
+
+def asked(request: FetchRequest) -> dict[tuple[str, int], FetchPartition]:
+    return {(topic.topic, one.partition): one for topic in request.topics for one in topic.partitions}
+
+
+# The other brokers
+
+
+class PlayedConnection:
+    """`client.connection.Connection` to a broker that the test plays."""
+
+    host, port = "leader", 9092
+
+    def __init__(self, peers: PlayedPeers, broker: BrokerRecord) -> None:
+        self._peers = peers
+        self.broker_id = broker.broker_id
+        self._waiting: set[asyncio.Future[Any]] = set()
+        self.is_closed = False
+
+    async def call(self, api: Api[Any, Any], version: int | None, request: Any) -> Any:
+        if self.is_closed:
+            raise ConnectionLost(self.host, self.port, "closed")
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.add(answer)
+        self._peers.calls.append(Call(self, api, version, request, answer))
+        try:
+            return await answer
+        finally:
+            self._waiting.discard(answer)
+
+    def abandon(self) -> None:
+        self.is_closed = True
+        for answer in self._waiting:
+            if not answer.done():
+                answer.set_exception(ConnectionLost(self.host, self.port, "the connection was closed here"))
+
+    async def close(self) -> None:
+        self.abandon()
+
+
+@dataclass
+class Call:
+    """A request that waits for its answer."""
+
+    connection: PlayedConnection
+    api: Api[Any, Any]
+    version: int | None
+    request: Any
+    waiting: asyncio.Future[Any]
+
+    def answer(self, response: Any) -> None:
+        self.waiting.set_result(response)
+
+    def fail(self, error: Exception) -> None:
+        self.waiting.set_exception(error)
+
+
+@dataclass
+class PlayedPeers:
+    """`InterBroker`: every broker can be connected to unless `refusal` is set, and the test answers for it."""
+
+    broker_id: int = US
+    present_epoch: int = 0
+    refusal: BrokerError | None = None
+    connections: list[tuple[BrokerRecord, str, Mapping[str, Any]]] = field(default_factory=list)
+    """Those that were tried: broker, client id, limits."""
+    calls: list[Call] = field(default_factory=list)
+
+    def epoch(self) -> int:
+        return self.present_epoch
+
+    def refuse(self) -> None:
+        self.refusal = ConnectFailed("leader", 9092, "Connection refused")
+
+    async def connect(self, broker: BrokerRecord, client_id: str, **limits: Any) -> PlayedConnection:
+        self.connections.append((broker, client_id, limits))
+        if self.refusal is not None:
+            raise self.refusal
+        return PlayedConnection(self, broker)
+
+    async def asked(self) -> Call:
+        """The request that has come."""
+        await turns()
+        assert len(self.calls) == 1, f"{len(self.calls)} requests"
+        return self.calls.pop()
+
+    async def is_asked_nothing(self) -> bool:
+        await turns()
+        return not self.calls
+
+
+# Coordination
+
+
+def broker_record(broker_id: int, epoch: int = 0) -> BrokerRecord:
+    return BrokerRecord(
+        broker_id, (Listener("PLAINTEXT", "127.0.0.1", 9000 + broker_id, "PLAINTEXT"),), epoch=epoch
+    )
+
+
+def led_by(
+    leader: int, *replicas: int, epoch: int = 0, isr: tuple[int, ...] | None = None
+) -> PartitionRecord:
+    """A partition's record; by default its replicas are brokers 1 and 2, both in sync."""
+    replicas = replicas or (US, THEM)
+    return PartitionRecord(replicas, leader, epoch, replicas if isr is None else isr)
+
+
+def topic(name: str = "t", *partitions: PartitionRecord, **config: str) -> TopicRecord:
+    overrides = {key.replace("_", "."): value for key, value in config.items()}
+    return TopicRecord(name, uuid.uuid4(), partitions or (led_by(US),), overrides)
+
+
+def state(*topics: TopicRecord, alive: Collection[int] = REPLICAS, **more: Any) -> ClusterState:
+    brokers = {one: broker_record(one) for one in alive}
+    return ClusterState("cluster", brokers, {one.name: one for one in topics}, US, **more)
+
+
+class PlayedCoordination:
+    """Keeps what is written, each partition's record on condition of its version."""
+
+    cluster_id = "cluster"
+    broker_epoch = 0
+
+    def __init__(self) -> None:
+        self.records: dict[tuple[str, int], PartitionRecord] = {}
+        self.removed: list[Iterable[uuid.UUID]] = []
+        self.failure: Exception | None = None
+        self.has_lost_data = False
+
+    def stored_topics(self) -> Mapping[str, TopicRecord]:
+        return {}
+
+    async def write_partition(self, name: str, index: int, record: PartitionRecord) -> PartitionRecord:
+        if self.failure is not None:
+            raise self.failure
+        known = self.records.get((name, index))
+        if known is not None and known.version != record.version:
+            raise Conflict(f"{name}-{index} was changed meanwhile")
+        self.records[name, index] = written = replace(record, version=record.version + 1)
+        return written
+
+    async def topics_removed(self, topic_ids: Collection[uuid.UUID]) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.removed.append(set(topic_ids))
+
+    def lost_data(self) -> None:
+        self.has_lost_data = True
+
+
+class PlayedGroups:
+    """Notes what the group coordinator is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any]] = []
+
+    def has_partitions(self, count: int) -> None:
+        self.told.append(("has partitions", count))
+
+    def lead(self, index: int) -> None:
+        self.told.append(("lead", index))
+
+    def resign(self, index: int) -> None:
+        self.told.append(("resign", index))
+
+    def forget_topics(self, topics: Mapping[str, uuid.UUID]) -> None:
+        self.told.append(("forget", dict(topics)))
+
+
+class Replicating:
+    """Broker 1 of a cluster, its logs open: it follows what `told` says, and nothing else happens to it."""
+
+    def __init__(self, folder: Path, config: Mapping[str, str] | None = None) -> None:
+        broker: Any = Broker(
+            BrokerConfig(
+                {
+                    "broker.id": str(US),
+                    "log.dirs": str(folder),
+                    "listeners": "PLAINTEXT://127.0.0.1:0",
+                    "zookeeper.connect": "nowhere:2181",
+                    **(config or {}),
+                }
+            )
+        )
+        self.peers = PlayedPeers()
+        self.coordination = PlayedCoordination()
+        self.groups = PlayedGroups()
+        self.broker = broker
+        broker.cluster.peers = self.peers
+        broker.cluster.coordination = broker.coordination = self.coordination
+        broker.groups = self.groups
+        broker.logs.lock()
+        broker.logs.identify(US, self.coordination.cluster_id)
+        broker.logs.start()
+        broker.server = SimpleNamespace(max_idle_s=600.0)
+        broker.metadata = Metadata(state())
+        broker._watch_directories()
+
+    async def told(self, state: ClusterState) -> None:
+        """Coordination says that the cluster is like this."""
+        self.broker.replicas.wanted = state
+        await self.broker.follow()
+
+    async def settled(self) -> None:
+        """What the broker has begun in the background is done."""
+        while tasks := self.broker._tasks:
+            await asyncio.wait(tasks)
+
+    async def close(self) -> None:
+        await self.broker._end_tasks()
+        await self.broker.replicas.close()
+        self.broker.logs.close()
+
+
+@contextlib.asynccontextmanager
+async def replicating(folder: Path, config: Mapping[str, str] | None = None) -> AsyncIterator[Replicating]:
+    found = Replicating(folder, config)
+    try:
+        yield found
+    finally:
+        await found.close()
