@@ -101,3 +101,8 @@ API = Api(
 
 encode_response_parts = API.encode_response_parts
 """Buffers and record objects to send in order: the records may be a range of a segment file, for sendfile."""
+
+
+def next_session_epoch(epoch: int) -> int:
+    """Of a session's next request: 0 would begin a session, so 1 follows the largest."""
+    return epoch % 0x7FFFFFFF + 1

@@ -24,7 +24,14 @@ from ..coordination import BrokerRecord
 from ..inter_broker import InterBroker
 from ..protocol import fetch, list_offsets
 from ..protocol.errors import ErrorCode
-from ..protocol.fetch import FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, PartitionData
+from ..protocol.fetch import (
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    next_session_epoch,
+)
 from ..protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from .follower import Follower, Outcome, TopicPartition
 from .throttle import Throttle
@@ -59,14 +66,15 @@ class Fetcher:
         self._broker_id = peers.broker_id
         self._config = config
         self._leader = leader
-        self._epoch = -1
+        self._epoch: int
         """This broker's, when it connected."""
         self._followers: dict[TopicPartition, Follower] = {}
         self._unsent: dict[TopicPartition, None] = {}
         self._forgotten: set[TopicPartition] = set()
         self._later: dict[TopicPartition, float] = {}
         """Partitions that failed or are throttled, and when they are tried again."""
-        self._session = (0, 0)
+        self._session: tuple[int, int]
+        """Id and epoch of the next request; (0, 0) begins a session."""
         self._more = asyncio.Event()
         """There is somebody to fetch for."""
         self._polled: Connection | None = None
@@ -154,7 +162,7 @@ class Fetcher:
     async def _pause(self) -> None:
         self._nudge.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(self._config.integer("replica.fetch.backoff.ms"), 1) / 1000):
+            async with asyncio.timeout(self._longest_pause_s()):
                 await self._nudge.wait()
 
     def _say_unreachable(self, error: BrokerError) -> None:
@@ -190,9 +198,9 @@ class Fetcher:
         if not self._followers:
             self._more.clear()
             await self._more.wait()
-        if self._later:
-            self._take_back(asyncio.get_running_loop().time())
-        request = self._request([self._followers[key] for key in self._unsent])
+        now = asyncio.get_running_loop().time()
+        self._take_back(now)
+        request = self._request([self._followers[key] for key in self._unsent], now)
         self._unsent.clear()
         self._forgotten.clear()
         self._polled, self._given_up = connection, False
@@ -217,11 +225,10 @@ class Fetcher:
             await self._pause()
             self._begin_session()
             return
-        session_id, epoch = response.session_id, self._session[1]
-        self._session = (session_id, epoch + 1) if session_id else (0, 0)
+        self._session = response.session_id, next_session_epoch(self._session[1])
         await self._take(connection, response)
-        if not session_id:
-            self._unsent = {key: None for key in self._followers if key not in self._later}
+        if not response.session_id:
+            self._begin_session()
 
     def _take_back(self, now: float) -> None:
         for key in [key for key, at in self._later.items() if at <= now]:
@@ -229,7 +236,7 @@ class Fetcher:
             self._forgotten.discard(key)
             self._unsent[key] = None
 
-    def _request(self, asked: list[Follower]) -> FetchRequest:
+    def _request(self, asked: list[Follower], now: float) -> FetchRequest:
         config = self._config
         most = config.integer("replica.fetch.max.bytes")
         topics: dict[str, FetchTopic] = {}
@@ -239,8 +246,7 @@ class Fetcher:
             topic.partitions.append(follower.request(self._throttle.most(most) if is_slow else most))
         wait_ms = config.integer("replica.fetch.wait.max.ms")
         if self._later:
-            earliest = min(self._later.values()) - asyncio.get_running_loop().time()
-            wait_ms = max(1, min(wait_ms, int(earliest * 1000) + 1))
+            wait_ms = min(wait_ms, int((min(self._later.values()) - now) * 1000) + 1)
         forgotten: dict[str, list[int]] = {}
         for name, index in self._forgotten:
             forgotten.setdefault(name, []).append(index)
@@ -261,13 +267,11 @@ class Fetcher:
             for data in topic.partitions:
                 key = topic.topic, data.partition_index
                 follower = self._followers.get(key)
-                if follower is None or key in self._unsent:
-                    continue  # not followed any more, or anew: the answer was to an older question
-                outcome = follower.answered(data)
+                if follower is None or not self._is_asked(follower):
+                    continue
+                outcome: Outcome | None = follower.answered(data)
                 if outcome is Outcome.OUT_OF_RANGE:
                     outcome = await self._find_range(connection, follower)
-                    if self._followers.get(key) is not follower or key in self._unsent:
-                        continue
                 if outcome is Outcome.GOES_ON and (until := self._held_back(follower, data)) is not None:
                     self._leave_out(key)
                     self._later[key] = until
@@ -293,24 +297,26 @@ class Fetcher:
 
     def _backoff_s(self, failures: int) -> float:
         """The first times it may be that the leader only does not know yet that it leads."""
-        longest = max(self._config.integer("replica.fetch.backoff.ms"), 1) / 1000
-        return min(longest, FIRST_BACKOFF_S * 2.0 ** min(failures, 20))
+        return min(self._longest_pause_s(), FIRST_BACKOFF_S * 2.0 ** min(failures, 20))
 
-    async def _find_range(self, connection: Connection, follower: Follower) -> Outcome:
-        """Ask the leader where its log starts and ends, and go on within."""
-        epoch = follower.record.leader_epoch
+    def _longest_pause_s(self) -> float:
+        return max(self._config.integer("replica.fetch.backoff.ms"), 1) / 1000
+
+    async def _find_range(self, connection: Connection, follower: Follower) -> Outcome | None:
+        """Ask the leader where its log starts and ends, and go on within; None if that is of no use any more."""
         found = []
         for timestamp in (EARLIEST, LATEST):
-            request = ListOffsetsRequest(
-                self._broker_id,
-                0,
-                [ListOffsetsTopic(follower.topic, [ListOffsetsPartition(follower.index, epoch, timestamp)])],
-            )
+            asked = ListOffsetsPartition(follower.index, follower.record.leader_epoch, timestamp)
+            request = ListOffsetsRequest(self._broker_id, topics=[ListOffsetsTopic(follower.topic, [asked])])
             response = await connection.call(list_offsets.API, None, request)
+            if not self._is_asked(follower):
+                return None
             answer = response.topics[0].partitions[0]
             if answer.error_code:
-                return follower.answered(PartitionData(follower.index, answer.error_code, -1, records=None))
+                return follower.answered(PartitionData(follower.index, answer.error_code))
             found.append(answer.offset)
-        if follower.record.leader_epoch != epoch or follower.key not in self._followers:
-            return Outcome.FAILED
-        return follower.begin_within(found[0], found[1])
+        return follower.begin_within(*found)
+
+    def _is_asked(self, follower: Follower) -> bool:
+        """Whether an answer is for it; not if it was removed or added anew after the request."""
+        return self._followers.get(follower.key) is follower and follower.key not in self._unsent

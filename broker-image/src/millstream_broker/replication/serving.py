@@ -34,6 +34,7 @@ from ..protocol.fetch import (
     FetchResponse,
     LeaderIdAndEpoch,
     PartitionData,
+    next_session_epoch,
 )
 from .divergence import diverging_epoch
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 TopicPartition = tuple[str, int]
 FULL = 0
 SESSIONLESS = -1
-MAX_EPOCH = 0x7FFFFFFF
 
 
 class Fetched:
@@ -54,12 +54,15 @@ class Fetched:
     def __init__(self, session: Session, key: TopicPartition, asked: FetchPartition) -> None:
         self.session = session
         self.key = key
-        self.asked = asked
         self.partition: Partition | None = None
+        self.sent: tuple[int, int] | None = None
+        """High watermark and log start that the follower knows."""
+        self.ask(asked)
+
+    def ask(self, asked: FetchPartition) -> None:
+        self.asked = asked
         self.is_new = True
         """The follower's offset is new to us."""
-        self.sent = (-1, -1)
-        """High watermark and log start that the follower knows."""
 
     def advanced(self, size: int) -> None:
         """The partition's log has grown, or something else happened to it."""
@@ -131,7 +134,8 @@ class Session:
                 one = self._fetched.get(key)
                 if one is None:
                     one = self._fetched[key] = Fetched(self, key, asked)
-                one.asked, one.is_new = asked, True
+                else:
+                    one.ask(asked)
                 self._due[one] = None
 
     def answer(self, request: FetchRequest) -> FetchResponse | asyncio.Future[FetchResponse]:
@@ -145,7 +149,7 @@ class Session:
 
         def read() -> FetchResponse:
             more, _, _ = self._read(limit - size)
-            return _joined(response, more) if response.responses else more
+            return _joined(response, more)
 
         self._delayed = delayed = DelayedFetch(request.min_bytes - size, wait_s, read)
         delayed.response.add_done_callback(lambda _: self._waited(delayed))
@@ -208,7 +212,7 @@ class Session:
                     diverging_epoch=EpochEndOffset(*parted),
                     records=b"",
                 )
-            if not offset <= log.log_end_offset:
+            if offset > log.log_end_offset:
                 raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
             one.is_new = False
             self._broker.replicas.membership.fetched(
@@ -275,7 +279,7 @@ class Sessions:
                 raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             if session.epoch != request.session_epoch:
                 raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-            session.epoch = session.epoch + 1 if session.epoch < MAX_EPOCH else 1
+            session.epoch = next_session_epoch(session.epoch)
         elif request.session_epoch == FULL:
             if session is not None:
                 session.close()
