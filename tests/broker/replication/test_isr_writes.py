@@ -1,18 +1,36 @@
-"""ISR writes while coordination is away: tried again at a pace, told once, and made when it is back."""
+"""ISR writes: what causes one, what its outcome changes, and what happens while coordination is away."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from millstream_broker.coordination import CoordinationError, PartitionRecord
-from millstream_broker.partition import now_ms
+from millstream_broker.coordination import CoordinationError, PartitionRecord, TopicRecord
+from millstream_broker.partition import Partition, now_ms
 from millstream_broker.replication import membership
 from millstream_broker.replication.isr import Isr
+from millstream_harness.replica import (
+    NOW_MS,
+    OTHERS,
+    THEM,
+    US,
+    Clock,
+    Replicating,
+    batch,
+    led_by,
+    replicating,
+    state,
+    topic,
+    turns,
+)
 
 
 @dataclass
@@ -80,7 +98,7 @@ async def test_coordination_that_is_away(
         "a follower that fetches all the time does not have it written all the time"
     )
     said = [record.getMessage() for record in caplog.records]
-    assert said == ["t-0: the ISR cannot be written, trying on: ZooKeeper cannot be reached"]
+    assert said == ["t-0: ISR write failed, retrying: ZooKeeper cannot be reached"]
     away.is_back = True
     deadline = loop.time() + 10
     while any(set(one.isr.record.isr) != {1, 2} for one in partitions.values()):
@@ -88,3 +106,142 @@ async def test_coordination_that_is_away(
         await asyncio.sleep(0.01)
     assert broker.stats.isr_expands == len(partitions)
     await writer.close()
+
+
+# With a real partition
+
+
+def led(*isr: int, **config: str) -> TopicRecord:
+    return topic("t", led_by(US, US, THEM, OTHERS, isr=isr), **config)
+
+
+@asynccontextmanager
+async def leading(
+    folder: Path, record: TopicRecord, **config: str
+) -> AsyncIterator[tuple[Replicating, Partition, membership.Membership]]:
+    async with replicating(folder, {key.replace("_", "."): value for key, value in config.items()}) as world:
+        world.coordination.records["t", 0] = record.partitions[0]
+        await world.told(state(record))
+        yield world, world.broker.partition("t", 0), world.broker.replicas.membership
+
+
+def counted(world: Replicating) -> tuple[int, int]:
+    return world.broker.stats.isr_expands, world.broker.stats.isr_shrinks
+
+
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+async def test_a_follower_that_has_caught_up_joins_at_once(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, membership.log.name)
+    async with leading(tmp_path, led(US)) as (world, partition, writer):
+        writer.fetched(partition, THEM, 0, 0)
+        await turns()
+        assert partition.record.isr == (US, THEM), "the partition knows it without a pause"
+        assert counted(world) == (1, 0)
+        writer.fetched(partition, OTHERS, 0, 0)
+        await turns()
+        assert world.coordination.records["t", 0].isr == (US, THEM, OTHERS)
+        assert [one.getMessage() for one in caplog.records] == [
+            "t-0: the ISR changes from 1 to 1,2",
+            "t-0: the ISR changes from 1,2 to 1,2,3",
+        ]
+
+
+@pytest.mark.parametrize("lag_ms", [10_000, 100])
+async def test_silent_followers_are_looked_for_twice_in_the_time_that_they_may_lag(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, lag_ms: int
+) -> None:
+    async with leading(tmp_path, led(US, THEM, OTHERS), replica_lag_time_max_ms=str(lag_ms)) as (
+        world,
+        partition,
+        writer,
+    ):
+        partition.append(batch("a"), NOW_MS)
+        looking = asyncio.create_task(writer.run())
+        long_ago = now_ms()
+        await clock.reach(lag_ms / 2000)
+        assert counted(world) == (0, 0), "they are not late yet"
+        monkeypatch.setattr(membership, "now_ms", lambda: long_ago + 1_000_000)
+        await clock.reach(lag_ms / 1000 - 0.001)
+        assert counted(world) == (0, 0), "nobody looks yet"
+        await clock.reach(lag_ms / 1000)
+        assert world.coordination.records["t", 0].isr == (US,)
+        assert counted(world) == (0, 2)
+        looking.cancel()
+
+
+async def test_a_change_of_the_elr_alone_is_none_of_the_isr(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, membership.log.name)
+    record = replace(led_by(US, US, THEM, isr=(US,)), elr=(THEM,))
+    async with leading(tmp_path, topic("t", record, min_insync_replicas="2")) as (world, partition, writer):
+        partition.append(batch("a"), NOW_MS, acks=1)
+        assert partition.isr is not None
+        partition.isr.high_watermark = 1
+        writer.fetched(partition, THEM, 0, 0)
+        await turns()
+        assert world.coordination.records["t", 0].elr == (), "it has lost a record"
+        assert counted(world) == (0, 0)
+        assert caplog.records == []
+
+
+async def test_after_a_conflict_the_leader_goes_on_from_what_is_stored(tmp_path: Path, clock: Clock) -> None:
+    record = led(US)
+    async with leading(tmp_path, record) as (world, partition, writer):
+        stored = replace(record.partitions[0], controller_epoch=2, version=5)
+        world.coordination.records["t", 0] = stored
+        world.broker.replicas.wanted = state(replace(record, partitions=(stored,)))
+        writer.fetched(partition, THEM, 0, 0)
+        await turns()
+        assert world.coordination.records["t", 0] == replace(stored, isr=(US, THEM), version=6)
+
+
+async def test_a_conflict_with_what_is_not_known_is_tried_again_after_a_pause(
+    tmp_path: Path, clock: Clock
+) -> None:
+    record = led(US)
+    async with leading(tmp_path, record) as (world, partition, writer):
+        world.coordination.records["t", 0] = replace(record.partitions[0], version=5)
+        world.broker.replicas.wanted = state()
+        writer.fetched(partition, THEM, 0, 0)
+        await turns()
+        world.coordination.records["t", 0] = record.partitions[0]
+        await clock.advance(membership.RETRY_S - 0.001)
+        assert world.coordination.records["t", 0].isr == (US,)
+        await clock.advance(0.001)
+        assert world.coordination.records["t", 0].isr == (US, THEM)
+
+
+async def test_each_time_that_coordination_is_away_is_said(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with leading(tmp_path, led(US)) as (world, partition, writer):
+        for replica in (THEM, OTHERS):
+            caplog.clear()
+            world.coordination.failure = CoordinationError("ZooKeeper cannot be reached")
+            writer.fetched(partition, replica, 0, 0)
+            for _ in range(3):
+                await clock.advance(membership.RETRY_S)
+            assert [one.getMessage() for one in caplog.records] == [
+                "t-0: ISR write failed, retrying: ZooKeeper cannot be reached"
+            ]
+            world.coordination.failure = None
+            await clock.advance(membership.RETRY_S)
+            assert replica in partition.record.isr
+
+
+async def test_a_write_under_way_does_not_keep_a_broker_from_stopping(tmp_path: Path, clock: Clock) -> None:
+    async with leading(tmp_path, led(US)) as (world, partition, writer):
+        world.coordination.failure = CoordinationError("ZooKeeper cannot be reached")
+        writer.fetched(partition, THEM, 0, 0)
+        await turns()
+        await writer.close()
+        world.coordination.failure = None
+        await clock.advance(2 * membership.RETRY_S)
+        assert world.coordination.records["t", 0].isr == (US,)

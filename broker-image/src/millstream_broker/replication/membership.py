@@ -70,7 +70,7 @@ class Membership:
             is_known = known is not None and isr.conflicted(known)
         except CoordinationError as error:
             if not self._is_failing:
-                log.warning("%s: the ISR cannot be written, trying on: %s", partition, error)
+                log.warning("%s: ISR write failed, retrying: %s", partition, error)
             self._is_failing, is_known = True, False
         else:
             self._is_failing = False
@@ -85,16 +85,13 @@ class Membership:
             self.review(partition)
 
     def _note(self, partition: Partition, before: tuple[int, ...], after: tuple[int, ...]) -> None:
-        if len(after) < len(before):
-            self._broker.stats.isr_shrinks += 1
-            what = "shrinks"
-        else:
-            self._broker.stats.isr_expands += 1
-            what = "expands"
-        log.info(
-            "%s: the ISR %s from %s to %s",
-            partition,
-            what,
-            ",".join(map(str, before)),
-            ",".join(map(str, after)),
-        )
+        left, joined = set(before) - set(after), set(after) - set(before)
+        self._broker.stats.isr_shrinks += len(left)
+        self._broker.stats.isr_expands += len(joined)
+        if left or joined:  # else only the elr changed
+            log.info(
+                "%s: the ISR changes from %s to %s",
+                partition,
+                ",".join(map(str, before)),
+                ",".join(map(str, after)),
+            )
