@@ -85,7 +85,19 @@ AREAS = {
     "replication": Area(
         "millstream_broker/replication/*.py",
         "tests/broker/replication",
-        ("isr", "isr_writes", "acknowledgements", "throttle", "replication_machine"),
+        (
+            "isr",
+            "isr_writes",
+            "acknowledgements",
+            "throttle",
+            "replication_machine",
+            "follower",
+            "fetcher",
+            "fetch_sessions",
+            "replica_manager",
+            "replicas_opened",
+            "deleted_topics",
+        ),
     ),
     "log": Area(
         "millstream_broker/log/*.py",

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..acknowledgements import Acknowledgements
@@ -110,18 +110,14 @@ class ReplicaManager:
             if state is before:
                 return
             broker.configs.follow(state.broker_configs)
-            gone = await self._let_go(state)
-            new, followed = list[tuple[TopicRecord, int]](), 0
-            for topic in state.topics.values():
-                if (
-                    before.topics.get(topic.name) is not topic
-                    or state.broker_configs is not before.broker_configs
-                ):
-                    new += self._follow_topic(topic)
-                    followed += len(topic.partitions)
-                    if followed >= AT_ONCE:
-                        followed = 0
-                        await asyncio.sleep(0)
+            has_let_go = await self._let_go(state)
+            changed = [
+                topic
+                for topic in state.topics.values()
+                if before.topics.get(topic.name) is not topic
+                or state.broker_configs is not before.broker_configs
+            ]
+            new = await self._follow_topics(changed)
             self._forget(state, before)
             await self._bring_up(new)
             broker.metadata = Metadata(state)
@@ -131,28 +127,24 @@ class ReplicaManager:
         broker.configs.keep(state.topics)
         if deleted := _deleted(before, state):
             broker.groups.forget_topics(deleted)
-        if gone or state.deleting:
+        if has_let_go or state.deleting:
             self._has_deletions = True
             broker.spawn(self._finish_deletions())
 
-    async def _let_go(self, state: ClusterState) -> set[str]:
-        """Stop serving what is of no topic any more; the names of those topics."""
-        gone, deleted, stopped = set[str](), list[TopicPartition](), 0
-        for key, topic_id in [
-            (key, one.topic_id) for held in (self.partitions, self.followers) for key, one in held.items()
-        ]:
-            topic = state.topics.get(key[0])
-            if topic is not None and topic.topic_id == topic_id:
-                continue
-            gone.add(key[0])
+    async def _let_go(self, state: ClusterState) -> bool:
+        """Stop serving partitions of topics that are gone; whether there were any."""
+        gone = {
+            (held.topic, held.index): held.topic_id
+            for held in self.all()
+            if _topic_id(state, held.topic) != held.topic_id
+        }
+        deleted = list[TopicPartition]()
+        async for key in _in_turns(gone):
             self._stop(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            if topic is not None or topic_id in state.deleting:
+            if key[0] in state.topics or gone[key] in state.deleting:
                 deleted.append(key)
-            stopped += 1
-            if stopped % AT_ONCE == 0:
-                await asyncio.sleep(0)
         await self._delete(deleted)
-        return gone
+        return bool(gone)
 
     async def _delete(self, keys: Iterable[TopicPartition]) -> None:
         """Take logs away; before this returns, nothing else may be opened in their names."""
@@ -165,27 +157,28 @@ class ReplicaManager:
     def _forget(self, state: ClusterState, before: ClusterState) -> None:
         """Keep nothing of topics that are gone, or that have only the name of one that is there."""
         for key in list(self.unopened):
-            topic, known = state.topics.get(key[0]), before.topics.get(key[0])
-            if topic is None or known is None or topic.topic_id != known.topic_id:
+            topic_id = _topic_id(state, key[0])
+            if topic_id == ZERO_UUID or topic_id != _topic_id(before, key[0]):
                 del self.unopened[key]
         if state.deleting is not before.deleting:
             self._lost = {one for one in self._lost if one[0] not in state.deleting}
             self._removed = {one: of for one, of in self._removed.items() if one[0] not in state.deleting}
 
-    def _follow_topic(self, topic: TopicRecord) -> list[tuple[TopicRecord, int]]:
-        """Bring a topic's partitions here up to date; returns those that have to be opened."""
+    async def _follow_topics(self, topics: Collection[TopicRecord]) -> list[tuple[TopicRecord, int]]:
+        """Bring their partitions here up to date; returns those that have to be opened."""
         new = []
-        config = self._broker.configs.of(topic)
-        if topic.name == OFFSETS_TOPIC:
-            self._broker.groups.has_partitions(len(topic.partitions))
-        for index, record in enumerate(topic.partitions):
+        partitions = [(topic, index) for topic in topics for index in range(len(topic.partitions))]
+        for topic in topics:
+            if topic.name == OFFSETS_TOPIC:
+                self._broker.groups.has_partitions(len(topic.partitions))
+        async for topic, index in _in_turns(partitions):
             key = topic.name, index
-            if self._broker.broker_id not in record.replicas:
+            if self._broker.broker_id not in topic.partitions[index].replicas:
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                continue
-            held = self.partitions.get(key) or self.followers.get(key)
-            if held is not None:
-                self._assume(topic, index, held.log, config)
+                if not self._is_lost(topic, index):  # else it cannot be deleted yet
+                    self.unopened.pop(key, None)
+            elif (held := self._held(key)) is not None:
+                self._assume(topic, index, held.log)
             elif not self._was_removed(topic, index):
                 new.append((topic, index))
         return new
@@ -195,8 +188,7 @@ class ReplicaManager:
         epoch = self._removed.get(key)
         if epoch is not None and topic.partitions[index].leader_epoch > epoch:
             del self._removed[key]
-            epoch = None
-        return epoch is not None
+        return key in self._removed
 
     def _follow_brokers(self, state: ClusterState) -> None:
         alive = frozenset(state.brokers)
@@ -210,8 +202,9 @@ class ReplicaManager:
 
     # Leading and following
 
-    def _assume(self, topic: TopicRecord, index: int, opened: Log, config: TopicConfig) -> None:
+    def _assume(self, topic: TopicRecord, index: int, opened: Log) -> None:
         """Lead or follow, as the topic's record says."""
+        config = self._broker.configs.of(topic)
         opened.config = self._broker.configs.of_logs(topic)
         if topic.partitions[index].leader == self._broker.broker_id:
             self._lead(topic, index, opened, config)
@@ -239,11 +232,15 @@ class ReplicaManager:
         if len(record.replicas) > 1:
             opened.assign_leader_epoch(record.leader_epoch)
             isr = self._isr(record, opened, max(high_watermark, opened.log_start_offset), config)
-        unwritable = (lambda: None) if self._broker.cluster is None else self._broker.cluster.cannot_write
         queue = self._broker.admissions
-        self.partitions[key] = Partition(topic, index, opened, config, queue, isr, unwritable, waiting)
+        self.partitions[key] = Partition(topic, index, opened, config, queue, isr, self._unwritable, waiting)
         if topic.name == OFFSETS_TOPIC:
             self._broker.groups.lead(index)
+
+    def _unwritable(self) -> None:
+        """Have others lead what this broker leads, where there are others."""
+        if self._broker.cluster is not None:
+            self._broker.cluster.cannot_write()
 
     def _isr(self, record: PartitionRecord, opened: Log, high_watermark: int, config: TopicConfig) -> Isr:
         return Isr(
@@ -323,11 +320,9 @@ class ReplicaManager:
         errors: dict[TopicPartition, ErrorCode] = {}
         deleted: list[TopicPartition] = []
         async with self._following:
-            for number, (topic, index, epoch, delete) in enumerate(stops, 1):
-                if number % AT_ONCE == 0:
-                    await asyncio.sleep(0)
+            async for topic, index, epoch, delete in _in_turns(stops):
                 key = topic, index
-                held = self.partitions.get(key) or self.followers.get(key)
+                held = self._held(key)
                 if held is not None and 0 <= epoch < held.record.leader_epoch:
                     errors[key] = ErrorCode.FENCED_LEADER_EPOCH
                     continue
@@ -346,10 +341,10 @@ class ReplicaManager:
 
     def known_record(self, partition: Partition) -> PartitionRecord | None:
         """What coordination said last of a partition."""
-        topic = self.wanted.topics.get(partition.topic)
-        if topic is None or topic.topic_id != partition.topic_id or partition.index >= len(topic.partitions):
+        if self.topic_id(partition.topic) != partition.topic_id:
             return None
-        return topic.partitions[partition.index]
+        records = self.wanted.topics[partition.topic].partitions
+        return records[partition.index] if partition.index < len(records) else None
 
     # Opening
 
@@ -362,6 +357,8 @@ class ReplicaManager:
 
     async def _bring_up(self, new: list[tuple[TopicRecord, int]]) -> None:
         """Open or create the logs of these partitions; those where it fails are offline."""
+        if not new:
+            return
         logs = self._broker.logs
         older = [
             log
@@ -369,10 +366,8 @@ class ReplicaManager:
             for log in logs.release_others((topic.name, index), (None, topic.topic_id).__contains__)
         ]
         await self._put_aside(older)
-        failed = await self._open_in_thread(new) if new else {}
-        for number, (topic, index) in enumerate(new, 1):
-            if number % AT_ONCE == 0:
-                await asyncio.sleep(0)
+        failed = await self._open_in_thread(new)
+        async for topic, index in _in_turns(new):
             key = topic.name, index
             if (reason := failed.get(key)) is not None:
                 if self.unopened.get(key) != reason:
@@ -387,7 +382,7 @@ class ReplicaManager:
                 self._lost.add((topic.topic_id, index))
                 self.unopened[key] = "its log directory is offline"
                 continue
-            self._assume(topic, index, opened, self._broker.configs.of(topic))
+            self._assume(topic, index, opened)
 
     async def _open_in_thread(self, new: list[tuple[TopicRecord, int]]) -> dict[TopicPartition, str]:
         """See `_open`."""
@@ -398,11 +393,11 @@ class ReplicaManager:
         self, new: list[tuple[TopicRecord, int]], cancelled: threading.Event
     ) -> dict[TopicPartition, str]:
         """In a thread, until it is cancelled; returns why which could not be opened."""
-        failed = {}
+        failed: dict[TopicPartition, str] = {}
         logs = self._broker.logs
         for topic, index in new:
             if cancelled.is_set():
-                break
+                return failed
             try:
                 if self._is_lost(topic, index):
                     raise LogDirError(f"its log directory is offline: {', '.join(map(str, logs.offline))}")
@@ -418,7 +413,7 @@ class ReplicaManager:
         """
         for one in logs:
             key = one.topic, one.partition
-            held = self.partitions.get(key) or self.followers.get(key)
+            held = self._held(key)
             if held is None:
                 self._lost.add((one.topic_id or self.topic_id(one.topic), one.partition))
             else:
@@ -459,30 +454,35 @@ class ReplicaManager:
 
     def topic_id(self, name: str) -> uuid.UUID:
         """Of the topic that has the name by coordination's newest word; ZERO_UUID where it knows none."""
-        topic = self.wanted.topics.get(name)
-        return ZERO_UUID if topic is None else topic.topic_id
+        return _topic_id(self.wanted, name)
 
     def why_not_led(self, topic: str, index: int) -> ApiError:
         """For a partition that is not among those that this broker leads."""
         if (reason := self.unopened.get((topic, index))) is not None:
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
-        record, wanted = self._broker.metadata.topics.get(topic), self.wanted.topics.get(topic)
-        is_deleted = record is None or wanted is None or wanted.topic_id != record.topic_id
-        if record is None or is_deleted or not 0 <= index < len(record.partitions):
+        record = self._broker.metadata.topics.get(topic)
+        if (
+            record is None
+            or record.topic_id != self.topic_id(topic)
+            or not 0 <= index < len(record.partitions)
+        ):
             return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def is_offline(self, key: TopicPartition) -> bool:
         """Whether a replica that should be here cannot be used."""
-        held = self.partitions.get(key) or self.followers.get(key)
+        held = self._held(key)
         return key in self.unopened if held is None else held.log.offline is not None
 
     def get(self, key: TopicPartition) -> Partition | Follower:
         """A replica here, led or followed. Raises ApiError."""
-        held = self.partitions.get(key) or self.followers.get(key)
+        held = self._held(key)
         if held is None:
             raise self.why_not_led(*key)
         return held
+
+    def _held(self, key: TopicPartition) -> Partition | Follower | None:
+        return self.partitions.get(key) or self.followers.get(key)
 
     def all(self) -> Iterator[Partition | Follower]:
         """Every replica here, led or followed."""
@@ -500,7 +500,7 @@ class ReplicaManager:
 
     def high_watermark(self, key: TopicPartition) -> int:
         """Below it records are safe; 0 for what is not served."""
-        held = self.partitions.get(key) or self.followers.get(key)
+        held = self._held(key)
         return 0 if held is None else held.high_watermark
 
     async def keep_watermarks(self) -> None:
@@ -527,13 +527,27 @@ class ReplicaManager:
         await self.write_watermarks()
 
 
+def _topic_id(state: ClusterState, name: str) -> uuid.UUID:
+    """Of the topic that has the name; ZERO_UUID without one."""
+    topic = state.topics.get(name)
+    return ZERO_UUID if topic is None else topic.topic_id
+
+
 def _deleted(before: ClusterState, state: ClusterState) -> dict[str, uuid.UUID]:
     """Names of deleted topics, including those made anew under their old name."""
     return {
         name: topic.topic_id
         for name, topic in before.topics.items()
-        if (now := state.topics.get(name)) is not topic and (now is None or now.topic_id != topic.topic_id)
+        if _topic_id(state, name) != topic.topic_id
     }
+
+
+async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """Each of them; the loop gets a turn after every AT_ONCE."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T], cancel: Callable[[], None] = lambda: None) -> T:

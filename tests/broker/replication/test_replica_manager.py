@@ -1,0 +1,467 @@
+"""What a broker leads and follows as coordination's state changes, and what becomes of its logs meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream_broker.coordination import NO_LEADER, CoordinationError, TopicRecord
+from millstream_broker.internal_topics import OFFSETS_TOPIC
+from millstream_broker.log.log import Log
+from millstream_broker.log.manager import Found, LogManager
+from millstream_broker.partition import Appended, Partition
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.replication import manager
+from millstream_broker.replication.fetcher import PATIENCE_S
+from millstream_broker.replication.manager import ReplicaManager
+from millstream_harness.replica import (
+    NOW_MS,
+    OTHERS,
+    THEM,
+    US,
+    Clock,
+    Replicating,
+    asked,
+    batch,
+    led_by,
+    replicating,
+    state,
+    topic,
+    turns,
+)
+
+NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+NOT_LEADER, OFFLINE = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def of(world: Replicating) -> ReplicaManager:
+    replicas: ReplicaManager = world.broker.replicas
+    return replicas
+
+
+def led(world: Replicating) -> list[tuple[str, int]]:
+    return sorted(of(world).partitions)
+
+
+def followed(world: Replicating) -> list[tuple[str, int]]:
+    return sorted(of(world).followers)
+
+
+def folders(path: Path) -> list[str]:
+    return sorted(one.name for one in path.iterdir() if one.is_dir())
+
+
+def append(partition: Partition, *, acks: int = 1) -> Appended:
+    appended = partition.append(batch("a"), NOW_MS, acks=acks)
+    assert isinstance(appended, Appended)
+    return appended
+
+
+def changed(record: TopicRecord, **more: Any) -> TopicRecord:
+    """The topic, its partitions' records newer."""
+    return replace(
+        record,
+        partitions=tuple(replace(one, version=one.version + 1, **more) for one in record.partitions),
+    )
+
+
+async def asked_for(world: Replicating) -> dict[int, set[tuple[str, int]]]:
+    """The partitions that leaders have been asked for since the last call."""
+    await turns()
+    found: dict[int, set[tuple[str, int]]] = {}
+    for call in world.peers.calls:
+        found.setdefault(call.connection.broker_id, set()).update(asked(call.request))
+    world.peers.calls.clear()
+    return found
+
+
+# Leading and following
+
+
+async def test_a_broker_leads_and_follows_what_the_records_say(tmp_path: Path) -> None:
+    record = topic(
+        "t",
+        led_by(US),
+        led_by(THEM),
+        led_by(THEM, THEM, OTHERS),
+        led_by(NO_LEADER),
+        led_by(OTHERS, US, OTHERS),
+    )
+    async with replicating(tmp_path) as world:
+        now = state(record)
+        await world.told(now)
+        assert led(world) == [("t", 0)]
+        assert followed(world) == [("t", 1), ("t", 3), ("t", 4)]
+        assert {(one.topic, one.index) for one in of(world).all()} == {("t", index) for index in (0, 1, 3, 4)}
+        assert world.broker.metadata.state is now
+        assert await asked_for(world) == {THEM: {("t", 1)}, OTHERS: {("t", 4)}}
+
+
+async def test_a_change_is_followed_without_being_asked_to(tmp_path: Path) -> None:
+    async with replicating(tmp_path) as world:
+        of(world).changed(state(topic("t")))
+        of(world).changed(state(topic("u")))
+        while (following := of(world)._catching_up) is not None:
+            await asyncio.wait([following])
+        assert led(world) == [("u", 0)]
+
+
+async def test_each_topic_that_changed_is_followed(tmp_path: Path) -> None:
+    async with replicating(tmp_path) as world:
+        before = state(topic("t"), topic("u"))
+        await world.told(before)
+        newer = changed(before.topics["u"])
+        await world.told(replace(before, topics={**before.topics, "u": newer, "v": topic("v")}))
+        assert led(world) == [("t", 0), ("u", 0), ("v", 0)]
+        assert of(world).partitions["u", 0].record is newer.partitions[0]
+
+
+async def test_settings_of_brokers_count_for_topics_that_did_not_change(tmp_path: Path) -> None:
+    async with replicating(tmp_path) as world:
+        before = state(topic("t"))
+        await world.told(before)
+        await world.told(replace(before, broker_configs={None: {"log.retention.ms": "1234"}}))
+        opened = world.broker.logs.get("t", 0)
+        assert opened.config.retention_ms == 1234
+
+
+async def test_partitions_are_followed_a_few_in_each_turn_of_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "AT_ONCE", 2)
+    record = topic("t", *[led_by(US)] * 5)
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+        Clock(monkeypatch)
+        following = asyncio.create_task(world.told(state(changed(record))))
+        done = [0]
+        for _ in range(20):
+            await asyncio.sleep(0)
+            now = sum(one.record.version for one in of(world).partitions.values())
+            done += [now] if now != done[-1] else []
+        assert done == [0, 2, 4, 5]
+        assert following.done()
+
+
+async def test_a_sole_replica_needs_no_isr_until_it_gets_company(tmp_path: Path) -> None:
+    record = topic("t", led_by(US, US))
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+        partition = of(world).partitions["t", 0]
+        append(partition)
+        record = changed(record)
+        await world.told(state(record))
+        assert (partition.isr, partition.record) == (None, record.partitions[0])
+        record = changed(record, replicas=(US, THEM))
+        await world.told(state(record))
+        isr = partition.isr
+        assert isr is not None
+        assert (set(isr.followers), isr.high_watermark) == ({THEM}, 1)
+        await world.told(state(changed(record)))
+        assert partition.isr is isr, "what is known of followers is kept"
+        assert isr.record.version == 3
+
+
+async def test_the_high_watermark_and_producers_that_wait_move_with_the_leadership(tmp_path: Path) -> None:
+    record = topic("t", led_by(US, epoch=1))
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+        partition = of(world).partitions["t", 0]
+        append(partition)
+        partition.fetched(THEM, 1, 0)
+        waiting = append(partition, acks=-1).safe
+        assert waiting is not None
+        record = changed(record, leader=THEM, leader_epoch=2)
+        await world.told(state(record))
+        assert (led(world), followed(world)) == ([], [("t", 0)])
+        follower = of(world).followers["t", 0]
+        assert (follower.high_watermark, waiting.done()) == (1, False)
+        await world.told(state(changed(record, leader=US, leader_epoch=3)))
+        assert (led(world), followed(world)) == ([("t", 0)], [])
+        partition = of(world).partitions["t", 0]
+        assert (partition.high_watermark, waiting.done()) == (1, False)
+        partition.fetched(THEM, 2, 0)
+        assert waiting.result() is None
+
+
+async def test_a_follower_is_asked_for_anew_only_where_the_leader_or_its_epoch_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    record = topic("t", led_by(THEM, US, THEM, OTHERS, epoch=1))
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+        assert await asked_for(world) == {THEM: {("t", 0)}}
+        follower = of(world).followers["t", 0]
+        record = changed(record, isr=(THEM,))
+        await world.told(state(record, alive=()))
+        assert (follower.record, await asked_for(world)) == (record.partitions[0], {})
+        record = changed(record, leader_epoch=2)
+        await world.told(state(record))
+        await clock.advance(PATIENCE_S)
+        assert await asked_for(world) == {THEM: {("t", 0)}}
+        record = changed(record, leader=OTHERS, leader_epoch=3)
+        await world.told(state(record))
+        assert await asked_for(world) == {OTHERS: {("t", 0)}}
+        assert of(world).followers["t", 0] is follower
+
+
+async def test_a_leader_of_nothing_that_is_followed_is_let_go(tmp_path: Path) -> None:
+    record = topic("t", led_by(THEM))
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+        await turns()
+        call = world.peers.calls.pop()
+        await world.told(state(changed(record, leader=US, leader_epoch=1)))
+        await turns()
+        assert call.connection.is_closed
+        assert await asked_for(world) == {}
+
+
+async def test_a_partition_that_gets_a_leader_is_fetched_from_it(tmp_path: Path) -> None:
+    record = topic("t", led_by(NO_LEADER))
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+        assert await asked_for(world) == {}
+        await world.told(state(changed(record, leader=THEM, leader_epoch=1)))
+        assert await asked_for(world) == {THEM: {("t", 0)}}
+
+
+async def test_replicas_that_the_topic_lists_are_throttled(tmp_path: Path) -> None:
+    listed = {"follower_replication_throttled_replicas": f"1:{US}"}
+    async with replicating(tmp_path) as world:
+        await world.told(state(topic("t", led_by(THEM), led_by(THEM), **listed)))
+        assert [of(world).followers["t", index].is_throttled for index in (0, 1)] == [False, True]
+
+
+async def test_brokers_that_come_may_join_and_fetch_from_and_those_that_go_may_not(tmp_path: Path) -> None:
+    record = topic("t", led_by(US, isr=(US,)), led_by(THEM), led_by(US, US))
+    async with replicating(tmp_path, {"replica.fetch.backoff.ms": "60000"}) as world:
+        await world.told(state(record, alive=(US,)))
+        assert await asked_for(world) == {}, "the leader is not there"
+        partition = of(world).partitions["t", 0]
+        of(world).membership.fetched(partition, THEM, 0, 0)
+        await turns()
+        assert partition.record.isr == (US,)
+        now = state(record)
+        await world.told(now)
+        of(world).membership.review(partition)
+        assert await asked_for(world) == {THEM: {("t", 1)}}
+        assert partition.record.isr == (US, THEM)
+
+
+async def test_the_session_of_a_broker_that_went_ends(tmp_path: Path) -> None:
+    async with replicating(tmp_path) as world:
+        record = topic("t")
+        await world.told(state(record))
+        ended = []
+        of(world).sessions.forget = ended.append  # type: ignore[method-assign, assignment]
+        now = state(record, alive=(US,))
+        await world.told(now)
+        await world.told(replace(now, controller_id=2))
+        assert ended == [now.brokers], "once for each change"
+
+
+async def test_a_leader_that_cannot_write_has_others_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise ApiError(OFFLINE, "No space left on device")
+
+    async with replicating(tmp_path) as world:
+        await world.told(state(topic("t")))
+        monkeypatch.setattr(Log, "append", full)
+        with pytest.raises(ApiError):
+            append(of(world).partitions["t", 0])
+        assert world.coordination.has_lost_data
+
+
+async def test_a_broker_on_its_own_has_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with replicating(tmp_path) as world:
+        world.broker.cluster = None
+        await world.told(state(topic("t")))
+        of(world)._unwritable()
+
+
+async def test_groups_hear_of_their_topic_alone(tmp_path: Path) -> None:
+    record = topic(OFFSETS_TOPIC, led_by(US), led_by(US), led_by(THEM))
+    async with replicating(tmp_path) as world:
+        now = state(topic("t"), record)
+        await world.told(now)
+        assert world.groups.told == [("has partitions", 3), ("lead", 0), ("lead", 1)]
+        world.groups.told.clear()
+        first, second, third = record.partitions
+        moved = replace(
+            record, partitions=(first, replace(second, leader=THEM, leader_epoch=1, version=1), third)
+        )
+        await world.told(replace(now, topics={OFFSETS_TOPIC: moved}))
+        assert world.groups.told == [
+            ("has partitions", 3),
+            ("resign", 1),
+            ("forget", {"t": now.topics["t"].topic_id}),
+        ]
+
+
+# Topics that are gone
+
+
+async def test_logs_go_with_topics_that_are_deleted_or_made_anew_and_with_no_others(tmp_path: Path) -> None:
+    kept, gone, deleted, anew = (topic(name) for name in ("kept", "gone", "deleted", "anew"))
+    followed_one = topic("followed", led_by(THEM))
+    async with replicating(tmp_path) as world:
+        await world.told(state(kept, gone, deleted, anew, followed_one))
+        for partition in of(world).partitions.values():
+            append(partition)
+        waiting = append(of(world).partitions["deleted", 0], acks=-1).safe
+        assert waiting is not None
+        deleting = {one.topic_id: one.name for one in (deleted, followed_one)}
+        await world.told(state(kept, topic("anew"), deleting=deleting))
+        await world.settled()
+        assert (led(world), followed(world)) == ([("anew", 0), ("kept", 0)], [])
+        assert [of(world).partitions[name, 0].log.log_end_offset for name in ("anew", "kept")] == [0, 1]
+        assert folders(tmp_path) == ["anew-0", "gone-0", "kept-0"]
+        assert world.coordination.removed == [set(deleting)]
+        with pytest.raises(ApiError) as error:
+            await waiting
+        assert error.value.code is UNKNOWN
+
+
+async def test_files_of_a_topic_made_anew_are_removed_though_no_deletion_is_noted(tmp_path: Path) -> None:
+    async with replicating(tmp_path) as world:
+        await world.told(state(topic("t")))
+        await world.told(state(topic("t")))
+        await world.settled()
+        assert folders(tmp_path) == ["t-0"]
+        assert world.coordination.removed == []
+
+
+async def test_a_deletion_is_over_when_it_is_followed_and_still_noted(tmp_path: Path) -> None:
+    one, other = topic("one"), topic("other")
+    async with replicating(tmp_path) as world:
+        now = state(deleting={one.topic_id: "one"})
+        await world.told(now)
+        of(world).wanted = replace(now, deleting={one.topic_id: "one", other.topic_id: "other"})
+        await world.settled()
+        assert world.coordination.removed == [{one.topic_id}], "the other one is not followed yet"
+        await world.told(of(world).wanted)
+        of(world).wanted = replace(now, deleting={other.topic_id: "other"})
+        await world.settled()
+        assert world.coordination.removed == [{one.topic_id}, {other.topic_id}]
+
+
+async def test_deletions_are_finished_in_one_pass_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, running, passes = threading.Event(), 0, []
+    remove = LogManager.remove_deleted
+
+    def slow(logs: LogManager) -> None:
+        nonlocal running
+        running += 1
+        passes.append(running)
+        assert go_on.wait(60)
+        remove(logs)
+        running -= 1
+
+    monkeypatch.setattr(LogManager, "remove_deleted", slow)
+    first, second, third = topic("first"), topic("second"), topic("third")
+    async with replicating(tmp_path) as world:
+        for deleting in ({first.topic_id: "first"}, {second.topic_id: "second"}, {third.topic_id: "third"}):
+            await world.told(state(deleting=deleting))
+            await turns()
+        go_on.set()
+        await world.settled()
+        assert passes == [1, 1], "one for all that came since the first began"
+        assert world.coordination.removed[-1] == {third.topic_id}
+
+
+async def test_a_deletion_that_cannot_be_noted_is_noted_with_the_next_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = topic("one")
+    async with replicating(tmp_path) as world:
+        world.coordination.failure = CoordinationError("ZooKeeper cannot be reached")
+        now = state(deleting={one.topic_id: "one"})
+        await world.told(now)
+        await world.settled()
+        assert [record.getMessage() for record in caplog.records] == [
+            "deleted topics stay noted: ZooKeeper cannot be reached"
+        ]
+        world.coordination.failure = None
+        await world.told(replace(now, controller_id=2))
+        await world.settled()
+        assert world.coordination.removed == [{one.topic_id}]
+
+
+# What a controller has stopped
+
+
+def stop(index: int = 0, epoch: int = -1, *, delete: bool = False) -> tuple[str, int, int, bool]:
+    return "t", index, epoch, delete
+
+
+@pytest.mark.parametrize("leader", [US, THEM])
+@pytest.mark.parametrize(
+    ("epoch", "code"), [(-1, NONE), (0, ErrorCode.FENCED_LEADER_EPOCH), (1, NONE), (2, NONE)]
+)
+async def test_a_replica_stops_by_the_word_of_its_epoch_or_a_later_one(
+    tmp_path: Path, leader: int, epoch: int, code: ErrorCode
+) -> None:
+    async with replicating(tmp_path) as world:
+        await world.told(state(topic("t", *[led_by(leader, epoch=1)] * 3)))
+        errors = await of(world).stop_replicas([stop(0, epoch), stop(1, 1), stop(7)])
+        assert errors == {("t", 0): code, ("t", 1): NONE, ("t", 7): NONE}
+        left = {("t", 2)} if code is NONE else {("t", 0), ("t", 2)}
+        assert {(one.topic, one.index) for one in of(world).all()} == left
+        assert folders(tmp_path) == ["t-0", "t-1", "t-2"]
+
+
+@pytest.mark.parametrize("leader", [US, THEM])
+async def test_a_replica_that_was_deleted_comes_back_in_a_later_epoch_only(
+    tmp_path: Path, leader: int
+) -> None:
+    record = topic("t", led_by(leader, epoch=1))
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+        assert await of(world).stop_replicas([stop(delete=True), stop(7, delete=True)]) == {
+            ("t", 0): NONE,
+            ("t", 7): NONE,
+        }
+        await world.settled()
+        assert folders(tmp_path) == []
+        record = changed(record)
+        await world.told(state(record))
+        assert folders(tmp_path) == []
+        await world.told(state(changed(record, leader_epoch=2)))
+        assert folders(tmp_path) == ["t-0"]
+        assert [(one.topic, one.index) for one in of(world).all()] == [("t", 0)]
+        await of(world).stop_replicas([stop()])
+        await world.told(state(changed(record, leader_epoch=2)))
+        assert [(one.topic, one.index) for one in of(world).all()] == [("t", 0)], "it was not deleted again"
+
+
+async def test_a_replica_that_has_moved_away_may_come_back_in_the_same_epoch(tmp_path: Path) -> None:
+    record = topic("t", led_by(US, epoch=1))
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+        partition = of(world).partitions["t", 0]
+        partition.record = replace(partition.record, replicas=(THEM,))
+        await of(world).stop_replicas([stop(delete=True)])
+        await world.told(state(changed(record)))
+        assert led(world) == [("t", 0)]
+
+
+async def test_nothing_is_remembered_of_topics_that_are_deleted(tmp_path: Path) -> None:
+    one, other = topic("t"), topic("other")
+    async with replicating(tmp_path) as world:
+        await world.told(state(one, other))
+        await of(world).stop_replicas([("t", 0, -1, True), ("other", 0, -1, True)])
+        of(world).lose([Found("t", 1, one.topic_id), Found("other", 1, other.topic_id)], "gone")
+        await world.told(state(other, deleting={one.topic_id: "t"}))
+        assert of(world)._removed == {(other.topic_id, 0): 0}
+        assert of(world)._lost == {(other.topic_id, 1)}
