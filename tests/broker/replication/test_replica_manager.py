@@ -333,8 +333,8 @@ async def test_logs_go_with_topics_that_are_deleted_or_made_anew_and_with_no_oth
 
 async def test_files_of_a_topic_made_anew_are_removed_though_no_deletion_is_noted(tmp_path: Path) -> None:
     async with replicating(tmp_path) as world:
-        await world.told(state(topic("t")))
-        await world.told(state(topic("t")))
+        await world.told(state(topic("t"), topic("moved")))
+        await world.told(state(topic("t"), topic("moved", led_by(THEM, THEM, OTHERS))))
         await world.settled()
         assert folders(tmp_path) == ["t-0"]
         assert world.coordination.removed == []

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from millstream_broker.coordination import PartitionRecord
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found, LogManager
 from millstream_broker.protocol.errors import ApiError, ErrorCode
@@ -98,13 +99,14 @@ async def test_a_partition_that_cannot_be_opened_is_offline_as_long_as_its_topic
         assert of(world).unopened == {}
 
 
-async def test_a_partition_that_cannot_be_opened_is_not_that_of_a_topic_made_anew_elsewhere(
-    tmp_path: Path, full: set[str]
+@pytest.mark.parametrize("anew", [(led_by(US),), (led_by(US), led_by(THEM, THEM, OTHERS))])
+async def test_a_partition_that_cannot_be_opened_is_not_that_of_a_topic_made_anew_without_it(
+    tmp_path: Path, full: set[str], anew: tuple[PartitionRecord, ...]
 ) -> None:
     async with replicating(tmp_path) as world:
-        full.add("t-0")
-        await world.told(state(topic("t")))
-        await world.told(state(topic("t", led_by(THEM, THEM, OTHERS))))
+        full.add("t-1")
+        await world.told(state(topic("t", led_by(US), led_by(US))))
+        await world.told(state(topic("t", *anew)))
         assert of(world).unopened == {}
 
 
