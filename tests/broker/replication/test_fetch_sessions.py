@@ -178,6 +178,7 @@ async def test_a_partition_without_news_does_not_keep_those_of_the_next_back(tmp
     async with leading(tmp_path) as leader:
         leader.append(1)
         leader.fetch(wanted(0), wanted(1, 1))
+        assert leader.fetch() == []
         assert summary(leader.fetch(wanted(0), wanted(1, 0))) == {1: (0, SIZE)}
 
 

@@ -83,6 +83,25 @@ def test_a_follower_that_fetches_while_records_pour_in_is_caught_up_as_of_its_pr
         assert isr.propose(now) is None
 
 
+def test_a_follower_that_fetches_and_never_reaches_the_end_lags() -> None:
+    isr = leading((1, 2))
+    isr.advance(10, 0)
+    for now in range(LAG_MS + 1):
+        isr.fetched(2, 1, 10, now)
+        assert isr.propose(now) is None
+    isr.fetched(2, 1, 10, LAG_MS + 1)
+    assert write(isr, LAG_MS + 1).isr == (1,)
+
+
+def test_a_follower_that_fetches_at_the_end_is_caught_up_as_of_now() -> None:
+    isr = leading()
+    isr.advance(10, 0)
+    isr.fetched(2, 10, 10, LAG_MS)
+    isr.fetched(3, 20, 20, LAG_MS)
+    assert isr.propose(2 * LAG_MS) is None
+    assert write(isr, 2 * LAG_MS + 1).isr == (1, 3)
+
+
 def test_silence_is_no_lag_while_there_is_nothing_to_fetch() -> None:
     isr = leading((1, 2))
     isr.fetched(2, 0, 0, 0)
