@@ -38,7 +38,7 @@ def test_an_epoch_begins_with_its_first_record(tmp_path: Path) -> None:
 def test_an_epoch_without_records_makes_room_for_the_next(tmp_path: Path) -> None:
     epochs = epochs_of(tmp_path, (2, 0), (3, 10), (5, 20), (7, 20))
     assert epochs.entries == [(2, 0), (3, 10), (7, 20)]
-    epochs.assign(8, 10)  # an append that failed let the log end before 20
+    epochs.assign(8, 10)
     assert epochs.entries == [(2, 0), (8, 10)]
     epochs.assign(9, 0)
     assert epochs.entries == [(9, 0)]

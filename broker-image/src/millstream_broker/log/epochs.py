@@ -5,7 +5,8 @@
     0 0                    epoch, first offset written in it
     3 1200
 
-Invariant: epochs and offsets both ascend strictly. The file is a copy: a log recovers epochs behind its recovery point
+Invariant: epochs and offsets both ascend strictly; only Kafka before 2.0 wrote epochs without records, which share the
+offset of the next. The file is a copy: a log recovers epochs behind its recovery point
 from its batches, so it is written lazily and made durable before the recovery point passes an entry.
 """
 
