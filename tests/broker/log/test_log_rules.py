@@ -91,6 +91,29 @@ def test_the_recovery_point_stays_within_the_log(tmp_path: Path, log: Log) -> No
         log.close()
 
 
+@pytest.mark.parametrize(
+    ("how", "end"),
+    [
+        ({"clean": True}, 3),
+        ({"clean": False}, 0),
+        ({"clean": False, "recovery_point": 2}, 3),
+        ({"clean": False, "page_cache_kept": True}, 3),
+    ],
+)
+def test_only_what_may_be_torn_is_verified(
+    tmp_path: Path, log: Log, how: dict[str, bool | int], end: int
+) -> None:
+    send(log, 2)
+    log.roll(now_ms=NOW)
+    send(log)
+    log.close()
+    path = log.directory / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[len(ONE) - 1] ^= 1
+    path.write_bytes(data)
+    assert open_log(tmp_path, **how).log_end_offset == end  # type: ignore[arg-type]
+
+
 def test_a_segment_that_was_found_is_as_old_as_its_opening(tmp_path: Path) -> None:
     log = Log.open(tmp_path / "t-0", LogConfig(), clean=True)
     created_ms = log.segments.active.created_ms
