@@ -177,6 +177,9 @@ def test_a_follower_takes_offsets_and_epochs_as_they_are(log: Log) -> None:
     assert info == (5, 10, -1, 0, False)
     assert log.epochs.entries == [(1, 5), (3, 9)]
     assert (log.log_end_offset, list(log.batches_from(0))) == (11, batches)
+    batches.append(build_batch([Record(b"k", b"v", NOW)], base_offset=11, leader_epoch=3))
+    log.append_as_follower(batches[-1], now_ms=NOW)
+    assert (log.log_start_offset, list(log.batches_from(0))) == (0, batches)
 
 
 @pytest.mark.parametrize(("first", "segments"), [(INT32_MAX, [0]), (INT32_MAX + 1, [0, INT32_MAX + 1])])

@@ -95,7 +95,7 @@ class Segment:
         self._entries = 0  # of the offset index; known of the active segment
         self._indexed_timestamp = -1  # the last one in the time index; likewise
         self._max_timestamp = -1 if not size else _UNKNOWN
-        self._max_timestamp_offset = base_offset
+        self._max_timestamp_offset = base_offset  # of the last one that was added
 
     def __repr__(self) -> str:
         return f"Segment({self.path()}, {self.size} bytes)"
@@ -183,7 +183,6 @@ class Segment:
         """The segment ends here for now: complete the time index and write both out (no fsync)."""
         if not self.size:
             return
-        self._load_max_timestamp()
         self._add_time_entry()
         self._spill_indexes()
 
@@ -209,9 +208,7 @@ class Segment:
         self.offsets.truncate(count)
         self.times.truncate(time_count)
         last = self.times.last
-        self._max_timestamp = last[0] if last else -1
-        self._max_timestamp_offset = self.base_offset + (last[1] if last else 0)
-        self._indexed_timestamp = self._max_timestamp
+        self._max_timestamp = self._indexed_timestamp = last[0] if last else -1
         self._entries = count
         self._since_index = 0
         return position
@@ -225,14 +222,9 @@ class Segment:
         times = self._times_as_stored()
         last = times.last
         if last is not None and last >= times[0] and self._confirms(last[0], self.base_offset + last[1]):
-            timestamp, offset = last[0], self.base_offset + last[1]
+            self._max_timestamp = last[0]
         else:
-            timestamp, offset = -1, self.base_offset
-            for _, header in self.headers(0):
-                if header.max_timestamp > timestamp:
-                    timestamp, offset = header.max_timestamp, header.last_offset
-        self._max_timestamp_offset = offset
-        self._max_timestamp = timestamp  # after the other one: who sees this goes on
+            self._max_timestamp = max((header.max_timestamp for _, header in self.headers(0)), default=-1)
 
     def _times_as_stored(self) -> SparseIndex:
         """The time index, for any thread: only the loop's may keep what it opens."""
