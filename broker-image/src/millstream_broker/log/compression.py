@@ -47,7 +47,7 @@ _LENGTH = struct.Struct(">i")
 def compress(codec: Compression, data: bytes | bytearray, level: int | None = None) -> bytes:
     """``level`` is of the codec's own scale, None its default; snappy has none (KIP-390)."""
     if codec is Compression.GZIP:
-        return gzip.compress(data, compresslevel=6 if level in (None, -1) else level, mtime=0)
+        return gzip.compress(data, compresslevel=6 if level is None else level, mtime=0)
     if codec is Compression.SNAPPY:
         framed = bytearray(_XERIAL.pack(_XERIAL_MAGIC, 1, 1))
         for start in range(0, len(data), _XERIAL_BLOCK):
