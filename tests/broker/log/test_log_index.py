@@ -82,6 +82,25 @@ def test_uneven_entries_take_few_reads_too(
         del reads[:]
 
 
+@pytest.mark.parametrize(("slope", "most"), [(63, 2.0), (1000, 7.5)])
+def test_entries_take_few_reads_on_average(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slope: int, most: float
+) -> None:
+    """Offsets on one slope are found at the first guess; where the slope changes, guesses go by what was read."""
+    count = 60_000
+    bend = 0 if slope == 63 else count // 2
+    entries = [(n if n <= bend else bend + slope * (n - bend), n) for n in range(1, count + 1)]
+    index = filled(tmp_path / "0.index", entries, count)
+    reads = []
+    pread = OpenFile.pread
+    monkeypatch.setattr(OpenFile, "pread", lambda *call: reads.append(call) or pread(*call))
+    expected = range(1, count, 1499)
+    for number in expected:
+        entry = entries[number - 1]
+        assert index.at_most(entry[0]) == (number, entry)
+    assert len(reads) <= most * len(expected)
+
+
 def test_entries_are_written_where_the_last_ones_end(tmp_path: Path, fsynced: list[str]) -> None:
     path = tmp_path / "0.index"
     index = SparseIndex.open(FileCache(), str(path), OFFSET_ENTRY)
