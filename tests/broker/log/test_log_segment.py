@@ -352,7 +352,8 @@ def test_a_look_up_by_time_begins_at_the_last_older_entry(
     tmp_path: Path, reads: list[tuple[int, int]]
 ) -> None:
     segment, batches = write(tmp_path, [batch(BASE + number, 100 + number) for number in range(10)])
-    for each in (segment, reopen(segment)):
+    for make in (lambda: segment, lambda: reopen(segment)):
+        each = make()
         for number in range(2, 10):
             del reads[:]
             assert each.records_from_timestamp(100 + number, BASE) == (100 + number, BASE + number, 4)
@@ -461,6 +462,9 @@ def test_a_batch_whose_header_cannot_be_ends_a_scan(tmp_path: Path) -> None:
     file = segment.open_file()
     file.pwrite(damaged, batches[4][0])
     assert segment.header_at(batches[4][0]) is None
+    file.pwrite(damaged, 0)
+    assert (opened(segment).max_timestamp, list(segment.headers(0))) == (-1, [])
+    file.pwrite(made[0], 0)
     assert [at for at, _ in segment.headers(0)] == [at for at, _, _ in batches[:4]]
 
 
