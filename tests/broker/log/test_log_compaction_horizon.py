@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import INT64_MAX, Record, build_batch, read_header, read_records
+from millstream_broker.log.batch import INT64_MAX, Record, build_batch, empty_batch, read_header, read_records
 from millstream_broker.log.compaction import Allowance, Compaction
 from millstream_broker.log.compression import Compression
 from millstream_broker.log.config import LogConfig
@@ -128,8 +128,12 @@ def test_when_it_has_come_the_tombstones_go_and_with_them_the_horizon(tmp_path: 
     put(log, ("a", "1"), ("b", None), ("c", "1"))
     put(log, ("d", None))
     compact(log)
+    last = list(log.batches_from(0))[-1]
     compact(log, now=NOW + RETENTION)
-    assert list(log.batches_from(0)) == [batch(0, [(0, "a", "1"), (2, "c", "1")], 2, None)]
+    assert list(log.batches_from(0)) == [
+        batch(0, [(0, "a", "1"), (2, "c", "1")], 2, None),
+        empty_batch(read_header(last)),
+    ]
     assert log.log_end_offset == 4
 
 
@@ -138,9 +142,10 @@ def test_a_tombstone_stays_for_one_pass_however_short_it_is_retained(tmp_path: P
     put(log, ("a", "1"))
     put(log, ("a", None))
     compact(log)
-    assert list(log.batches_from(0)) == [batch(1, [(0, "a", None)], 0, NOW)]
+    tombstone = batch(1, [(0, "a", None)], 0, NOW)
+    assert list(log.batches_from(0)) == [tombstone]
     compact(log)
-    assert not list(log.batches_from(0))
+    assert list(log.batches_from(0)) == [empty_batch(read_header(tombstone))]
 
 
 def test_it_goes_by_the_clock_of_the_first_pass_not_of_the_records(tmp_path: Path) -> None:
@@ -261,7 +266,7 @@ def test_a_horizon_that_has_come_is_not_heeded_behind_what_was_noted(tmp_path: P
     assert log.first_dirty_offset == 1
     assert list(log.batches_from(0)) == before
     compact(log, now=NOW + RETENTION, max_keys=1)
-    assert list(log.batches_from(0)) == before[:1]
+    assert list(log.batches_from(0)) == [before[0], empty_batch(read_header(before[1]))]
 
 
 @pytest.mark.parametrize("max_keys", range(1, 9))

@@ -275,3 +275,33 @@ def test_a_pass_makes_the_names_of_new_files_durable(log: Log, monkeypatch: pyte
     synced.clear()
     run(pass_over(log))  # nothing goes
     assert str(log.directory) not in synced
+
+
+# -- what is left of a log that loses everything ------------------------------------------------------------------
+
+
+def test_the_last_batch_of_a_log_stays_though_its_records_go(log: Log, tmp_path: Path) -> None:
+    """A follower that copies the log comes to its end, so it is in sync; a reader finds where to go on."""
+    put_closed(log, ("a", None))
+    put_closed(log, ("b", None), ("c", None))
+    compact(log)
+    compact(log, now=NOW + log.config.delete_retention_ms + 1)
+    assert (stored(log), log.log_start_offset, log.log_end_offset) == ([], 0, 3)
+    found = log.read(0, 1 << 20, upper=3, min_one=True)
+    assert found is not None
+    header = read_header(found.read())
+    assert (header.record_count, header.next_offset) == (0, 3)
+    copy = Log.open(tmp_path / "copy-0", CONFIG, clean=True, now_ms=NOW)
+    copy.append_as_follower(found.read(), now_ms=NOW)
+    assert copy.log_end_offset == 3
+
+
+def test_an_emptied_batch_goes_once_another_stands_behind_it(log: Log) -> None:
+    put_closed(log, ("a", None))
+    compact(log)
+    compact(log, now=NOW + log.config.delete_retention_ms + 1)
+    assert log.segments[0].size > 0
+    put_closed(log, ("b", "1"))
+    compact(log, now=NOW + log.config.delete_retention_ms + 1)
+    assert values(log) == [(1, "b", "1")]
+    assert next(log.segments.headers_from(0)).base_offset == 1

@@ -4,8 +4,9 @@ A pass looks at the *dirty* part of a log (what was appended since the last pass
 the latest offset of each key in it, and writes all segments up to its end anew without the records that a later one
 of the same key replaces. A record without value (a tombstone) deletes its key, and itself later: the first pass that
 has noted it stamps its batch with a delete horizon, now + delete.retention.ms, and the first pass after that horizon
-drops it (KIP-534). Batches keep their range of offsets; a batch that loses all its records goes, but for a producer's
-last one, which stays empty so that its sequence is not forgotten. Control batches stay.
+drops it (KIP-534). Batches keep their range of offsets; a batch that loses all its records goes, but for two kinds that
+stay empty: a producer's last one, so that its sequence is not forgotten, and the last of a log whose active segment is
+empty, so that a follower which copies the log comes to its end. Control batches stay.
 
 ``clean_until`` is where the noted part ends, perhaps in the middle of a segment. Batches behind it are copied as they
 are: a tombstone there has not removed its key's older value yet, so its horizon may neither be set nor be heeded.
@@ -171,7 +172,9 @@ class Compaction:
         self._cancelled = threading.Event()
         self._complete = False
         self._latest: dict[bytes, int] | None = None
-        self._last_of_producers = {producer.last.last_offset for producer in log.producers.by_id.values()}
+        self._staying = {producer.last.last_offset for producer in log.producers.by_id.values()}
+        """Last offsets of batches that stay, though all their records go."""
+        self._staying.add(log.log_end_offset - 1)
         self._groups: list[list[Segment]] = []
         self._done: tuple[list[Segment], Segment] | None = None
         self._replaced = False
@@ -310,7 +313,7 @@ class Compaction:
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         kept = [record for record in read_records(batch) if self._stays(record, horizon)]
         tombstones = any(record.value is None for record in kept)
-        if not kept and header.last_offset not in self._last_of_producers:
+        if not kept and header.last_offset not in self._staying:
             return None
         if len(kept) == header.record_count and (horizon is not None or not tombstones):
             return batch
