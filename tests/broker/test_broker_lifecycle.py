@@ -129,6 +129,8 @@ def test_a_port_in_use_is_named(start_broker: StartBroker, tmp_path: Path, key: 
     assert f"{key}={value}: cannot listen there: address already in use" in said.lower().replace(
         "plaintext", "PLAINTEXT"
     )
+    free = value.rpartition(":")[0] + ":0"
+    assert f"--override {key}={free} takes any free port" in said
     assert not broker.data.exists(), "nothing was started"
 
 

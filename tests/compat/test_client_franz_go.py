@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,9 @@ def played(program: Path, compat_broker: BrokerProcess | KafkaProcess) -> Verdic
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_franz_go(played: Verdicts, scenario: str) -> None:
     assert played.get(scenario, "it was not played") == PASSED
+
+
+@pytest.mark.timeout(240)
+def test_franz_go_has_no_transactions(program: Path, start_broker: Callable[..., BrokerProcess]) -> None:
+    """Apache Kafka has some, so this one asks a broker of its own."""
+    assert play([str(program), start_broker().bootstrap, "refusals"]) == {"no-transactions": PASSED}

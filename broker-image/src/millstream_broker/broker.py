@@ -188,15 +188,14 @@ class Broker:
         try:
             return self.server.bind(listener)
         except OSError as error:
-            raise StartError(f"listeners={listener}: cannot listen there: {error.strerror}") from None
+            raise _cannot_listen("listeners", listener, replace(listener, port=0), error) from None
 
     async def _start_http(self) -> int:
         host, port = self.http_address
         try:
             return await self.http.start(host, port)
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise StartError(f"http.listener={host}:{port}: cannot listen there: {reason}") from None
+            raise _cannot_listen("http.listener", f"{host}:{port}", f"{host}:0", error) from None
 
     def _advertised(self, bound: list[Listener]) -> list[Listener]:
         """Where clients are told to go: port 0 stands for the port that was bound, any address for this host."""
@@ -349,6 +348,14 @@ class Broker:
         from .metrics import exposition
 
         return Response(exposition(self), content_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _cannot_listen(key: str, where: object, free: object, error: OSError) -> StartError:
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return StartError(
+        f"{key}={where}: cannot listen there: {reason}."
+        f" Stop what does, or give another address; --override {key}={free} takes any free port."
+    )
 
 
 def _open_files() -> int:

@@ -22,6 +22,7 @@ from typing import Self
 
 from .config_keys import BROKER_KEYS, BROKER_PAIRS, STAND_INS, TOPIC_KEYS, TOPIC_PAIRS
 from .config_types import ConfigError, Contradiction, Key, Synonym, Value, as_text
+from .kafka_only_keys import why_without_effect
 
 
 class Source(IntEnum):
@@ -35,6 +36,9 @@ class Source(IntEnum):
 
 
 Found = tuple[str, str | None, Source]
+
+BROKER_ID, NODE_ID = "broker.id", "node.id"
+"""Two names of one number: ZooKeeper's and KRaft's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +57,11 @@ class BrokerConfig:
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
         """Raises ConfigError."""
         self._keys = BROKER_KEYS
+        known, self._without_effect = _sort_out(given or {})
         self._layers: dict[Source, dict[str, Value]] = {
             Source.DYNAMIC_BROKER: {},
             Source.DYNAMIC_CLUSTER: {},
-            Source.STATIC_BROKER: self._parse(given or {}),
+            Source.STATIC_BROKER: self._parse(known),
         }
         self._check_together()
 
@@ -104,9 +109,10 @@ class BrokerConfig:
                 return _scaled(value, synonym.factor)
         raise AssertionError(synonyms)
 
-    def inert(self) -> list[str]:
-        """The keys that were given although nothing here depends on them."""
-        return sorted(name for name in self._layers[Source.STATIC_BROKER] if self._keys[name].inert)
+    def without_effect(self) -> list[tuple[str, str]]:
+        """The keys that were given although nothing here depends on them, and why."""
+        inert = [name for name in self._layers[Source.STATIC_BROKER] if self._keys[name].inert]
+        return sorted([*self._without_effect, *((name, "there is nothing that it tunes") for name in inert)])
 
     def with_dynamic(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> Self:
         """The same file under these dynamic settings; raises ConfigError."""
@@ -154,6 +160,21 @@ class BrokerConfig:
             for name in names
             if name in layer and (source is not Source.DEFAULT or layer[name] is not None)
         ]
+
+
+def _sort_out(given: Mapping[str, str]) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """The keys that mean something here or are not known at all, and Kafka's others with the reason. ConfigError."""
+    known, others = dict(given), []
+    if (number := known.pop(NODE_ID, None)) is not None and known.setdefault(BROKER_ID, number) != number:
+        raise ConfigError(
+            f"{NODE_ID}={number} and {BROKER_ID}={known[BROKER_ID]}: expected one of them, or both alike",
+            NODE_ID,
+        )
+    for name in given:
+        if name not in BROKER_KEYS and (reason := why_without_effect(name)) is not None:
+            others.append((name, reason))
+            del known[name]
+    return known, others
 
 
 def from_first(name: str, found: list[Found]) -> list[Found]:

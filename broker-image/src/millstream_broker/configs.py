@@ -26,6 +26,8 @@ class Resource(IntEnum):
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 Overrides = dict[str, str]

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from .api import HANDLERS, Answer, CloseConnection, Registration, RequestContext
 from .inter_broker import Authenticator
+from .other_protocols import LOOKED_AT, recognise
 from .outbox import Outbox
 from .produce_shortcut import Prepared, ProduceShortcut
 from .protocol import MalformedRequest
@@ -236,6 +237,10 @@ class Connection:
         over = perf_counter() + TURN_S
         while end - start >= _SIZE.size:
             (size,) = _SIZE.unpack_from(view, start)
+            if size > MAX_CONTROL_BYTES and (
+                problem := recognise(bytes(view[start : min(end, start + LOOKED_AT)]), self.listener_name)
+            ):
+                raise CloseConnection(problem)
             if not 8 <= size <= self._server.max_request_bytes:
                 raise CloseConnection(
                     f"a request of {size} bytes: expected 8 to {self._server.max_request_bytes}"

@@ -46,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"millstream-broker: {error}", file=sys.stderr)
         return 2
-    for key in config.inert():
-        log.warning("%s has no effect in this broker", key)
+    for key, reason in config.without_effect():
+        log.warning("%s has no effect: %s", key, reason)
     _raise_open_file_limit()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(config))

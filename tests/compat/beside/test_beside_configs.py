@@ -59,6 +59,14 @@ def test_kinds_that_are_not_described(beside: Beside, kind: int) -> None:
     describe(beside, kind, "name", ["a"], but={"error_message": WORDS})
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [(LOGGER, "x"), (LOGGER, "99"), (LOGGER, "1"), (CLIENT_METRICS, "m"), (GROUP, "g")]
+)
+def test_kinds_that_have_no_configuration_here(beside: Beside, kind: int, name: str) -> None:
+    differs = {"1": "configs", "m": "configs", "g": "configs", "99": "error_message"}
+    describe(beside, kind, name, but={differs[name]: OURS} if name in differs else {})
+
+
 @pytest.mark.parametrize("name", ["no-such", "", "a/b", "..", "n" * 250])
 def test_topics_that_are_not_there(beside: Beside, name: str) -> None:
     describe(beside, TOPIC, name, ["retention.ms"])

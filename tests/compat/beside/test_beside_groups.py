@@ -280,7 +280,10 @@ def test_groups_are_deleted(beside: Beside) -> None:
     beside.same(describe_groups.API, groups=["no-such-group", "dying-0", "", "alive", "alive"])
     beside.same(describe_groups.API, groups=[])
     beside.same(
-        describe_groups.API, [3, 4, 5], groups=["no-such-group", "alive"], include_authorized_operations=True
+        describe_groups.API,
+        [3, 4, 5, 6],
+        groups=["no-such-group", "alive"],
+        include_authorized_operations=True,
     )
     beside.same(list_groups.API)
     for states in (
@@ -291,4 +294,7 @@ def test_groups_are_deleted(beside: Beside) -> None:
         ["Nonsense"],
         ["Stable", ""],
     ):
-        beside.same(list_groups.API, [4], states_filter=states)
+        beside.same(list_groups.API, [4, 5], states_filter=states)
+    for types in (["classic"], ["Classic", "Nonsense"], ["consumer"], ["share"], ["Nonsense"], [""]):
+        beside.same(list_groups.API, [5], types_filter=types)
+        beside.same(list_groups.API, [5], types_filter=types, states_filter=["Stable"])

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 
 MOST_REPEATED = 10
+WITHOUT_CONFIGURATION = {Resource.BROKER_LOGGER, Resource.CLIENT_METRICS, Resource.GROUP}
+"""What has some in Kafka and has none here."""
 AT_ONCE = 20
 """Resources that are described in one turn of the loop."""
 
@@ -93,6 +95,10 @@ def _entries(broker: Broker, asked: DescribeConfigsResource) -> list[Entry]:
             for name, value in given.items()
             if name in BROKER_KEYS
         ]
+    if asked.resource_type == Resource.BROKER_LOGGER:
+        check_broker(broker, asked.resource_name, "Broker")
+    if asked.resource_type in WITHOUT_CONFIGURATION:
+        return []
     raise unsupported(asked.resource_type)
 
 

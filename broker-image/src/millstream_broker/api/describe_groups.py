@@ -1,9 +1,11 @@
-"""DescribeGroups: state, protocol and members; a group that does not exist is described as Dead."""
+"""DescribeGroups: state, protocol and members; a group that does not exist is described as Dead, from v6 as
+not found."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..groups.group import GroupState
 from ..protocol import describe_groups
 from ..protocol.describe_groups import (
     DescribedGroup,
@@ -11,6 +13,7 @@ from ..protocol.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
+from ..protocol.errors import ErrorCode
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -19,21 +22,28 @@ if TYPE_CHECKING:
 READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11
 GROUP_OPERATIONS = sum(1 << one for one in (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS))
 NOT_ASKED = -(2**31)
+NOT_FOUND_SINCE = 6
 
 
 @handler(describe_groups.API)
 def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     return DescribeGroupsResponse(
         groups=[
-            _describe(broker, group_id, request.include_authorized_operations) for group_id in request.groups
+            _describe(broker, context.version, group_id, request.include_authorized_operations)
+            for group_id in request.groups
         ]
     )
 
 
-def _describe(broker: Broker, group_id: str, with_operations: bool) -> DescribedGroup:
+def _describe(broker: Broker, version: int, group_id: str, with_operations: bool) -> DescribedGroup:
     group = broker.groups.describe(group_id)
+    if version >= NOT_FOUND_SINCE and not group.error and group.state is GroupState.DEAD:
+        return DescribedGroup(
+            ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.", group_id, GroupState.DEAD
+        )
     return DescribedGroup(
         group.error,
+        None,
         group.group_id,
         "" if group.error else group.state,
         group.protocol_type,

@@ -1,7 +1,8 @@
 """FindCoordinator: the broker that leads the group's partition of __consumer_offsets, which is made at its first use.
 
-Transactions have no coordinator here: asking for one is answered UNSUPPORTED_VERSION, which producers take as final
-instead of asking until they time out.
+Transactions have no coordinator here: asking for one is answered TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one error
+that every client takes as final. Others are asked again until the client's time is up (UNSUPPORTED_VERSION by
+librdkafka).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 GROUP, TRANSACTION = 0, 1
 BATCHED_SINCE = 4
+NO_TRANSACTIONS = "This broker has no transactions: leave transactional.id out; idempotent producers work."
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +50,7 @@ async def _prepare(broker: Broker, key_type: int) -> Coordinator | None:
     if key_type not in (GROUP, TRANSACTION):
         return _failed(ErrorCode.INVALID_REQUEST, f"coordinators of type {key_type}: expected 0, groups")
     if key_type == TRANSACTION:
-        return _failed(ErrorCode.UNSUPPORTED_VERSION, "only groups have a coordinator")
+        return _failed(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
     try:
         await broker.groups.ensure_topic()
     except (ApiError, CoordinationError) as error:

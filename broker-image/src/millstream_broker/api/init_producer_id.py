@@ -1,6 +1,7 @@
 """InitProducerId: an id for an idempotent producer, and a new epoch for one that has an id (KIP-360).
 
-Ids come in blocks from coordination, so none is ever given twice. Transactional producers are refused.
+Ids come in blocks from coordination, so none is ever given twice. Transactional producers are refused (see
+find_coordinator).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ async def handle(
     broker: Broker, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
     if request.transactional_id:
-        return _refused(ErrorCode.UNSUPPORTED_VERSION)
+        return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if request.transactional_id is not None or (request.producer_id == NO_PRODUCER) != (
         request.producer_epoch == NO_EPOCH
     ):

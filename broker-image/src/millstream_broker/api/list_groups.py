@@ -1,4 +1,4 @@
-"""ListGroups: the groups that this broker coordinates, from v4 those in certain states."""
+"""ListGroups: the groups that this broker coordinates, from v4 those in certain states, from v5 of certain types."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ if TYPE_CHECKING:
     from ..broker import Broker
 
 
+CLASSIC = "classic"
+"""The type of every group here (KIP-848 has others)."""
+
+
 @handler(list_groups.API)
 def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     error, groups = broker.groups.list_groups(request.states_filter)
+    if request.types_filter and CLASSIC not in (each.casefold() for each in request.types_filter):
+        groups = []
     return ListGroupsResponse(
         error_code=error,
-        groups=[ListedGroup(group.group_id, group.protocol_type, group.state) for group in groups],
+        groups=[ListedGroup(group.group_id, group.protocol_type, group.state, CLASSIC) for group in groups],
     )

@@ -1,6 +1,7 @@
 """DescribeGroups (key 15): the state of groups, their members and assignments.
 
-v1 adds throttle_time_ms; v3 authorized operations (KIP-430); v4 static members (KIP-345); v5 is flexible.
+v1 adds throttle_time_ms; v3 authorized operations (KIP-430); v4 static members (KIP-345); v5 is flexible; v6
+says of a group that it does not exist (KIP-1043).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class DescribedGroupMember(Struct):
 
 class DescribedGroup(Struct):
     error_code: int = int16()
+    error_message: str | None = string(since=6, nullable=6, default=None)
     group_id: str = string()
     group_state: str = string()
     protocol_type: str = string()
@@ -41,7 +43,7 @@ class DescribeGroupsResponse(Struct):
 API = Api(
     key=15,
     name="DescribeGroups",
-    versions=(0, 5),
+    versions=(0, 6),
     flexible=5,
     request=DescribeGroupsRequest,
     response=DescribeGroupsResponse,

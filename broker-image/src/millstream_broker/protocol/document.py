@@ -104,8 +104,6 @@ NEWER: Final[dict[str, str]] = {
     "OffsetCommit": "v9 is v8 for members of the newer group protocol (KIP-848)",
     "OffsetFetch": "v9 is v8 for members of the newer group protocol (KIP-848)",
     "FindCoordinator": "v5 is v4 with an error of KIP-890, v6 finds coordinators of share groups (KIP-932)",
-    "DescribeGroups": "v6 adds an error text for groups that do not exist (KIP-1043)",
-    "ListGroups": "v5 filters by type of group (KIP-848), of which there is one here",
     "InitProducerId": "v5 is v4 with an error of KIP-890",
     "AddPartitionsToTxn": "v4 and v5 are for brokers on behalf of producers (KIP-890)",
     "AddOffsetsToTxn": "v4 is v3 with an error of KIP-890",
@@ -118,13 +116,14 @@ NEWER: Final[dict[str, str]] = {
 
 ABSENT: Final[list[tuple[str, list[str]]]] = [
     (
-        "Transactions come with the transaction coordinator. Until then a producer with a transactional id is "
-        "refused by InitProducerId, and idempotent producers work.",
+        "Transactions come with the transaction coordinator. Until then FindCoordinator and InitProducerId answer a "
+        "transactional id with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which ends every client's attempt at once, and "
+        "idempotent producers work.",
         ["AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit"],
     ),
     (
-        "What an administrator asks of running producers and transactions comes with transactions.",
-        ["DescribeProducers", "DescribeTransactions", "ListTransactions"],
+        "What an administrator asks of running transactions comes with transactions; ListTransactions lists none.",
+        ["DescribeTransactions"],
     ),
     ("Partitions do not move between the log folders of a broker.", ["AlterReplicaLogDirs"]),
     (
@@ -136,18 +135,19 @@ ABSENT: Final[list[tuple[str, list[str]]]] = [
             "DescribeDelegationToken",
         ],
     ),
-    ("Quotas come with security.", ["DescribeClientQuotas", "AlterClientQuotas"]),
+    ("Quotas come with security; DescribeClientQuotas finds none.", ["AlterClientQuotas"]),
     (
-        "SCRAM credentials come with security.",
-        ["DescribeUserScramCredentials", "AlterUserScramCredentials"],
+        "SCRAM credentials come with security; DescribeUserScramCredentials finds none.",
+        ["AlterUserScramCredentials"],
     ),
     (
         "KRaft's quorum and its features: clusters are coordinated by ZooKeeper.",
         ["DescribeQuorum", "UpdateFeatures", "UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"],
     ),
     (
-        "The newer group protocol, in which the broker assigns (KIP-848); every client has the classic one.",
-        ["ConsumerGroupHeartbeat", "ConsumerGroupDescribe"],
+        "The newer group protocol, in which the broker assigns (KIP-848); every client has the classic one. "
+        "ConsumerGroupHeartbeat says so: a client that waits for it otherwise waits for ever.",
+        ["ConsumerGroupDescribe"],
     ),
     (
         "Share groups (KIP-932), a queue beside the log.",
@@ -167,8 +167,8 @@ ABSENT: Final[list[tuple[str, list[str]]]] = [
         ],
     ),
     (
-        "Clients use Metadata and DescribeConfigs where these are not there.",
-        ["DescribeTopicPartitions", "ListConfigResources"],
+        "Clients use Metadata where this is not there.",
+        ["DescribeTopicPartitions"],
     ),
 ]
 """APIs of Kafka's that are left out, by reason."""
@@ -227,9 +227,9 @@ DIFFERENT: Final[list[tuple[str, str]]] = [
     (
         "AlterConfigs, IncrementalAlterConfigs",
         "An unknown broker key is refused; Kafka keeps it for plugins. Only topics and brokers have configuration: "
-        "no loggers, client metrics or groups. A resource that AlterConfigs names twice is set twice; Kafka gives no "
-        "answer. Settings are checked together with everything they apply to: a change that contradicts another "
-        "setting is refused with INVALID_CONFIG, which names the topic.",
+        "that of loggers, client metrics and groups is empty. A resource that AlterConfigs names twice is set twice; "
+        "Kafka gives no answer. Settings are checked together with everything they apply to: a change that contradicts "
+        "another setting is refused with INVALID_CONFIG, which names the topic.",
     ),
     (
         "DescribeConfigs",

@@ -1,6 +1,7 @@
 """ListGroups (key 16): the groups that this broker coordinates.
 
-v1 adds throttle_time_ms; v3 is flexible; v4 filters by state and returns it (KIP-518).
+v1 adds throttle_time_ms; v3 is flexible; v4 filters by state and returns it (KIP-518), v5 by
+type (KIP-848).
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from .schema import Struct, array, int16, int32, string
 
 class ListGroupsRequest(Struct):
     states_filter: list[str] = array("string", since=4)
+    types_filter: list[str] = array("string", since=5)
 
 
 class ListedGroup(Struct):
     group_id: str = string()
     protocol_type: str = string()
     group_state: str = string(since=4)
+    group_type: str = string(since=5)
 
 
 class ListGroupsResponse(Struct):
@@ -28,7 +31,7 @@ class ListGroupsResponse(Struct):
 API = Api(
     key=16,
     name="ListGroups",
-    versions=(0, 4),
+    versions=(0, 5),
     flexible=3,
     request=ListGroupsRequest,
     response=ListGroupsResponse,

@@ -1,0 +1,57 @@
+"""DescribeProducers: the idempotent producers that partitions here remember, to find out who still writes (KIP-664)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..log.producers import Producer
+from ..protocol import describe_producers
+from ..protocol.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from ..protocol.errors import ApiError
+from . import RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+
+@handler(describe_producers.API)
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(topic.name, [_of(broker, topic.name, index) for index in topic.partition_indexes])
+            for topic in request.topics
+        ]
+    )
+
+
+def _of(broker: Broker, topic: str, index: int) -> PartitionResponse:
+    try:
+        partition = broker.partition(topic, index)
+        partition.check_online()
+    except ApiError as error:
+        return PartitionResponse(index, error.code, error.message)
+    producers = partition.log.producers.by_id
+    return PartitionResponse(index, active_producers=[_state(*each) for each in producers.items()])
+
+
+def _state(producer_id: int, producer: Producer) -> ProducerState:
+    state = ProducerState(
+        producer_id,
+        producer.epoch,
+        coordinator_epoch=producer.coordinator_epoch,
+        current_txn_start_offset=producer.transaction_first_offset,
+    )
+    if producer.batches:
+        state.last_sequence, state.last_timestamp = (
+            producer.batches[-1].last_sequence,
+            producer.batches[-1].timestamp,
+        )
+    return state

@@ -1,0 +1,37 @@
+"""DescribeUserScramCredentials: there are none, whoever is asked about."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ..protocol import describe_user_scram_credentials
+from ..protocol.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+from ..protocol.errors import ErrorCode
+from . import RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+
+@handler(describe_user_scram_credentials.API)
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeUserScramCredentialsRequest
+) -> DescribeUserScramCredentialsResponse:
+    asked = Counter(user.name for user in request.users or ())
+    results = [_of(name, count) for name, count in asked.items()]
+    return DescribeUserScramCredentialsResponse(error_message="", results=results)
+
+
+def _of(name: str, count: int) -> DescribeUserScramCredentialsResult:
+    if count > 1:
+        return DescribeUserScramCredentialsResult(
+            name, ErrorCode.DUPLICATE_RESOURCE, f"The request names the user {name} more than once."
+        )
+    return DescribeUserScramCredentialsResult(
+        name, ErrorCode.RESOURCE_NOT_FOUND, f"The user {name} has no SCRAM credentials."
+    )

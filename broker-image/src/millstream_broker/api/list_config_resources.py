@@ -1,0 +1,41 @@
+"""ListConfigResources: topics and brokers by name, and what else has configuration in Kafka and has none here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..configs import Resource
+from ..protocol import list_config_resources
+from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from . import RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+TYPES_SINCE = 1
+
+
+@handler(list_config_resources.API)
+def handle(
+    broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    supported = list(Resource) if context.version >= TYPES_SINCE else [Resource.CLIENT_METRICS]
+    wanted = request.resource_types or supported
+    if unknown := [kind for kind in wanted if kind not in supported]:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"Unknown resource type {unknown[0]}")
+    brokers = [str(number) for number in broker.metadata.brokers]
+    names = {
+        Resource.BROKER_LOGGER: brokers,
+        Resource.BROKER: brokers,
+        Resource.TOPIC: broker.metadata.topics,
+    }
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(name, kind) for kind in names if kind in wanted for name in names[kind]
+        ]
+    )

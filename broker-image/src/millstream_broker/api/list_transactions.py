@@ -1,0 +1,32 @@
+"""ListTransactions: there are none. States that Kafka does not have are named, so that a typing error shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..protocol import list_transactions
+from ..protocol.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from . import RequestContext, handler
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+STATES = {
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+}
+
+
+@handler(list_transactions.API)
+def handle(
+    broker: Broker, context: RequestContext, request: ListTransactionsRequest
+) -> ListTransactionsResponse:
+    return ListTransactionsResponse(
+        unknown_state_filters=[state for state in request.state_filters if state not in STATES]
+    )

@@ -1,0 +1,71 @@
+"""A server.properties that was written for Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millstream_broker.config import BrokerConfig
+from millstream_broker.config_keys import BROKER_KEYS
+from millstream_broker.config_types import ConfigError
+from millstream_broker.kafka_only_keys import why_without_effect
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.java import java_command, run
+from millstream_harness.wire import Wire
+
+OF_KRAFT = {
+    "process.roles": "broker,controller",
+    "node.id": "7",
+    "controller.quorum.bootstrap.servers": "localhost:9093",
+    "controller.listener.names": "CONTROLLER",
+    "num.network.threads": "3",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "log.retention.check.interval.ms": "300000",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:admin",
+}
+
+
+def test_each_of_kafkas_keys_is_known(kafka_jars: Path) -> None:
+    done = run(java_command(str(Path(__file__).parent / "java" / "BrokerKeys.java")))
+    keys = done.stdout.split()
+    assert len(keys) > 300
+    strange = [
+        key for key in keys if key not in BROKER_KEYS and key != "node.id" and not why_without_effect(key)
+    ]
+    assert strange == []
+
+
+def test_no_key_that_means_something_is_set_aside() -> None:
+    assert [key for key in BROKER_KEYS if why_without_effect(key) and not BROKER_KEYS[key].inert] == []
+
+
+def test_a_broker_starts_with_them_and_says_what_has_no_effect(
+    start_broker: Callable[..., BrokerProcess],
+) -> None:
+    broker = start_broker(OF_KRAFT)
+    said = broker.said()
+    assert "ready: broker.id=7 " in said
+    assert "process.roles has no effect: ZooKeeper coordinates, not KRaft" in said
+    assert "authorizer.class.name has no effect: nobody is asked who they are" in said
+    assert "num.network.threads has no effect: there is nothing that it tunes" in said
+    assert "log.retention.check.interval.ms" not in said
+    with Wire(broker.bootstrap) as wire:
+        wire.create("works")
+
+
+def test_a_typing_error_is_still_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"log\.retention\.hour: no such .*did you mean log\.retention\.hours"
+    ):
+        BrokerConfig({"log.retention.hour": "1"})
+
+
+def test_both_names_of_the_brokers_number_agree() -> None:
+    assert BrokerConfig({"node.id": "3"}).integer("broker.id") == 3
+    assert BrokerConfig({"node.id": "3", "broker.id": "3"}).integer("broker.id") == 3
+    with pytest.raises(ConfigError, match=r"node\.id=3 and broker\.id=4: expected one of them"):
+        BrokerConfig({"node.id": "3", "broker.id": "4"})
