@@ -67,7 +67,7 @@ class Admissions:
 
     async def _append(self, append: Append) -> Appended:
         partition, now_ms = append.partition, int(time() * 1000)
-        partition.check_turn(append)
+        partition.check_turn(append, now_ms)
         admitted = await asyncio.get_running_loop().run_in_executor(
             self._thread, lambda: partition.log.admit(append.batches, now_ms=now_ms)
         )

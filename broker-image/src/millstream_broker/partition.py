@@ -34,6 +34,7 @@ from .log.batch import CODEC_MASK, HEADER_SIZE, HeaderRefusedError
 from .log.files import FileSlice
 from .log.log import AppendInfo, Log
 from .protocol.errors import ApiError, ErrorCode
+from .refusals import Refusals
 from .replication.isr import Isr
 
 AT_ONCE_BYTES = 4096
@@ -96,6 +97,7 @@ class Partition:
         "_min_isr",
         "_queue",
         "_queued",
+        "_refusals",
         "_secured",
         "_undeleted",
         "_unflushed",
@@ -137,6 +139,7 @@ class Partition:
         self.topic_id = topic.topic_id
         self.index = index
         self.log = log
+        self._refusals = Refusals()
         self.record = topic.partitions[index]
         self.isr = isr
         self.high_watermark = log.log_start_offset if isr is None else isr.high_watermark
@@ -266,18 +269,20 @@ class Partition:
         self, batches: memoryview, now_ms: int, *, acks: int, own: bool = False
     ) -> AppendInfo | None:
         """Append record batches; None where they have to wait, which `append` sees to. Raises ApiError."""
-        if acks == -1 and len(self.record.isr) < self.min_insync_replicas:
-            self.check_enough_replicas()
-        if not self.appends_at_once and (
-            self._queued or self._ended is not None or not (own or _is_cheap(batches))
-        ):
-            return None
         try:
+            if acks == -1 and len(self.record.isr) < self.min_insync_replicas:
+                self.check_enough_replicas()
+            if not self.appends_at_once and (
+                self._queued or self._ended is not None or not (own or _is_cheap(batches))
+            ):
+                return None
+            if self._refusals.by_producer:
+                self._refusals.check(batches, self.log.producers, now_ms)
             info = self.log.append(batches, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
         except HeaderRefusedError:  # which records are to blame is found in the thread
             return None
         except ApiError as error:
-            self._refused(error)
+            self._refused(error, batches, now_ms)
             raise
         if not info.duplicate:
             self._appended(len(batches))
@@ -285,21 +290,26 @@ class Partition:
 
     def append_admitted(self, append: Append, admitted: Admitted, now_ms: int) -> Appended:
         """For the queue alone: append what `Log.admit` made of the batches whose turn it is. Raises ApiError."""
-        self.check_turn(append)
+        self.check_turn(append, now_ms)
         try:
             info = self.log.append_admitted(admitted, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
         except ApiError as error:
-            self._refused(error)
+            self._refused(error, append.batches, now_ms)
             raise
         if not info.duplicate:
             self._appended(len(admitted[0]))
         return self._appended_as(info, append.acks, append.timeout_ms)
 
-    def check_turn(self, append: Append) -> None:
+    def check_turn(self, append: Append, now_ms: int) -> None:
         """For the queue alone: raises ApiError where there is no more point in admitting the batches."""
         self._check_led(append.batches)
-        if append.acks == -1:
-            self.check_enough_replicas()
+        try:
+            if append.acks == -1:
+                self.check_enough_replicas()
+            self._refusals.check(append.batches, self.log.producers, now_ms)
+        except ApiError as error:
+            self._refusals.note(append.batches, error, now_ms)
+            raise
 
     def turn_over(self) -> None:
         """For the queue alone: what was put there first is appended, or never will be."""
@@ -323,8 +333,9 @@ class Partition:
             code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         raise ApiError(code)
 
-    def _refused(self, error: ApiError) -> None:
+    def _refused(self, error: ApiError, batches: bytearray | memoryview, now_ms: int) -> None:
         """Move leadership away where the disk is at fault and the ISR is large enough without this replica."""
+        self._refusals.note(batches, error, now_ms)
         if self.log.offline is not None:  # readers need not wait
             self._wake(self.waiters, 0)
             self._wake(self.followers, 0)

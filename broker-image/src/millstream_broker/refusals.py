@@ -1,0 +1,87 @@
+"""Idempotent batches that were refused for the moment: what follows them is refused likewise.
+
+A client has several batches under way. Where the first is refused with an error that it will try again after (too few
+replicas, a full disk) and the reason has gone before the second arrives, the second does not follow what the log has:
+OUT_OF_ORDER_SEQUENCE_NUMBER would make the client raise its epoch (KIP-360) and send again what other partitions have
+stored already; and a log that does not know the producer yet would take it, so that the first can never come. So the
+second gets the first one's error, and the client sends both again in their order.
+
+An entry ends when its batch comes again, when the producer has a newer epoch, and after FORGOTTEN_MS: a client that has
+given the batch up has to learn that one is missing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .log.batch import HEADER_SIZE, INT32_MAX, NO_PRODUCER, advance_sequence, read_header
+from .log.producers import Producer, Producers
+from .protocol.errors import ApiError
+
+FORGOTTEN_MS = 10_000
+MOST = 1000
+"""Producers; beyond them the oldest entry goes."""
+
+
+class Refused(NamedTuple):
+    epoch: int
+    sequence: int
+    error: ApiError
+    until_ms: int
+
+
+class Refusals:
+    """Of one partition."""
+
+    __slots__ = ("by_producer",)
+
+    def __init__(self) -> None:
+        self.by_producer: dict[int, Refused] = {}
+        """The first batch of each producer that was refused and has not come again."""
+
+    def note(self, batches: bytes | bytearray | memoryview, error: ApiError, now_ms: int) -> None:
+        """The batches were refused with ``error``."""
+        if not error.code.retriable or len(batches) < HEADER_SIZE:
+            return
+        header = read_header(batches)
+        if header.producer_id == NO_PRODUCER:
+            return
+        known = self.by_producer.get(header.producer_id)
+        if known is not None and known.epoch == header.producer_epoch and known.until_ms >= now_ms:
+            if known.sequence != header.base_sequence:
+                return  # the first is what is missing
+            del self.by_producer[header.producer_id]
+        error = ApiError(error.code, error.message)  # without the stack, which holds the batches
+        self.by_producer[header.producer_id] = Refused(
+            header.producer_epoch, header.base_sequence, error, now_ms + FORGOTTEN_MS
+        )
+        if len(self.by_producer) > MOST:
+            del self.by_producer[next(iter(self.by_producer))]
+
+    def check(self, batches: bytes | bytearray | memoryview, producers: Producers, now_ms: int) -> None:
+        """Raises ApiError for batches that follow refused ones which have not come again."""
+        if not self.by_producer or len(batches) < HEADER_SIZE:
+            return
+        header = read_header(batches)
+        refused = self.by_producer.get(header.producer_id)
+        if refused is None or header.producer_epoch < refused.epoch:
+            return
+        behind = (header.base_sequence - refused.sequence) & INT32_MAX
+        if header.producer_epoch == refused.epoch and behind > INT32_MAX // 2:
+            return  # it stands before the refused one
+        if (
+            header.producer_epoch > refused.epoch
+            or not behind
+            or refused.until_ms < now_ms
+            or not _is_missing(refused, producers.by_id.get(header.producer_id))
+        ):
+            del self.by_producer[header.producer_id]
+            return
+        raise ApiError(refused.error.code, refused.error.message)
+
+
+def _is_missing(refused: Refused, known: Producer | None) -> bool:
+    """Whether the refused batch is the next one that the log would take."""
+    if known is None or known.epoch < refused.epoch:
+        return True
+    return known.epoch == refused.epoch and advance_sequence(known.last.last_sequence, 1) == refused.sequence

@@ -1,0 +1,42 @@
+"""Idempotent batches that are under way while there are too few replicas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millstream_broker.log.batch import Record, build_batch
+from millstream_broker.protocol.errors import ErrorCode
+from millstream_harness.cluster import ClusterProcesses
+from millstream_harness.wire import Wire
+
+
+@pytest.mark.parametrize("codec", ["producer", "gzip"], ids=["appended-at-once", "recompressed-in-a-thread"])
+def test_what_follows_a_refused_batch_is_refused_likewise(tmp_path: Path, codec: str) -> None:
+    """The first finds too few replicas, the second finds enough; the client sends both again."""
+    with ClusterProcesses(tmp_path, 2) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        config = {"min.insync.replicas": "2", "compression.type": codec}
+        topic = NewTopic("t", 1, replica_assignment=[[1, 2]], config=config)
+        admin.create_topics([topic])["t"].result(30)
+        cluster.await_in_sync("t", 2)
+        with Wire(cluster.brokers[1].bootstrap) as wire:
+
+            def send(sequence: int) -> tuple[int, int]:
+                records = [Record(b"k", b"%d" % sequence, 0)] * 100
+                batch = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence)
+                answer = wire.produce("t", batch, acks=-1)
+                return answer.error_code, answer.base_offset
+
+            refused = (ErrorCode.NOT_ENOUGH_REPLICAS, -1)
+            cluster.brokers[2].stop()
+            cluster.await_in_sync("t", 1)
+            assert send(0) == refused
+            cluster.brokers[2].start()
+            cluster.await_in_sync("t", 2)
+            assert send(100) == refused
+            assert [send(0), send(100), send(200)] == [(0, 0), (0, 100), (0, 200)]
+            assert send(100) == (0, 100)
+            assert wire.end_offset("t") == 300

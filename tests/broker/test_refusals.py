@@ -1,0 +1,104 @@
+"""Idempotent batches behind one that was refused for the moment."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream_broker.log.batch import INT32_MAX, Record, build_batch, read_header
+from millstream_broker.log.producers import Producers
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.refusals import FORGOTTEN_MS, MOST, Refusals
+
+NOW = 1_700_000_000_000
+TOO_FEW = ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, "too few")
+
+
+def batch(sequence: int, *, producer: int = 7, epoch: int = 0, count: int = 1) -> bytes:
+    return build_batch(
+        [Record(b"k", b"v", NOW)] * count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence
+    )
+
+
+def stored(*batches: bytes) -> Producers:
+    producers = Producers()
+    for each in batches:
+        producers.update(read_header(each), NOW)
+    return producers
+
+
+@pytest.fixture
+def refusals() -> Refusals:
+    return Refusals()
+
+
+def passes(refusals: Refusals, which: bytes, producers: Producers, now_ms: int = NOW) -> bool:
+    try:
+        refusals.check(which, producers, now_ms)
+    except ApiError as error:
+        return (error.code, error.message) != (TOO_FEW.code, TOO_FEW.message)
+    return True
+
+
+@pytest.mark.parametrize("known", [Producers(), stored(batch(4, count=1)), stored(batch(9, epoch=-1))])
+def test_what_follows_is_refused_until_the_first_comes_again(refusals: Refusals, known: Producers) -> None:
+    refusals.note(batch(5), TOO_FEW, NOW)
+    assert not passes(refusals, batch(6), known)
+    refusals.note(batch(6), TOO_FEW, NOW)
+    assert not passes(refusals, batch(7), known)
+    assert passes(refusals, batch(5), known)
+    assert passes(refusals, batch(6), known)
+
+
+def test_sequences_begin_anew_behind_the_largest(refusals: Refusals) -> None:
+    refusals.note(batch(INT32_MAX), TOO_FEW, NOW)
+    assert not passes(refusals, batch(0), stored(batch(INT32_MAX - 1)))
+
+
+def test_what_stands_before_may_come_again(refusals: Refusals) -> None:
+    known = stored(batch(4))
+    refusals.note(batch(5), TOO_FEW, NOW)
+    assert passes(refusals, batch(4), known)
+    assert not passes(refusals, batch(6), known), "and the first is missing still"
+
+
+def test_other_producers_are_not_concerned(refusals: Refusals) -> None:
+    refusals.note(batch(5), TOO_FEW, NOW)
+    assert passes(refusals, batch(6, producer=8), Producers())
+    assert passes(refusals, build_batch([Record(b"k", b"v", NOW)]), Producers())
+
+
+def test_a_newer_epoch_ends_it_and_an_older_one_does_not(refusals: Refusals) -> None:
+    refusals.note(batch(5, epoch=3), TOO_FEW, NOW)
+    assert passes(refusals, batch(9, epoch=2), Producers())
+    assert not passes(refusals, batch(6, epoch=3), Producers())
+    assert passes(refusals, batch(0, epoch=4), Producers())
+    assert not refusals.by_producer
+
+
+def test_a_batch_that_was_given_up_is_forgotten(refusals: Refusals) -> None:
+    refusals.note(batch(5), TOO_FEW, NOW)
+    assert not passes(refusals, batch(6), Producers(), NOW + FORGOTTEN_MS)
+    assert passes(refusals, batch(6), Producers(), NOW + FORGOTTEN_MS + 1)
+    assert not refusals.by_producer
+
+
+def test_a_repetition_that_was_refused_is_not_missing(refusals: Refusals) -> None:
+    refusals.note(batch(5), TOO_FEW, NOW)
+    assert passes(refusals, batch(6), stored(batch(5), batch(6)))
+
+
+def test_only_what_a_client_tries_again_counts(refusals: Refusals) -> None:
+    refusals.note(batch(5), ApiError(ErrorCode.INVALID_RECORD), NOW)
+    refusals.note(build_batch([Record(b"k", b"v", NOW)]), TOO_FEW, NOW)
+    refusals.note(b"short", TOO_FEW, NOW)
+    assert not refusals.by_producer
+    refusals.note(batch(5), TOO_FEW, NOW)
+    refusals.check(b"short", Producers(), NOW)
+
+
+def test_there_is_a_bound(refusals: Refusals) -> None:
+    for producer in range(MOST + 1):
+        refusals.note(batch(5, producer=producer), TOO_FEW, NOW)
+    assert len(refusals.by_producer) == MOST
+    assert passes(refusals, batch(6, producer=0), Producers())
+    assert not passes(refusals, batch(6, producer=1), Producers())
