@@ -160,7 +160,7 @@ class LogModel(RuleBasedStateMachine):
             self.sequence = producer.batches[-1].last_sequence + 1 if producer else 0
             if producer:
                 last = producer.batches[-1]
-                assert last.last_offset < self.end
+                assert last.last_offset < self.log.log_end_offset
 
     @rule(data=st.data())
     def delete_records(self, data: st.DataObject) -> None:
@@ -205,7 +205,7 @@ class LogModel(RuleBasedStateMachine):
         bases = [*(segment.base_offset for segment in self.log.segments if segment.base_offset >= until), end]
         latest = {r.key: r.offset for b in self.batches if dirty <= b.last < until for r in b.records}
         producers = self.log.producers.by_id.values()
-        kept_empty = {producer.batches[-1].last_offset for producer in producers}
+        kept_empty = {producer.batches[-1].last_offset for producer in producers} | {self.end - 1}
         found = (
             {read_header(data).base_offset: data for data in self.log.batches_from(self.batches[0].base)}
             if self.batches
