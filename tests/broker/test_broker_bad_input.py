@@ -47,11 +47,14 @@ def request_bytes(key: int, version: int, body: bytes = b"", size: int | None = 
     [
         (
             b"GET / HTTP/1.1\r\n\r\n",
-            "a request of 1195725856 bytes: expected 8 to 2000000 (socket.request.max.bytes)",
+            "it sends HTTP (GET), and the listener PLAINTEXT speaks Kafka's protocol",
         ),
         (struct.pack(">i", -1) + b"x" * 20, "a request of -1 bytes"),
         (struct.pack(">i", 0), "a request of 0 bytes"),
-        (struct.pack(">i", 2_000_001), "a request of 2000001 bytes"),
+        (
+            struct.pack(">i", 2_000_001),
+            "a request of 2000001 bytes: expected 8 to 2000000 (socket.request.max.bytes)",
+        ),
         (request_bytes(999, 0), "a request of the unknown API 999 (version 0)"),
         (request_bytes(-1, 0), "a request of the unknown API -1 (version 0)"),
         (request_bytes(3, 99), "a request of Metadata in version 99: expected 0 to 12"),

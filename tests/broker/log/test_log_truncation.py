@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.log import checkpoints
-from millstream_broker.log.batch import Record, build_batch
+from millstream_broker.log.batch import Record, build_batch, read_header
 from millstream_broker.log.config import LogConfig
+from millstream_broker.log.index import OFFSET_ENTRY, TIME_ENTRY, read_all
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
 from millstream_broker.protocol.errors import ApiError, ErrorCode
@@ -215,3 +216,40 @@ def test_a_deleted_log_that_is_cut_is_deleted(manager: LogManager, log: Log) -> 
     assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert log.is_deleted
     assert manager.dirs[0].failure is None
+
+
+def test_a_truncation_at_the_end_cuts_nothing(log: Log) -> None:
+    """So a compaction goes on."""
+    before = log.segments.truncations
+    log.truncate_to(10, now_ms=NOW)
+    assert (log.segments.truncations, log.log_end_offset) == (before, 10)
+
+
+def test_a_cut_before_the_first_segment_begins_another_one_there(manager: LogManager, log: Log) -> None:
+    """Retention has removed what was between; the leader has less."""
+    log.delete_records_before(6)
+    assert log.segments.first_offset > 2
+    log.truncate_to(2, now_ms=NOW)
+    assert [segment.base_offset for segment in log.segments] == [2]
+    assert (log.log_start_offset, log.log_end_offset) == (2, 2)
+    send(log, 3, epoch=1)
+    assert [read_header(data).base_offset for data in log.batches_from(2)] == [2, 3, 4]
+
+
+def test_indexes_name_nothing_that_was_cut(tmp_path: Path) -> None:
+    log = Log.open(tmp_path / "t-0", LogConfig(index_interval_bytes=1), clean=True, now_ms=NOW)
+    send(log, 10)
+    log.truncate_to(5, now_ms=NOW)
+    log.segments.active.finish()
+    path = Path(log.segments.active.path())
+    for suffix, layout in ((".index", OFFSET_ENTRY), (".timeindex", TIME_ENTRY)):
+        entries = read_all(str(path.with_suffix(suffix)), layout)
+        assert entries
+        assert all(min(entry) < 5 for entry in entries)
+    log.close()
+
+
+def test_a_log_started_anew_has_no_epochs(log: Log) -> None:
+    assert log.epochs.entries == [(0, 0)]
+    log.start_anew(50, now_ms=NOW)
+    assert log.epochs.entries == []

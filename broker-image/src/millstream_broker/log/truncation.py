@@ -29,7 +29,7 @@ def truncate_to(log: Log, offset: int, now_ms: int) -> None:
         return
     segments, start, end = log.segments, log.log_start_offset, offset
     index, keeps = segments.index_of(offset), offset >= segments.first_offset
-    found = next(segments[index].headers_from(offset), None) if keeps else None
+    found = next(segments[index].headers_from(offset), None)
     if found is not None:
         end = min(offset, found[1].base_offset)
     try:
