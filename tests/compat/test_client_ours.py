@@ -19,6 +19,7 @@ from millstream_broker.protocol import (
     alter_configs,
     alter_partition_reassignments,
     api_versions,
+    consumer_group_heartbeat,
     controlled_shutdown,
     create_acls,
     create_partitions,
@@ -28,10 +29,13 @@ from millstream_broker.protocol import (
     delete_records,
     delete_topics,
     describe_acls,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
+    describe_user_scram_credentials,
     elect_leaders,
     end_txn,
     fetch,
@@ -41,9 +45,11 @@ from millstream_broker.protocol import (
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -290,6 +296,22 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
             [offset_delete.OffsetDeleteRequestTopic(topic, [offset_delete.OffsetDeleteRequestPartition(0)])],
         ),
         describe_cluster.API: describe_cluster.DescribeClusterRequest(),
+        describe_client_quotas.API: describe_client_quotas.DescribeClientQuotasRequest(
+            [describe_client_quotas.QuotaComponent("user", 2, None)]
+        ),
+        describe_user_scram_credentials.API: (
+            describe_user_scram_credentials.DescribeUserScramCredentialsRequest(
+                [describe_user_scram_credentials.UserName("alice")]
+            )
+        ),
+        describe_producers.API: describe_producers.DescribeProducersRequest(
+            [describe_producers.TopicRequest(topic, [0, 1])]
+        ),
+        list_transactions.API: list_transactions.ListTransactionsRequest(["Ongoing"]),
+        list_config_resources.API: list_config_resources.ListConfigResourcesRequest(),
+        consumer_group_heartbeat.API: consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+            group, "member", -1, subscribed_topic_names=[topic]
+        ),
         # between brokers: one alone is told nothing
         update_metadata.API: update_metadata.UpdateMetadataRequest(),
         stop_replica.API: stop_replica.StopReplicaRequest(),
