@@ -218,6 +218,12 @@ DIFFERENT: Final[list[tuple[str, str]]] = [
         "Of a cluster, a follower acknowledges what its leader has safe of a batch that it is asked for again, and who "
         "waits when a leader steps down is answered by what becomes of the records; Kafka says NOT_LEADER_OR_FOLLOWER.",
     ),
+    (
+        "Produce",
+        "An idempotent batch that follows one which was refused for the moment (too few replicas, a full disk) is "
+        "refused with the same error until that one comes again; Kafka says OUT_OF_ORDER_SEQUENCE_NUMBER, or takes it "
+        "from a producer that it does not know.",
+    ),
     ("CreateTopics, DescribeConfigs", "Topics have no keys of tiered storage (`remote.…`, `local.…`)."),
     (
         "CreateTopics, AlterConfigs",
