@@ -30,7 +30,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from kio.schema.errors import ErrorCode
 
-from millstream_broker.protocol import api_versions
+from millstream_broker.protocol import api_versions, consumer_group_heartbeat
 from millstream_broker.protocol.api import Api
 from millstream_broker.protocol.document import ZOOKEEPER
 from millstream_broker.protocol.schema import ZERO_UUID, Struct, fields_of
@@ -42,7 +42,8 @@ AnyApi = Api[Any, Any]
 MESSAGES = Path(__file__).parent / "java" / "BrokerMessages.java"
 BETWEEN_BROKERS = [found for found in VERSIONS if found[0].name in ZOOKEEPER]
 CLIENTS = [found for found in VERSIONS if found not in BETWEEN_BROKERS]
-CLIENT_IDS = [f"{api.name}-v{version}" for api, version in CLIENTS]
+NULL = -1
+"""Of a struct that may be null: the one value that our codec has where it never sends another."""
 
 SOME = settings(
     max_examples=8,
@@ -110,7 +111,10 @@ def to_kio(value: Struct, version: int, entity: Any) -> Any:
         known = name if name in theirs else name.removesuffix("_ms")
         nested = entity_in(hints[known])
         converted = ours
-        if nested is not None and ours is not None:
+        if nested is not None and wire.struct is None:
+            assert ours == NULL
+            converted = None
+        elif nested is not None and ours is not None:
             if wire.is_array:
                 converted = tuple(to_kio(element, version, nested) for element in ours)
             else:
@@ -143,7 +147,9 @@ def test_kio_writes_and_reads_the_same(api: AnyApi, version: int, side: str) -> 
 
     @SOME
     @given(messages(struct, version))
-    def agrees(message: Struct) -> None:
+    def agrees(message: Any) -> None:
+        if api is consumer_group_heartbeat.API and side == "response":
+            message.assignment = NULL
         expected = to_kio(message, version, theirs)
         encoded = encode(version, message)
         assert encoded == kio_bytes(expected)
@@ -221,8 +227,14 @@ def from_kafka_python(container: Any, version: int, struct: type[Struct]) -> Str
     return struct(**arguments)
 
 
+KAFKA_PYTHONS = [found for found in CLIENTS if found[0] is not consumer_group_heartbeat.API]
+"""It has classic groups only."""
+
+
 @pytest.mark.parametrize("side", ["Request", "Response"])
-@pytest.mark.parametrize(("api", "version"), CLIENTS, ids=CLIENT_IDS)
+@pytest.mark.parametrize(
+    ("api", "version"), KAFKA_PYTHONS, ids=[f"{api.name}-v{version}" for api, version in KAFKA_PYTHONS]
+)
 def test_kafka_python_writes_and_reads_the_same(api: AnyApi, version: int, side: str) -> None:
     theirs = kafka_python_class(api.name + side)
     struct = api.request if side == "Request" else api.response
