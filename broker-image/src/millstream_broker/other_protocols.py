@@ -1,4 +1,4 @@
-"""Clients that speak something else than Kafka's protocol in the clear: what they are told from, and what to tell."""
+"""Recognises clients that speak TLS or HTTP on a plaintext listener, and says what to change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idempotent batches that were refused for the moment: what follows them is refused likewise.
+"""Refuses idempotent batches that follow one which was refused with a retriable error.
 
 A client has several batches under way. Where the first is refused with an error that it will try again after (too few
 replicas, a full disk) and the reason has gone before the second arrives, the second does not follow what the log has:

@@ -133,10 +133,7 @@ class Segment:
 
     def index_entries(self) -> int:
         """How many the longer of its indexes has. Any thread: it keeps nothing that it opens."""
-        offsets = self._offsets
-        if offsets is None:
-            offsets = SparseIndex.open(self._files, self.path(".index"), OFFSET_ENTRY)
-        return max(len(offsets), len(self._times_as_stored()))
+        return max(len(self._offsets_as_stored()), len(self._times_as_stored()))
 
     def is_index_full(self, max_bytes: int) -> bool:
         # One entry of the time index stays free for the largest timestamp at the end.
@@ -226,6 +223,13 @@ class Segment:
         else:
             self._max_timestamp = max((header.max_timestamp for _, header in self.headers(0)), default=-1)
 
+    def _offsets_as_stored(self) -> SparseIndex:
+        """The offset index, for any thread: only the loop's may keep what it opens."""
+        offsets = self._offsets
+        return (
+            SparseIndex.open(self._files, self.path(".index"), OFFSET_ENTRY) if offsets is None else offsets
+        )
+
     def _times_as_stored(self) -> SparseIndex:
         """The time index, for any thread: only the loop's may keep what it opens."""
         times = self._times
@@ -314,10 +318,7 @@ class Segment:
 
     def scan_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Like :meth:`headers_from`, in any thread: where the index is wrong it is not rebuilt but done without."""
-        offsets = self._offsets
-        if offsets is None:
-            offsets = SparseIndex.open(self._files, self.path(".index"), OFFSET_ENTRY)
-        _, entry = offsets.at_most(offset - self.base_offset)
+        _, entry = self._offsets_as_stored().at_most(offset - self.base_offset)
         position = entry[1] if entry is not None and self._is_indexed_batch(entry) else 0
         for found in self.headers(position):
             if found[1].last_offset >= offset:

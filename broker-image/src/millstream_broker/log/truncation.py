@@ -1,6 +1,6 @@
-"""Cutting off a log's end: a follower's, where the leader's log goes on otherwise.
+"""Truncates a follower's log to where it agrees with its leader's.
 
-The order, for a crash or a failure at any point:
+The order makes a crash or a failure safe at any point:
 
 1. What comes instead is read and prepared. A failure changes nothing.
 2. No checkpoint says any more that what goes is on the disk, or compacted: other records will bear its offsets.

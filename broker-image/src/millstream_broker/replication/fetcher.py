@@ -66,14 +66,14 @@ class Fetcher:
         self._broker_id = peers.broker_id
         self._config = config
         self._leader = leader
-        self._epoch: int
+        self._epoch = -1
         """This broker's, when it connected."""
         self._followers: dict[TopicPartition, Follower] = {}
         self._unsent: dict[TopicPartition, None] = {}
         self._forgotten: set[TopicPartition] = set()
         self._later: dict[TopicPartition, float] = {}
         """Partitions that failed or are throttled, and when they are tried again."""
-        self._session: tuple[int, int]
+        self._session = (0, 0)
         """Id and epoch of the next request; (0, 0) begins a session."""
         self._more = asyncio.Event()
         """There is somebody to fetch for."""

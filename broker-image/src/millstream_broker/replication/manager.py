@@ -534,7 +534,7 @@ def _topic_id(state: ClusterState, name: str) -> uuid.UUID:
 
 
 def _deleted(before: ClusterState, state: ClusterState) -> dict[str, uuid.UUID]:
-    """Names of deleted topics, including those made anew under their old name."""
+    """Names and ids of the topics that were deleted, even if their names have been taken again."""
     return {
         name: topic.topic_id
         for name, topic in before.topics.items()

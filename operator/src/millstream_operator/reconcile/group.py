@@ -165,7 +165,7 @@ def _ready(observed: Observed) -> tuple[ConditionType, bool, Reason, str]:
 def _steady(before: Lag | None, records: int, seconds: int) -> int:
     """While nothing is consumed or produced the age only grows: shown anew when it has grown by a tenth."""
     old = before.seconds if before is not None and before.records == records else None
-    return old if old is not None and records and seconds in range(old, old + old // 10 + 1) else seconds
+    return old if old is not None and records and 0 <= seconds - old <= old // 10 else seconds
 
 
 def reconcile_groups(services: Services, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
