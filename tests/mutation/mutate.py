@@ -126,6 +126,7 @@ AREAS = {
             "log_manager",
             "log_truncation",
             "log_manager_dirs",
+            "log_manager_logs",
             "log_model",
             "log_files",
             "log_segment",

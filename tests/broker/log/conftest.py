@@ -21,3 +21,9 @@ def fsynced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(os, "fsync", recorded)
     return paths
+
+
+@pytest.fixture
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that depend on nothing that a machine loses: each of thousands takes a moment."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)

@@ -14,12 +14,15 @@ import pytest
 
 from millstream_broker.kafka_uuid import uuid_text
 from millstream_broker.log import checkpoints
-from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.checkpoints import CheckpointError
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.directory import LogDirError
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
+from millstream_harness import log_dirs
+from millstream_harness.log_dirs import kill, lose_power, send
+
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 NOW = 1_700_000_000_000
 OLD, NEW, NEXT = (uuid.UUID(int=number) for number in (1, 2, 3))
@@ -32,39 +35,8 @@ NAMES = (
 )
 
 
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here depends on what a machine loses, and each of thousands takes a moment."""
-    monkeypatch.setattr(os, "fsync", lambda file: None)
-
-
 def start(*dirs: Path) -> LogManager:
-    manager = LogManager(dirs, LogConfig(cleanup_policy="compact,delete"))
-    try:
-        manager.lock()
-        manager.identify(1, "c1")
-        manager.start()
-    except LogDirError:
-        manager.unlock()
-        raise
-    return manager
-
-
-def kill(manager: LogManager) -> None:
-    for log in manager:
-        log.close(clean=False)
-    manager.unlock()
-
-
-def lose_power(*dirs: Path) -> None:
-    """What was written is there, but nobody knows that."""
-    for path in dirs:
-        (path / ".boot-id").write_text("another boot")
-
-
-def send(log: Log, count: int) -> None:
-    for _ in range(count):
-        log.append(build_batch([Record(b"k", b"v", NOW)]), leader_epoch=0, now_ms=NOW)
+    return log_dirs.start(*dirs, config=LogConfig(cleanup_policy="compact,delete"))
 
 
 def of(manager: LogManager) -> Log:

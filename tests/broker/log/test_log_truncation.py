@@ -19,17 +19,14 @@ from millstream_broker.log.index import OFFSET_ENTRY, TIME_ENTRY, read_all
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
 from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_harness import log_dirs
 
 NOW = 1_700_000_000_000
 TOPIC_ID = uuid.UUID("c5db41bf-48d3-41db-be1b-a6a230589398")
 
 
 def start(folder: Path) -> LogManager:
-    manager = LogManager([folder], LogConfig(segment_bytes=300, cleanup_policy=("compact",)))
-    manager.lock()
-    manager.identify(1, "c1")
-    manager.start()
-    return manager
+    return log_dirs.start(folder, config=LogConfig(segment_bytes=300, cleanup_policy=("compact",)))
 
 
 def send(log: Log, count: int, epoch: int = 0) -> None:

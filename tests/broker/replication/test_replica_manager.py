@@ -18,7 +18,6 @@ from millstream_broker.partition import Appended, Partition
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.replication import manager
 from millstream_broker.replication.fetcher import PATIENCE_S
-from millstream_broker.replication.manager import ReplicaManager
 from millstream_harness.replica import (
     NOW_MS,
     OTHERS,
@@ -39,17 +38,12 @@ NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 NOT_LEADER, OFFLINE = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def of(world: Replicating) -> ReplicaManager:
-    replicas: ReplicaManager = world.broker.replicas
-    return replicas
-
-
 def led(world: Replicating) -> list[tuple[str, int]]:
-    return sorted(of(world).partitions)
+    return sorted(world.replicas.partitions)
 
 
 def followed(world: Replicating) -> list[tuple[str, int]]:
-    return sorted(of(world).followers)
+    return sorted(world.replicas.followers)
 
 
 def folders(path: Path) -> list[str]:
@@ -97,16 +91,18 @@ async def test_a_broker_leads_and_follows_what_the_records_say(tmp_path: Path) -
         await world.told(now)
         assert led(world) == [("t", 0)]
         assert followed(world) == [("t", 1), ("t", 3), ("t", 4)]
-        assert {(one.topic, one.index) for one in of(world).all()} == {("t", index) for index in (0, 1, 3, 4)}
+        assert {(one.topic, one.index) for one in world.replicas.all()} == {
+            ("t", index) for index in (0, 1, 3, 4)
+        }
         assert world.broker.metadata.state is now
         assert await asked_for(world) == {THEM: {("t", 1)}, OTHERS: {("t", 4)}}
 
 
 async def test_a_change_is_followed_without_being_asked_to(tmp_path: Path) -> None:
     async with replicating(tmp_path) as world:
-        of(world).changed(state(topic("t")))
-        of(world).changed(state(topic("u")))
-        while (following := of(world)._catching_up) is not None:
+        world.replicas.changed(state(topic("t")))
+        world.replicas.changed(state(topic("u")))
+        while (following := world.replicas._catching_up) is not None:
             await asyncio.wait([following])
         assert led(world) == [("u", 0)]
 
@@ -118,7 +114,7 @@ async def test_each_topic_that_changed_is_followed(tmp_path: Path) -> None:
         newer = changed(before.topics["u"])
         await world.told(replace(before, topics={**before.topics, "u": newer, "v": topic("v")}))
         assert led(world) == [("t", 0), ("u", 0), ("v", 0)]
-        assert of(world).partitions["u", 0].record is newer.partitions[0]
+        assert world.replicas.partitions["u", 0].record is newer.partitions[0]
 
 
 async def test_settings_of_brokers_count_for_topics_that_did_not_change(tmp_path: Path) -> None:
@@ -142,7 +138,7 @@ async def test_partitions_are_followed_a_few_in_each_turn_of_the_loop(
         done = [0]
         for _ in range(20):
             await asyncio.sleep(0)
-            now = sum(one.record.version for one in of(world).partitions.values())
+            now = sum(one.record.version for one in world.replicas.partitions.values())
             done += [now] if now != done[-1] else []
         assert done == [0, 2, 4, 5]
         assert following.done()
@@ -152,7 +148,7 @@ async def test_a_sole_replica_needs_no_isr_until_it_gets_company(tmp_path: Path)
     record = topic("t", led_by(US, US))
     async with replicating(tmp_path) as world:
         await world.told(state(record))
-        partition = of(world).partitions["t", 0]
+        partition = world.replicas.partitions["t", 0]
         append(partition)
         record = changed(record)
         await world.told(state(record))
@@ -171,7 +167,7 @@ async def test_the_high_watermark_and_producers_that_wait_move_with_the_leadersh
     record = topic("t", led_by(US, epoch=1))
     async with replicating(tmp_path) as world:
         await world.told(state(record))
-        partition = of(world).partitions["t", 0]
+        partition = world.replicas.partitions["t", 0]
         append(partition)
         partition.fetched(THEM, 1, 0)
         waiting = append(partition, acks=-1).safe
@@ -179,11 +175,11 @@ async def test_the_high_watermark_and_producers_that_wait_move_with_the_leadersh
         record = changed(record, leader=THEM, leader_epoch=2)
         await world.told(state(record))
         assert (led(world), followed(world)) == ([], [("t", 0)])
-        follower = of(world).followers["t", 0]
+        follower = world.replicas.followers["t", 0]
         assert (follower.high_watermark, waiting.done()) == (1, False)
         await world.told(state(changed(record, leader=US, leader_epoch=3)))
         assert (led(world), followed(world)) == ([("t", 0)], [])
-        partition = of(world).partitions["t", 0]
+        partition = world.replicas.partitions["t", 0]
         assert (partition.high_watermark, waiting.done()) == (1, False)
         partition.fetched(THEM, 2, 0)
         assert waiting.result() is None
@@ -197,7 +193,7 @@ async def test_a_follower_is_asked_for_anew_only_where_the_leader_or_its_epoch_c
     async with replicating(tmp_path) as world:
         await world.told(state(record))
         assert await asked_for(world) == {THEM: {("t", 0)}}
-        follower = of(world).followers["t", 0]
+        follower = world.replicas.followers["t", 0]
         record = changed(record, isr=(THEM,))
         await world.told(state(record, alive=()))
         assert (follower.record, await asked_for(world)) == (record.partitions[0], {})
@@ -208,7 +204,7 @@ async def test_a_follower_is_asked_for_anew_only_where_the_leader_or_its_epoch_c
         record = changed(record, leader=OTHERS, leader_epoch=3)
         await world.told(state(record))
         assert await asked_for(world) == {OTHERS: {("t", 0)}}
-        assert of(world).followers["t", 0] is follower
+        assert world.replicas.followers["t", 0] is follower
 
 
 async def test_a_leader_of_nothing_that_is_followed_is_let_go(tmp_path: Path) -> None:
@@ -236,7 +232,7 @@ async def test_replicas_that_the_topic_lists_are_throttled(tmp_path: Path) -> No
     listed = {"follower_replication_throttled_replicas": f"1:{US}"}
     async with replicating(tmp_path) as world:
         await world.told(state(topic("t", led_by(THEM), led_by(THEM), **listed)))
-        assert [of(world).followers["t", index].is_throttled for index in (0, 1)] == [False, True]
+        assert [world.replicas.followers["t", index].is_throttled for index in (0, 1)] == [False, True]
 
 
 async def test_brokers_that_come_may_join_and_fetch_from_and_those_that_go_may_not(tmp_path: Path) -> None:
@@ -244,13 +240,13 @@ async def test_brokers_that_come_may_join_and_fetch_from_and_those_that_go_may_n
     async with replicating(tmp_path, {"replica.fetch.backoff.ms": "60000"}) as world:
         await world.told(state(record, alive=(US,)))
         assert await asked_for(world) == {}, "the leader is not there"
-        partition = of(world).partitions["t", 0]
-        of(world).membership.fetched(partition, THEM, 0, 0)
+        partition = world.replicas.partitions["t", 0]
+        world.replicas.membership.fetched(partition, THEM, 0, 0)
         await turns()
         assert partition.record.isr == (US,)
         now = state(record)
         await world.told(now)
-        of(world).membership.review(partition)
+        world.replicas.membership.review(partition)
         assert await asked_for(world) == {THEM: {("t", 1)}}
         assert partition.record.isr == (US, THEM)
 
@@ -260,7 +256,7 @@ async def test_the_session_of_a_broker_that_went_ends(tmp_path: Path) -> None:
         record = topic("t")
         await world.told(state(record))
         ended = []
-        of(world).sessions.forget = ended.append  # type: ignore[method-assign, assignment]
+        world.replicas.sessions.forget = ended.append  # type: ignore[method-assign, assignment]
         now = state(record, alive=(US,))
         await world.told(now)
         await world.told(replace(now, controller_id=2))
@@ -277,7 +273,7 @@ async def test_a_leader_that_cannot_write_has_others_lead(
         await world.told(state(topic("t")))
         monkeypatch.setattr(Log, "append", full)
         with pytest.raises(ApiError):
-            append(of(world).partitions["t", 0])
+            append(world.replicas.partitions["t", 0])
         assert world.coordination.has_lost_data
 
 
@@ -285,7 +281,7 @@ async def test_a_broker_on_its_own_has_no_others(tmp_path: Path, monkeypatch: py
     async with replicating(tmp_path) as world:
         world.broker.cluster = None
         await world.told(state(topic("t")))
-        of(world)._unwritable()
+        world.replicas._unwritable()
 
 
 async def test_groups_hear_of_their_topic_alone(tmp_path: Path) -> None:
@@ -315,15 +311,15 @@ async def test_logs_go_with_topics_that_are_deleted_or_made_anew_and_with_no_oth
     followed_one = topic("followed", led_by(THEM))
     async with replicating(tmp_path) as world:
         await world.told(state(kept, gone, deleted, anew, followed_one))
-        for partition in of(world).partitions.values():
+        for partition in world.replicas.partitions.values():
             append(partition)
-        waiting = append(of(world).partitions["deleted", 0], acks=-1).safe
+        waiting = append(world.replicas.partitions["deleted", 0], acks=-1).safe
         assert waiting is not None
         deleting = {one.topic_id: one.name for one in (deleted, followed_one)}
         await world.told(state(kept, topic("anew"), deleting=deleting))
         await world.settled()
         assert (led(world), followed(world)) == ([("anew", 0), ("kept", 0)], [])
-        assert [of(world).partitions[name, 0].log.log_end_offset for name in ("anew", "kept")] == [0, 1]
+        assert [world.replicas.partitions[name, 0].log.log_end_offset for name in ("anew", "kept")] == [0, 1]
         assert folders(tmp_path) == ["anew-0", "gone-0", "kept-0"]
         assert world.coordination.removed == [set(deleting)]
         with pytest.raises(ApiError) as error:
@@ -345,11 +341,11 @@ async def test_a_deletion_is_over_when_it_is_followed_and_still_noted(tmp_path: 
     async with replicating(tmp_path) as world:
         now = state(deleting={one.topic_id: "one"})
         await world.told(now)
-        of(world).wanted = replace(now, deleting={one.topic_id: "one", other.topic_id: "other"})
+        world.replicas.wanted = replace(now, deleting={one.topic_id: "one", other.topic_id: "other"})
         await world.settled()
         assert world.coordination.removed == [{one.topic_id}], "the other one is not followed yet"
-        await world.told(of(world).wanted)
-        of(world).wanted = replace(now, deleting={other.topic_id: "other"})
+        await world.told(world.replicas.wanted)
+        world.replicas.wanted = replace(now, deleting={other.topic_id: "other"})
         await world.settled()
         assert world.coordination.removed == [{one.topic_id}, {other.topic_id}]
 
@@ -414,10 +410,10 @@ async def test_a_replica_stops_by_the_word_of_its_epoch_or_a_later_one(
 ) -> None:
     async with replicating(tmp_path) as world:
         await world.told(state(topic("t", *[led_by(leader, epoch=1)] * 3)))
-        errors = await of(world).stop_replicas([stop(0, epoch), stop(1, 1), stop(7)])
+        errors = await world.replicas.stop_replicas([stop(0, epoch), stop(1, 1), stop(7)])
         assert errors == {("t", 0): code, ("t", 1): NONE, ("t", 7): NONE}
         left = {("t", 2)} if code is NONE else {("t", 0), ("t", 2)}
-        assert {(one.topic, one.index) for one in of(world).all()} == left
+        assert {(one.topic, one.index) for one in world.replicas.all()} == left
         assert folders(tmp_path) == ["t-0", "t-1", "t-2"]
 
 
@@ -428,7 +424,7 @@ async def test_a_replica_that_was_deleted_comes_back_in_a_later_epoch_only(
     record = topic("t", led_by(leader, epoch=1))
     async with replicating(tmp_path) as world:
         await world.told(state(record))
-        assert await of(world).stop_replicas([stop(delete=True), stop(7, delete=True)]) == {
+        assert await world.replicas.stop_replicas([stop(delete=True), stop(7, delete=True)]) == {
             ("t", 0): NONE,
             ("t", 7): NONE,
         }
@@ -439,19 +435,21 @@ async def test_a_replica_that_was_deleted_comes_back_in_a_later_epoch_only(
         assert folders(tmp_path) == []
         await world.told(state(changed(record, leader_epoch=2)))
         assert folders(tmp_path) == ["t-0"]
-        assert [(one.topic, one.index) for one in of(world).all()] == [("t", 0)]
-        await of(world).stop_replicas([stop()])
+        assert [(one.topic, one.index) for one in world.replicas.all()] == [("t", 0)]
+        await world.replicas.stop_replicas([stop()])
         await world.told(state(changed(record, leader_epoch=2)))
-        assert [(one.topic, one.index) for one in of(world).all()] == [("t", 0)], "it was not deleted again"
+        assert [(one.topic, one.index) for one in world.replicas.all()] == [("t", 0)], (
+            "it was not deleted again"
+        )
 
 
 async def test_a_replica_that_has_moved_away_may_come_back_in_the_same_epoch(tmp_path: Path) -> None:
     record = topic("t", led_by(US, epoch=1))
     async with replicating(tmp_path) as world:
         await world.told(state(record))
-        partition = of(world).partitions["t", 0]
+        partition = world.replicas.partitions["t", 0]
         partition.record = replace(partition.record, replicas=(THEM,))
-        await of(world).stop_replicas([stop(delete=True)])
+        await world.replicas.stop_replicas([stop(delete=True)])
         await world.told(state(changed(record)))
         assert led(world) == [("t", 0)]
 
@@ -460,8 +458,8 @@ async def test_nothing_is_remembered_of_topics_that_are_deleted(tmp_path: Path) 
     one, other = topic("t"), topic("other")
     async with replicating(tmp_path) as world:
         await world.told(state(one, other))
-        await of(world).stop_replicas([("t", 0, -1, True), ("other", 0, -1, True)])
-        of(world).lose([Found("t", 1, one.topic_id), Found("other", 1, other.topic_id)], "gone")
+        await world.replicas.stop_replicas([("t", 0, -1, True), ("other", 0, -1, True)])
+        world.replicas.lose([Found("t", 1, one.topic_id), Found("other", 1, other.topic_id)], "gone")
         await world.told(state(other, deleting={one.topic_id: "t"}))
-        assert of(world)._removed == {(other.topic_id, 0): 0}
-        assert of(world)._lost == {(other.topic_id, 1)}
+        assert world.replicas._removed == {(other.topic_id, 0): 0}
+        assert world.replicas._lost == {(other.topic_id, 1)}

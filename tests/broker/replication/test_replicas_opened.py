@@ -16,7 +16,6 @@ from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found, LogManager
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.protocol.schema import ZERO_UUID
-from millstream_broker.replication.manager import ReplicaManager
 from millstream_harness.replica import (
     NOW_MS,
     OTHERS,
@@ -36,13 +35,8 @@ UNKNOWN, NOT_LEADER = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER
 OFFLINE = ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def of(world: Replicating) -> ReplicaManager:
-    replicas: ReplicaManager = world.broker.replicas
-    return replicas
-
-
 def held(world: Replicating) -> list[tuple[str, int]]:
-    return sorted((one.topic, one.index) for one in of(world).all())
+    return sorted((one.topic, one.index) for one in world.replicas.all())
 
 
 @pytest.fixture
@@ -76,14 +70,14 @@ async def test_a_log_that_cannot_be_opened_is_said_once_and_opened_when_it_can_b
         reason = f"{tmp_path}/t-1 cannot be made: No space left on device"
         for _ in range(2):
             assert held(world) == [("t", 0), ("t", 2)]
-            assert of(world).unopened == {("t", 1): reason}
+            assert world.replicas.unopened == {("t", 1): reason}
             assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == [
                 f"t-1 is offline: {reason}"
             ]
-            await of(world).open_missing()
+            await world.replicas.open_missing()
         full.clear()
-        await of(world).open_missing()
-        assert (held(world), of(world).unopened) == ([("t", 0), ("t", 1), ("t", 2)], {})
+        await world.replicas.open_missing()
+        assert (held(world), world.replicas.unopened) == ([("t", 0), ("t", 1), ("t", 2)], {})
 
 
 async def test_a_partition_that_cannot_be_opened_is_offline_as_long_as_its_topic_is_there(
@@ -94,9 +88,9 @@ async def test_a_partition_that_cannot_be_opened_is_offline_as_long_as_its_topic
         full.add("t-0")
         await world.told(state(record))
         await world.told(state(record, topic("other")))
-        assert list(of(world).unopened) == [("t", 0)]
+        assert list(world.replicas.unopened) == [("t", 0)]
         await world.told(state(topic("other")))
-        assert of(world).unopened == {}
+        assert world.replicas.unopened == {}
 
 
 @pytest.mark.parametrize("anew", [(led_by(US),), (led_by(US), led_by(THEM, THEM, OTHERS))])
@@ -107,7 +101,7 @@ async def test_a_partition_that_cannot_be_opened_is_not_that_of_a_topic_made_ane
         full.add("t-1")
         await world.told(state(topic("t", led_by(US), led_by(US))))
         await world.told(state(topic("t", *anew)))
-        assert of(world).unopened == {}
+        assert world.replicas.unopened == {}
 
 
 async def test_a_replica_that_moved_away_before_it_could_be_opened_is_not_opened(
@@ -119,10 +113,10 @@ async def test_a_replica_that_moved_away_before_it_could_be_opened_is_not_opened
         await world.told(state(record))
         await world.told(state(replace(record, partitions=(led_by(THEM, THEM, OTHERS, epoch=1),))))
         full.clear()
-        await of(world).open_missing()
-        assert (held(world), of(world).unopened) == ([], {})
+        await world.replicas.open_missing()
+        assert (held(world), world.replicas.unopened) == ([], {})
         assert not (tmp_path / "t-0").exists()
-        assert await of(world).stop_replicas([("t", 0, -1, True)]) == {("t", 0): ErrorCode.NONE}
+        assert await world.replicas.stop_replicas([("t", 0, -1, True)]) == {("t", 0): ErrorCode.NONE}
 
 
 # Directories that fail
@@ -141,12 +135,14 @@ async def test_a_lost_log_is_made_anew_in_no_other_directory(tmp_path: Path) -> 
         kept = [("t", index) for index in range(4) if ("t", index) not in lost]
         for _ in range(2):
             assert held(world) == kept
-            assert of(world).unopened == dict.fromkeys(lost, f"its log directory is offline: {home.path}")
-            await of(world).open_missing()
+            assert world.replicas.unopened == dict.fromkeys(
+                lost, f"its log directory is offline: {home.path}"
+            )
+            await world.replicas.open_missing()
         newer = tuple(replace(one, version=1) for one in record.partitions)
         await world.told(state(replace(record, partitions=newer)))
         assert held(world) == kept
-        assert sorted(of(world).unopened) == lost
+        assert sorted(world.replicas.unopened) == lost
         (other,) = world.broker.logs.dirs
         assert sorted(other.logs) == kept
 
@@ -162,7 +158,7 @@ async def test_a_lost_replica_that_moved_away_is_not_deleted(tmp_path: Path) -> 
         moved = tuple(led_by(THEM, THEM, OTHERS, epoch=1) for _ in record.partitions)
         await world.told(state(replace(record, partitions=moved)))
         stops = [("t", index, -1, True) for index in (0, 1)]
-        assert await of(world).stop_replicas(stops) == {("t", 0): OFFLINE, ("t", 1): ErrorCode.NONE}
+        assert await world.replicas.stop_replicas(stops) == {("t", 0): OFFLINE, ("t", 1): ErrorCode.NONE}
 
 
 async def test_a_log_that_is_lost_before_it_is_served_belongs_to_the_topic_that_it_names(
@@ -170,12 +166,14 @@ async def test_a_log_that_is_lost_before_it_is_served_belongs_to_the_topic_that_
 ) -> None:
     record = topic("t", *[led_by(US)] * 3)
     async with replicating(tmp_path) as world:
-        of(world).wanted = state(record)
+        world.replicas.wanted = state(record)
         older = topic("t").topic_id
-        of(world).lose([Found("t", 0, record.topic_id), Found("t", 1, None), Found("t", 2, older)], "gone")
+        world.replicas.lose(
+            [Found("t", 0, record.topic_id), Found("t", 1, None), Found("t", 2, older)], "gone"
+        )
         await world.told(state(record))
         assert held(world) == [("t", 2)]
-        assert sorted(of(world).unopened) == [("t", 0), ("t", 1)]
+        assert sorted(world.replicas.unopened) == [("t", 0), ("t", 1)]
 
 
 async def test_replicas_that_no_directory_has_are_in_those_that_are_offline(tmp_path: Path) -> None:
@@ -185,11 +183,11 @@ async def test_replicas_that_no_directory_has_are_in_those_that_are_offline(tmp_
         logs.get_or_create("t", 0, record.topic_id)
         logs.get_or_create("t", 1, None)
         logs.get_or_create("t", 2, topic("t").topic_id)
-        of(world).wanted = state(record)
-        of(world).find_lost()
+        world.replicas.wanted = state(record)
+        world.replicas.find_lost()
         await world.told(state(record))
         assert held(world) == [("t", 0), ("t", 1)]
-        assert sorted(of(world).unopened) == [("t", 2), ("t", 3)]
+        assert sorted(world.replicas.unopened) == [("t", 2), ("t", 3)]
 
 
 async def test_a_directory_that_fails_while_logs_are_opened(
@@ -207,7 +205,7 @@ async def test_a_directory_that_fails_while_logs_are_opened(
     async with replicating(tmp_path, two_directories(tmp_path)) as world:
         await world.told(state(topic("t", led_by(US), led_by(US))))
         assert held(world) == [("t", 1)]
-        assert of(world).unopened == {("t", 0): "its log directory is offline"}
+        assert world.replicas.unopened == {("t", 0): "its log directory is offline"}
 
 
 async def test_an_empty_log_that_takes_the_place_of_a_lost_one_is_removed(
@@ -216,14 +214,14 @@ async def test_an_empty_log_that_takes_the_place_of_a_lost_one_is_removed(
     loop, make = asyncio.get_running_loop(), LogManager.get_or_create
 
     def too_late(logs: LogManager, name: str, index: int, *more: Any) -> Log:
-        loop.call_soon_threadsafe(of(world).lose, [Found(name, index, None)], "gone")
+        loop.call_soon_threadsafe(world.replicas.lose, [Found(name, index, None)], "gone")
         return make(logs, name, index, *more)
 
     monkeypatch.setattr(LogManager, "get_or_create", too_late)
     async with replicating(tmp_path) as world:
         await world.told(state(topic("t")))
         assert held(world) == []
-        assert list(of(world).unopened) == [("t", 0)]
+        assert list(world.replicas.unopened) == [("t", 0)]
         assert not (tmp_path / "t-0").exists()
 
 
@@ -236,11 +234,13 @@ async def test_why_a_partition_is_not_led(tmp_path: Path, full: set[str]) -> Non
     async with replicating(tmp_path) as world:
         full.add("t-2")
         await world.told(state(record, topic("deleted"), anew))
-        now = of(world).wanted
-        of(world).wanted = replace(now, topics={"t": record, "anew": topic("anew"), "made": topic("made")})
+        now = world.replicas.wanted
+        world.replicas.wanted = replace(
+            now, topics={"t": record, "anew": topic("anew"), "made": topic("made")}
+        )
 
         def why(name: str, index: int) -> ErrorCode:
-            return of(world).why_not_led(name, index).code
+            return world.replicas.why_not_led(name, index).code
 
         assert [why("t", index) for index in (-1, 0, 1, 2, 3)] == [
             UNKNOWN,
@@ -251,38 +251,38 @@ async def test_why_a_partition_is_not_led(tmp_path: Path, full: set[str]) -> Non
         ]
         for name in ("unknown", "deleted", "anew", "made"):
             assert why(name, 0) is UNKNOWN
-        assert of(world).why_not_led("t", 2).message == of(world).unopened["t", 2]
+        assert world.replicas.why_not_led("t", 2).message == world.replicas.unopened["t", 2]
         with pytest.raises(ApiError) as error:
-            of(world).get(("t", 2))
+            world.replicas.get(("t", 2))
         assert error.value.code is OFFLINE
 
 
 async def test_the_id_of_a_topic_is_that_of_the_newest_state(tmp_path: Path) -> None:
     record = topic("t")
     async with replicating(tmp_path) as world:
-        of(world).wanted = state(record)
-        assert of(world).topic_id("t") == record.topic_id
-        assert of(world).topic_id("unknown") == ZERO_UUID
+        world.replicas.wanted = state(record)
+        assert world.replicas.topic_id("t") == record.topic_id
+        assert world.replicas.topic_id("unknown") == ZERO_UUID
 
 
 async def test_the_record_of_a_partition_is_that_of_the_newest_state(tmp_path: Path) -> None:
     record = topic("t")
     async with replicating(tmp_path) as world:
         await world.told(state(record))
-        partition = of(world).partitions["t", 0]
+        partition = world.replicas.partitions["t", 0]
         newer = replace(record, partitions=(replace(record.partitions[0], version=1), led_by(US)))
-        of(world).wanted = state(newer)
-        assert of(world).known_record(partition) is newer.partitions[0]
+        world.replicas.wanted = state(newer)
+        assert world.replicas.known_record(partition) is newer.partitions[0]
         for gone in (state(), state(topic("t")), state(replace(record, partitions=()))):
-            of(world).wanted = gone
-            assert of(world).known_record(partition) is None
+            world.replicas.wanted = gone
+            assert world.replicas.known_record(partition) is None
 
 
 async def test_replicas_led_and_followed_are_found_alike(tmp_path: Path, full: set[str]) -> None:
     async with replicating(tmp_path) as world:
         full.add("t-2")
         await world.told(state(topic("t", led_by(US, US), led_by(THEM), led_by(US))))
-        replicas = of(world)
+        replicas = world.replicas
         led, followed, missing, unknown = (("t", index) for index in range(4))
         assert replicas.get(led) is replicas.partitions[led]
         assert replicas.get(followed) is replicas.followers[followed]
@@ -323,9 +323,9 @@ async def test_high_watermarks_of_replicated_partitions_are_written(
     written = Written(monkeypatch)
     async with replicating(tmp_path) as world:
         await world.told(state(topic("t", led_by(US), led_by(THEM), led_by(US, US))))
-        of(world).partitions["t", 0].high_watermark = 5
-        of(world).followers["t", 1].high_watermark = 7
-        await of(world).write_watermarks()
+        world.replicas.partitions["t", 0].high_watermark = 5
+        world.replicas.followers["t", 1].high_watermark = 7
+        await world.replicas.write_watermarks()
         assert written.entries == [{("t", 0): 5, ("t", 1): 7}], "a sole replica's goes with its log"
 
 
@@ -336,7 +336,7 @@ async def test_high_watermarks_are_written_at_the_interval(
     written, clock = Written(monkeypatch), Clock(monkeypatch)
     config = {"replica.high.watermark.checkpoint.interval.ms": str(interval_ms)}
     async with replicating(tmp_path, config) as world:
-        keeping = asyncio.create_task(of(world).keep_watermarks())
+        keeping = asyncio.create_task(world.replicas.keep_watermarks())
         for times in (1, 2):
             due = clock.now + interval_ms / 1000
             await clock.reach(due - interval_ms / 10_000_000 * 5)
@@ -356,8 +356,8 @@ async def test_a_broker_that_stops_follows_no_more(tmp_path: Path) -> None:
         await world.told(state(topic("followed", led_by(THEM))))
         await turns()
         call = world.peers.calls.pop()
-        of(world).changed(state(topic("t")))
-        await of(world).close()
+        world.replicas.changed(state(topic("t")))
+        await world.replicas.close()
         await turns()
-        assert of(world).partitions == {}
+        assert world.replicas.partitions == {}
         assert call.connection.is_closed

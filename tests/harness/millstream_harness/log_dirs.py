@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from millstream_broker.log.batch import Record, build_batch
@@ -43,3 +46,24 @@ def lose_power(*dirs: Path) -> None:
     """What was written is there, but nobody knows that."""
     for path in dirs:
         (path / ".boot-id").write_text("another boot")
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Nothing can be written, as when a disk is full (EFBIG)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def block(path: Path) -> None:
+    """Let a file that is to be written atomically fail, as on a broken disk: a folder is in its way."""
+    path.with_name(path.name + ".tmp").mkdir()
+
+
+def blocked(manager: LogManager, name: str) -> None:
+    for home in manager.dirs:
+        block(home.path / name)

@@ -29,6 +29,7 @@ from millstream_broker.protocol.fetch import (
     FetchResponse,
     PartitionData,
 )
+from millstream_broker.replication.manager import ReplicaManager
 
 US, THEM, OTHERS = 1, 2, 3
 """Broker ids: the one under test, the one it replicates with, and one more."""
@@ -296,6 +297,11 @@ class Replicating:
         broker.server = SimpleNamespace(max_idle_s=600.0)
         broker.metadata = Metadata(state())
         broker._watch_directories()
+
+    @property
+    def replicas(self) -> ReplicaManager:
+        replicas: ReplicaManager = self.broker.replicas
+        return replicas
 
     async def told(self, state: ClusterState) -> None:
         """Coordination says that the cluster is like this."""
