@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream_broker.log.batch import INT32_MAX, Record, build_batch, read_header
+from millstream_broker.log.batch import HEADER_SIZE, INT32_MAX, Record, build_batch, read_header
 from millstream_broker.log.producers import Producers
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.refusals import FORGOTTEN_MS, MOST, Refusals
@@ -54,6 +54,13 @@ def test_sequences_begin_anew_behind_the_largest(refusals: Refusals) -> None:
     assert not passes(refusals, batch(0), stored(batch(INT32_MAX - 1)))
 
 
+def test_half_of_all_sequences_stand_behind_a_batch(refusals: Refusals) -> None:
+    half = INT32_MAX // 2
+    refusals.note(batch(5), TOO_FEW, NOW)
+    assert passes(refusals, batch(5 + half + 1), Producers())
+    assert not passes(refusals, batch(5 + half), Producers())
+
+
 def test_what_stands_before_may_come_again(refusals: Refusals) -> None:
     known = stored(batch(4))
     refusals.note(batch(5), TOO_FEW, NOW)
@@ -77,6 +84,7 @@ def test_a_newer_epoch_ends_it_and_an_older_one_does_not(refusals: Refusals) -> 
 
 def test_a_batch_that_was_given_up_is_forgotten(refusals: Refusals) -> None:
     refusals.note(batch(5), TOO_FEW, NOW)
+    refusals.note(batch(6), TOO_FEW, NOW + FORGOTTEN_MS)
     assert not passes(refusals, batch(6), Producers(), NOW + FORGOTTEN_MS)
     assert passes(refusals, batch(6), Producers(), NOW + FORGOTTEN_MS + 1)
     assert not refusals.by_producer
@@ -94,6 +102,11 @@ def test_only_what_a_client_tries_again_counts(refusals: Refusals) -> None:
     assert not refusals.by_producer
     refusals.note(batch(5), TOO_FEW, NOW)
     refusals.check(b"short", Producers(), NOW)
+
+
+def test_a_header_is_enough(refusals: Refusals) -> None:
+    refusals.note(batch(5)[:HEADER_SIZE], TOO_FEW, NOW)
+    assert not passes(refusals, batch(6)[:HEADER_SIZE], Producers())
 
 
 def test_there_is_a_bound(refusals: Refusals) -> None:

@@ -37,17 +37,23 @@ NEEDED = ("tests", "crds", "charts", "examples", "docs", "bench", "e2e", *SOURCE
 
 @dataclass(frozen=True)
 class Area:
-    """Modules (patterns below ``src``) and their own tests (paths below the root)."""
+    """Modules (a pattern below ``src``) and their own tests (a folder below the root, names in it)."""
 
     modules: str
     folder: str
     tests: tuple[str, ...]
+
+    @property
+    def package(self) -> str:
+        return self.modules.rpartition("/")[0]
 
     def paths(self) -> list[str]:
         return [f"{self.folder}/test_{name}.py" for name in self.tests]
 
 
 AREAS = {
+    # What an append may not do for the moment, beside the logs' own rules.
+    "appends": Area("millstream_broker/refusals.py", "tests/broker", ("refusals",)),
     "groups": Area(
         "millstream_broker/groups/*.py",
         "tests/broker/groups",
@@ -205,7 +211,7 @@ def link(path: Path, target: Path) -> None:
 
 def equivalents(area: str) -> dict[tuple[str, str, str, str], str]:
     """Why each listed mutant of an area is equivalent, by module, function, old and new lines."""
-    package = AREAS[area].modules.removesuffix("/*.py")
+    package = AREAS[area].package
     return {
         (f"{package}/{path.stem}.py", one["function"], one["old"], one["new"]): one["why"]
         for path in (EQUIVALENT / area).glob("*.toml")
@@ -263,7 +269,7 @@ def main() -> int:
     results: list[dict[str, Any]] = []
     for area, modules in wanted.items():
         print(f"mutation: {area}", flush=True)
-        folder, package = prepare(area), AREAS[area].modules.removesuffix("/*.py").replace("/", ".")
+        folder, package = prepare(area), AREAS[area].package.replace("/", ".")
         chosen = [f"{package}.{module}.*" for module in modules]
         subprocess.run([sys.executable, str(WORKER), str(options.jobs), *chosen], cwd=folder, check=True)
         results += json.loads((folder / "results.json").read_text("utf-8"))
