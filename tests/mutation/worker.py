@@ -3,7 +3,7 @@
     python worker.py JOBS [PATTERN ...]        patterns of mutants' names; none: all
 
 Mutants that the tests noticed before are not tried again unless their function has changed; the others are, for the
-tests may have changed. The fastest tests of a mutant run first.
+tests may have changed, but for those that are listed as equivalent. The fastest tests of a mutant run first.
 
 The changes: a comparison, an arithmetic or a logical operator becomes its neighbour; a number grows by one; True
 becomes False; ``not`` goes; ``in`` becomes ``not in``, ``is`` becomes ``is not``, ``break`` becomes ``return``,
@@ -31,6 +31,8 @@ from mutmut.state import state
 from mutmut.stats import status_by_exit_code
 from mutmut.utils.file_utils import walk_mutatable_files
 
+from mutate import equivalents, key_of
+
 CHANGES = {
     mutators.operator_number,
     mutators.operator_name,
@@ -43,13 +45,22 @@ UNNOTICED = ("survived", "no tests")
 
 
 def choose(patterns: list[str]) -> None:
-    """Have Mutmut try the mutants of these names that no test has noticed so far."""
+    """Have Mutmut try the mutants of these names that no test has noticed so far and that are not equivalent."""
     collect = mutmut.collect_source_file_mutation_data
+    equivalent = equivalents(Path.cwd().name)
+
+    def is_open(data: SourceFileMutationData, name: str, code: int | None) -> bool:
+        if code is None:
+            return True
+        return (
+            status_by_exit_code[code] in UNNOTICED
+            and key_of(describe(Path(data.path), name, code)) not in equivalent
+        )
 
     def collect_chosen(*, mutant_names: Iterable[str]) -> tuple[list[tuple[Any, str, int | None]], Any]:
         mutants, by_path = collect(mutant_names=())
         return [
-            (data, name, None if code is None or status_by_exit_code[code] in UNNOTICED else code)
+            (data, name, None if is_open(data, name, code) else code)
             for data, name, code in mutants
             if is_chosen(name, patterns)
         ], by_path
@@ -82,18 +93,23 @@ def results(patterns: list[str]) -> list[dict[str, Any]]:
         for name, code in data.exit_code_by_key.items():
             if not is_chosen(name, patterns):
                 continue
-            function = name.rpartition(".")[2].rpartition("__mutmut_")[0].lstrip("x_ǁ").replace("ǁ", ".")
-            one = {
-                "module": str(path).removeprefix("src/"),
-                "function": function,
-                "status": status_by_exit_code[code],
-            }
-            if one["status"] in UNNOTICED:
-                lines = get_diff_for_mutant(name, path=path).splitlines()
-                one["old"] = _side(lines, "-")
-                one["new"] = _side(lines, "+")
-            found.append(one)
+            found.append(describe(path, name, code))
     return found
+
+
+def describe(path: Path, name: str, code: int | None) -> dict[str, Any]:
+    """A mutant of the module at ``path``, with what became of it, as ``results.json`` has it."""
+    function = name.rpartition(".")[2].rpartition("__mutmut_")[0].lstrip("x_ǁ").replace("ǁ", ".")
+    one = {
+        "module": str(path).removeprefix("src/"),
+        "function": function,
+        "status": status_by_exit_code[code],
+    }
+    if one["status"] in UNNOTICED:
+        lines = get_diff_for_mutant(name, path=path).splitlines()
+        one["old"] = _side(lines, "-")
+        one["new"] = _side(lines, "+")
+    return one
 
 
 def _side(lines: list[str], sign: str) -> str:
