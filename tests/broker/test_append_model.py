@@ -1,8 +1,8 @@
 """Any interleaving of batches, configurations, admissions, elections: what is acknowledged is stored once, in order.
 
 Producers are idempotent and behave as clients do: up to five batches in flight, and after an error everything from the
-first batch that failed is sent again, in order, as the same batches. Each batch goes the way that its request would: by
-the shortcut where it may, else by `append`. The admission thread moves only when the plan says so.
+first batch that failed is sent again, in order, as the same batches. The admission thread moves only when the plan
+says so.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream_broker.acknowledgements import Acknowledgements
 from millstream_broker.admissions import Admissions
 from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
+from millstream_broker.delayed_produce import DelayedProduce, Purgatory
 from millstream_broker.log.admission import Admitted
 from millstream_broker.log.batch import Record, build_batch, iter_batches, read_records
 from millstream_broker.log.compression import Compression
 from millstream_broker.log.config import LogConfig
-from millstream_broker.log.log import Log
-from millstream_broker.partition import Appended, Partition
+from millstream_broker.log.log import AppendInfo, Log
+from millstream_broker.partition import Partition
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.request_memory import RequestMemory
 
@@ -63,7 +63,7 @@ class Client:
     number: int
     sequence: int = 0
     batches: list[Sent] = field(default_factory=list)
-    in_flight: list[tuple[Sent, asyncio.Future[Appended]]] = field(default_factory=list)
+    in_flight: list[tuple[Sent, DelayedProduce]] = field(default_factory=list)
     again: list[Sent] = field(default_factory=list)
     """Those that were refused, to be sent again as soon as nothing is in flight behind them."""
     is_behind_an_error: bool = False
@@ -104,7 +104,7 @@ class World:
         self.partition = self.lead(None)
         self.clients = [Client(number) for number in (1, 2)]
 
-    def lead(self, waiting: Acknowledgements | None) -> Partition:
+    def lead(self, waiting: Purgatory | None) -> Partition:
         config = TopicConfig(BrokerConfig(), {})
         return Partition(self.topic, 0, self.log, config, self.admissions, waiting=waiting)
 
@@ -120,32 +120,32 @@ class World:
 
     def put(self, client: Client, sent: Sent) -> None:
         partition, view = self.partition, memoryview(bytearray(sent.batch))
-        answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        answer = DelayedProduce(-1, None)
         try:
-            info = partition.append_at_once(view, NOW_MS, acks=-1) if partition.answers_at_once else None
-            appended: Any = Appended(info, None) if info is not None else partition.append(view, NOW_MS)
+            appended = partition.append(view, NOW_MS)
         except ApiError as error:
-            answer.set_exception(error)
+            answer.end(error)
         else:
-            if isinstance(appended, asyncio.Future):
-                answer = appended
+            if isinstance(appended, AppendInfo):
+                answer.info = appended
+                answer.end()
             else:
-                answer.set_result(appended)
+                answer = appended
         client.in_flight.append((sent, answer))
 
     def receive(self) -> None:
         """Clients take the answers that are there, in order."""
         for client in self.clients:
-            while client.in_flight and client.in_flight[0][1].done():
+            while client.in_flight and client.in_flight[0][1].is_done:
                 sent, answer = client.in_flight.pop(0)
-                if (error := answer.exception()) is None:
-                    info = answer.result().info
+                if (error := answer.error) is None:
+                    info = answer.info
+                    assert info is not None
                     assert info.last_offset - info.first_offset + 1 == sent.count
                     assert sent.offset in (None, info.first_offset), "the same batch in two places"
                     sent.offset = info.first_offset
                     assert not client.is_missing_one, "it overtook one that was refused"
                     continue
-                assert isinstance(error, ApiError)
                 assert error.code in (
                     ErrorCode.NOT_LEADER_OR_FOLLOWER,
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -220,7 +220,8 @@ def test_what_is_acknowledged_is_stored_once_in_order(steps: list[tuple[Any, ...
             for client in world.clients:
                 while client.again and not client.is_behind_an_error:
                     world.send(client, SHAPES[0])
-            await asyncio.wait([one for client in world.clients for _, one in client.in_flight])
+            waiting = [one for client in world.clients for _, one in client.in_flight]
+            await asyncio.gather(*(asyncio.ensure_future(one) for one in waiting), return_exceptions=True)
             world.receive()
         check(world)
         await world.admissions.close()
@@ -249,4 +250,4 @@ def check(world: World) -> None:
         offsets = [sent.offset for sent in client.batches]
         assert offsets == sorted(offsets, key=lambda one: -1 if one is None else one)
     assert world.memory.held == 0
-    assert world.partition.appends_at_once or world.log.config.reads_records
+    assert world.partition._appends_at_once or world.log.config.reads_records

@@ -15,11 +15,12 @@ import pytest
 
 from millstream_broker.broker import Broker
 from millstream_broker.client.connection import Connection
+from millstream_broker.delayed_produce import DelayedProduce
 from millstream_broker.log.batch import Record, build_batch, iter_batches, read_records
 from millstream_broker.log.compression import Compression
-from millstream_broker.log.log import Log
+from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.offsets_topic import OFFSETS_TOPIC, BrokerOffsetsTopic
-from millstream_broker.partition import Appended, Partition
+from millstream_broker.partition import Partition
 from millstream_broker.protocol import produce
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_harness.in_process import HeldAdmission, configure, connected, create, delete, running
@@ -109,7 +110,7 @@ async def test_a_batch_waits_behind_one_that_is_read_although_the_topic_is_not_r
         assert [(one.error_code, one.base_offset) for one in answers] == [(0, at) for at in offsets]
         assert stored(partition)[sequence:] == values(count + 2)
         # When nothing waits any more, nothing is copied either.
-        assert partition.answers_at_once
+        assert isinstance(partition.append(memoryview(bytearray(batch(count + 2))), NOW), AppendInfo)
         assert broker.request_memory.held == 0
 
 
@@ -155,7 +156,7 @@ async def test_the_coordinators_own_appends_wait_their_turn(
         partition = broker.partition(OFFSETS_TOPIC, 0)
         held = HeldAdmission(monkeypatch)
         first = partition.append(memoryview(bytearray(batch(0, 1000))), NOW)
-        assert isinstance(first, asyncio.Future)
+        assert isinstance(first, DelayedProduce)
         own = asyncio.create_task(BrokerOffsetsTopic(broker).append(0, batch(1000)))
         await held.entered()
         for _ in range(5):
@@ -163,10 +164,13 @@ async def test_the_coordinators_own_appends_wait_their_turn(
         assert partition.log.log_end_offset == 0
         held.release()
         await own
-        assert (await first).info.first_offset == 0
+        await first
+        assert first.info == AppendInfo(0, 999, -1, 0)
         assert stored(partition) == values(1001)
         # Where nothing waits, they are not read in the thread, whatever their size.
-        assert isinstance(partition.append(memoryview(bytearray(batch(1001, 1000))), NOW, own=True), Appended)
+        assert isinstance(
+            partition.append(memoryview(bytearray(batch(1001, 1000))), NOW, own=True), AppendInfo
+        )
 
 
 async def test_what_waits_for_a_deleted_topic_is_not_in_its_successor(

@@ -12,10 +12,11 @@ import pytest
 from millstream_broker.admissions import Admissions
 from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
+from millstream_broker.delayed_produce import DelayedProduce
 from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.config import LogConfig
-from millstream_broker.log.log import Log
-from millstream_broker.partition import Appended, Partition
+from millstream_broker.log.log import AppendInfo, Log
+from millstream_broker.partition import Partition
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.request_memory import RequestMemory
 from millstream_harness.wire import record
@@ -35,11 +36,12 @@ def batch(records: int = 1) -> memoryview:
     return memoryview(bytearray(build_batch([record("x", timestamp=NOW_MS)] * records)))
 
 
-def append(partition: Partition, batches: memoryview) -> Appended:
-    """What is appended there and then."""
-    appended = partition.append(batches, NOW_MS)
-    assert isinstance(appended, Appended)
-    return appended
+def held(partition: Partition, batches: memoryview) -> DelayedProduce:
+    """What is appended, and waits for the disk."""
+    waiting = partition.append(batches, NOW_MS)
+    assert isinstance(waiting, DelayedProduce)
+    assert waiting.info is not None
+    return waiting
 
 
 class SlowFlush:
@@ -60,9 +62,8 @@ class SlowFlush:
 
 async def test_without_a_policy_everything_is_acknowledged_at_once(tmp_path: Path) -> None:
     partition = open_partition(tmp_path)
-    appended = append(partition, batch(3))
+    assert partition.append(batch(3), NOW_MS) == AppendInfo(0, 2, -1, 0)
     assert partition.high_watermark == 3
-    assert appended.safe is None
 
 
 async def test_flush_messages_1_waits_for_the_disk_and_waits_together(
@@ -72,9 +73,7 @@ async def test_flush_messages_1_waits_for_the_disk_and_waits_together(
     slow = SlowFlush(partition.log, monkeypatch)
     waiting = []
     for _ in range(50):
-        done = append(partition, batch()).safe
-        assert done is not None
-        waiting.append(done)
+        waiting.append(held(partition, batch()))
         await asyncio.sleep(0)
     assert partition.high_watermark == 0
     assert partition.read(0, 1000, min_one=True) is None, "what is not safe is not read"
@@ -91,13 +90,12 @@ async def test_flush_messages_n_lets_n_less_one_records_ahead(
 ) -> None:
     partition = open_partition(tmp_path, flush_messages="5")
     slow = SlowFlush(partition.log, monkeypatch)
-    assert append(partition, batch(4)).safe is None
+    assert isinstance(partition.append(batch(4), NOW_MS), AppendInfo)
     assert partition.high_watermark == 4
-    held = append(partition, batch(3)).safe
-    assert held is not None
+    waiting = held(partition, batch(3))
     assert partition.high_watermark <= 4
     slow.allowed.release()
-    await asyncio.wait_for(held, 10)
+    await asyncio.wait_for(waiting, 10)
     assert partition.high_watermark == 7
 
 
@@ -111,8 +109,7 @@ async def test_a_disk_that_fails_takes_the_partition_offline(
 
     monkeypatch.setattr("os.fsync", fail)
     monkeypatch.setattr("os.fdatasync", fail)
-    waiting = append(partition, batch()).safe
-    assert waiting is not None
+    waiting = held(partition, batch())
     with pytest.raises(ApiError) as error:
         await asyncio.wait_for(waiting, 10)
     assert error.value.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "it may be there after a restart"
@@ -134,14 +131,12 @@ async def test_a_repetition_is_flushed_again(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Log, "flush", full)
     sent = build_batch([Record(b"k", b"v", NOW_MS)], producer_id=7, producer_epoch=0, base_sequence=0)
-    first = append(partition, memoryview(bytearray(sent))).safe
-    assert first is not None
+    first = held(partition, memoryview(bytearray(sent)))
     with pytest.raises(ApiError, match="NOT_ENOUGH_REPLICAS_AFTER_APPEND"):
         await asyncio.wait_for(first, 10)
-    repetition = append(partition, memoryview(bytearray(sent)))
-    assert repetition.info.duplicate
-    again = repetition.safe
-    assert again is not None
+    again = held(partition, memoryview(bytearray(sent)))
+    assert again.info is not None
+    assert again.info.duplicate
     await asyncio.wait_for(again, 10)
     assert partition.high_watermark == 1
 
@@ -151,10 +146,9 @@ async def test_changing_the_policy_lets_go_of_what_was_held_back(
 ) -> None:
     partition = open_partition(tmp_path, flush_messages="1")
     slow = SlowFlush(partition.log, monkeypatch)
-    held = append(partition, batch()).safe
-    assert held is not None
+    waiting = held(partition, batch())
     partition.configure(TopicConfig(BrokerConfig(), {}))
-    await asyncio.wait_for(held, 10)
+    await asyncio.wait_for(waiting, 10)
     slow.allowed.release()
 
 

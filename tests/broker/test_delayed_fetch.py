@@ -35,7 +35,7 @@ from millstream_harness.wire import Wire, fetch_request, produce_request, record
 TEN_MINUTES_MS = 600_000
 BETWEEN = {0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 """Answers about a topic that is being made anew: all but the wait for the timer."""
-CONTEXT = RequestContext(12, "test", "127.0.0.1", "PLAINTEXT", 1, Authenticator())
+CONTEXT = RequestContext(12, "test", "127.0.0.1", "PLAINTEXT", Authenticator())
 
 
 def poll(broker: Broker, topic: str = "t", **limits: int) -> asyncio.Future[FetchResponse]:

@@ -94,7 +94,7 @@ AREAS = {
         (
             "isr",
             "isr_writes",
-            "acknowledgements",
+            "delayed_produce",
             "throttle",
             "replication_machine",
             "follower",

@@ -19,71 +19,60 @@ import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from time import time
+from typing import TYPE_CHECKING
 
-from .partition import Append, Appended
+from .delayed_produce import DelayedProduce
 from .protocol.errors import ApiError, ErrorCode
 from .request_memory import RequestMemory
+
+if TYPE_CHECKING:
+    from .partition import Partition
 
 log = logging.getLogger(__name__)
 
 
 class Admissions:
-    """`partition.AppendQueue`. All calls are made on the loop."""
+    """All calls are made on the loop."""
 
     def __init__(self, memory: RequestMemory) -> None:
         self._memory = memory
         self._thread = ThreadPoolExecutor(1, "admit")
-        self._queue: deque[tuple[Append, asyncio.Future[Appended]]] = deque()
+        self._queue: deque[tuple[Partition, DelayedProduce, bytearray]] = deque()
         self._work: asyncio.Task[None] | None = None
 
-    def put(self, append: Append) -> asyncio.Future[Appended]:
-        """See `partition.AppendQueue`."""
-        appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._memory.hold(len(append.batches))
-        self._queue.append((append, appended))
+    def put(self, partition: Partition, delayed: DelayedProduce, batches: bytearray) -> None:
+        """When it is their turn: `Partition.append_admitted`, or the end of `delayed`; and `turn_over` in any case."""
+        self._memory.hold(len(batches))
+        self._queue.append((partition, delayed, batches))
         if self._work is None:
             self._work = asyncio.create_task(self._append_all())
-        return appended
 
     async def _append_all(self) -> None:
         while self._queue:
-            append, appended = self._queue.popleft()
+            partition, delayed, batches = self._queue.popleft()
             try:
-                result = await self._append(append)
+                await self._append(partition, delayed, batches)
             except ApiError as error:
-                if not appended.cancelled():
-                    appended.set_exception(_without_batches(error))
+                delayed.end(error)
             except Exception as error:  # fails this batch alone; those behind it have their turn
-                log.exception("%s: cannot append", append.partition)
-                if not appended.cancelled():
-                    appended.set_exception(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
-            else:
-                if not appended.cancelled():
-                    appended.set_result(result)
+                log.exception("%s: cannot append", partition)
+                delayed.end(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
             finally:
-                append.partition.turn_over()
-                self._memory.free(len(append.batches))
+                partition.turn_over()
+                self._memory.free(len(batches))
         self._work = None
 
-    async def _append(self, append: Append) -> Appended:
-        partition, now_ms = append.partition, int(time() * 1000)
-        partition.check_turn(append, now_ms)
+    async def _append(self, partition: Partition, delayed: DelayedProduce, batches: bytearray) -> None:
+        now_ms = int(time() * 1000)
+        partition.check(batches, delayed.acks, now_ms)  # there may be no more point in admitting them
         admitted = await asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: partition.log.admit(append.batches, now_ms=now_ms)
+            self._thread, lambda: partition.log.admit(batches, now_ms=now_ms)
         )
-        return partition.append_admitted(append, admitted, now_ms)
+        partition.append_admitted(delayed, admitted, batches, now_ms)
 
     async def close(self) -> None:
         """Append nothing more: who waits gets no answer, for the connections are closed by now."""
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
-        for _, appended in self._queue:
-            appended.cancel()
         self._thread.shutdown(wait=False)
-
-
-def _without_batches(error: ApiError) -> ApiError:
-    """The error without the stack that raised it, which holds the batches as long as nobody has taken the error."""
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)

@@ -34,7 +34,7 @@ from .api import HANDLERS, Answer, CloseConnection, Registration, RequestContext
 from .inter_broker import Authenticator
 from .other_protocols import LOOKED_AT, recognise
 from .outbox import Outbox
-from .produce_shortcut import Prepared, ProduceShortcut
+from .produce_shortcut import Known, ProduceShortcut
 from .protocol import MalformedRequest
 from .protocol.errors import ApiError
 from .protocol.header import decode_request_header
@@ -80,7 +80,7 @@ class Route:
 class Pending:
     """A request that is being handled, in the order of its connection."""
 
-    __slots__ = ("correlation_id", "prepared", "response", "route", "started")
+    __slots__ = ("correlation_id", "known", "response", "route", "started")
 
     def __init__(
         self,
@@ -88,22 +88,19 @@ class Pending:
         correlation_id: int,
         started: float,
         response: asyncio.Future[Any],
-        prepared: Prepared | None = None,
+        known: Known | None = None,
     ) -> None:
         self.route = route
         self.correlation_id = correlation_id
         self.started = started
         self.response = response
-        """What has its answer: a Struct, None where there is to be none, or the bytes of the whole response."""
-        self.prepared = prepared
-        """Where `response` is only what this waits for."""
+        """Resolves to the response; None where there is to be none."""
+        self.known = known
 
-    def outcome(self) -> Struct | bytes | None:
+    def outcome(self) -> Struct | None:
         """When `response` is done. CloseConnection, or what the handler failed with."""
         try:
-            if self.prepared is not None:
-                return self.prepared.outcome()
-            answer: Struct | bytes | None = self.response.result()
+            answer: Struct | None = self.response.result()
             return answer
         except ApiError as error:
             return _error_response(self.route, error)
@@ -173,7 +170,7 @@ class Connection:
         self.active_at = server.loop.time()
         self.pending: deque[Pending] = deque()
         self._frame: CutOffFrame | None = None
-        self._shortcut: ProduceShortcut | None = None
+        self._shortcut = ProduceShortcut()
         self._prefix = b""
         """Less than a frame's size and API."""
         self._backlog: memoryview | None = None
@@ -328,26 +325,16 @@ class Connection:
             self._refuse(frame)
             return
         version, registration = route.version, route.registration
-        if (
-            registration.pipelined
-            and (shortcut := self._shortcut) is not None
-            and (response := shortcut.answer(frame, version)) is not None
-        ):
-            if isinstance(response, Prepared):
-                self._await(Pending(route, response.correlation_id, started, response.safe, response))
-            elif self.pending:
-                self._await(Pending(route, 0, started, self._done(response)))
-            else:
-                self._out.put(response)
-                route.stats.observe(perf_counter() - started)
-            return
-        if route.copied:
-            frame = memoryview(bytes(frame))
-        (_, _, correlation_id, client_id), offset = decode_request_header(frame)
-        request = registration.api.decode_request(version, frame, offset)
-        context = RequestContext(
-            version, client_id, self.host, self.listener_name, correlation_id, self.authenticator
-        )
+        known = self._shortcut.find(frame, version) if registration.pipelined else None
+        if known is not None:
+            context, request = known.context, known.request
+            (correlation_id,) = _SIZE.unpack_from(frame, _KEY_AND_VERSION.size)
+        else:
+            if route.copied:
+                frame = memoryview(bytes(frame))
+            (_, _, correlation_id, client_id), offset = decode_request_header(frame)
+            request = registration.api.decode_request(version, frame, offset)
+            context = RequestContext(version, client_id, self.host, self.listener_name, self.authenticator)
         answer: Answer
         waiting: asyncio.Future[Any]
         try:
@@ -356,27 +343,24 @@ class Connection:
             answer = _error_response(route, error)
         except Exception as error:
             raise self._failed(route, error) from None
-        if registration.api.key == PRODUCE:
-            if self._shortcut is None:
-                self._shortcut = ProduceShortcut(self._broker)
-            self._shortcut.learn(frame, version, request)
+        if known is not None:
+            known.data.records = None
+            if not self.pending and (encoded := known.encode(correlation_id, answer)) is not None:
+                self._out.put(encoded)
+                route.stats.observe(perf_counter() - started)
+                return
+        elif registration.api.key == PRODUCE:
+            self._shortcut.learn(frame, context, request)
         if answer is None or isinstance(answer, Struct):
             if not self.pending:
-                self._respond(route, correlation_id, answer, started)
+                self._respond(route, correlation_id, answer, started, known)
                 return
-            waiting = self._done(answer)
+            waiting = self._server.loop.create_future()
+            waiting.set_result(answer)
         else:
-            waiting = asyncio.ensure_future(answer)
-        self._await(Pending(route, correlation_id, started, waiting))
-
-    def _done(self, answer: Struct | bytes | None) -> asyncio.Future[Any]:
-        done: asyncio.Future[Any] = self._server.loop.create_future()
-        done.set_result(answer)
-        return done
-
-    def _await(self, pending: Pending) -> None:
-        self.pending.append(pending)
-        pending.response.add_done_callback(self._answered)
+            waiting = answer if isinstance(answer, asyncio.Future) else asyncio.ensure_future(answer)
+        self.pending.append(Pending(route, correlation_id, started, waiting, known))
+        waiting.add_done_callback(self._answered)
 
     def _failed(self, route: Route, error: Exception) -> CloseConnection:
         if isinstance(error, CloseConnection):
@@ -390,9 +374,7 @@ class Connection:
         registration = HANDLERS.get(key)
         if key == API_VERSIONS and registration is not None:
             (correlation_id,) = _SIZE.unpack_from(frame, _KEY_AND_VERSION.size)
-            context = RequestContext(
-                version, None, self.host, self.listener_name, correlation_id, self.authenticator
-            )
+            context = RequestContext(version, None, self.host, self.listener_name, self.authenticator)
             response = registration.handle(self._broker, context, registration.api.request())
             body = registration.api.encode_response(0, response)
             self._out.put(_HEAD.pack(len(body) + 4, correlation_id) + body)
@@ -417,11 +399,7 @@ class Connection:
             try:
                 if self._sock.fileno() < 0:
                     continue
-                if isinstance(answer, bytes):
-                    self._out.put(answer)
-                    one.route.stats.observe(perf_counter() - one.started)
-                else:
-                    self._respond(one.route, one.correlation_id, answer, one.started)
+                self._respond(one.route, one.correlation_id, answer, one.started, one.known)
             except Exception as error:
                 self._fail(error)
         try:
@@ -431,8 +409,18 @@ class Connection:
             self._fail(error)
         self.feed()
 
-    def _respond(self, route: Route, correlation_id: int, response: Struct | None, started: float) -> None:
-        if response is not None:
+    def _respond(
+        self,
+        route: Route,
+        correlation_id: int,
+        response: Struct | None,
+        started: float,
+        known: Known | None = None,
+    ) -> None:
+        encoded = None if known is None else known.encode(correlation_id, response)
+        if encoded is not None:
+            self._out.put(encoded)
+        elif response is not None:
             parts = route.registration.api.encode_response_parts(route.version, response)
             size = 0
             for part in parts:

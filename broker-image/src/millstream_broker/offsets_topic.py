@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from time import time
 from typing import TYPE_CHECKING
 
+from .delayed_produce import DelayedProduce
 from .internal_topics import OFFSETS_TOPIC
 from .topics import NewTopic, ensure_topic
 
@@ -33,10 +33,8 @@ class BrokerOffsetsTopic:
         timeout_ms = self._broker.config.integer("offsets.commit.timeout.ms")
         records = memoryview(bytearray(batch))
         appended = offsets.append(records, int(time() * 1000), timeout_ms=timeout_ms, own=True)
-        if isinstance(appended, asyncio.Future):
-            appended = await appended
-        if appended.safe is not None:
-            await appended.safe
+        if isinstance(appended, DelayedProduce):
+            await appended
 
     def read_all(self, partition: int) -> Iterator[bytes]:
         log = self._broker.partition(OFFSETS_TOPIC, partition).log

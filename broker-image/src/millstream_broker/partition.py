@@ -23,12 +23,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from time import monotonic_ns
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from .acknowledgements import Acknowledgements, repeated
+from .admissions import Admissions
 from .config import TopicConfig
 from .config_types import LONG_MAX
 from .coordination import PartitionRecord, TopicRecord
+from .delayed_produce import Delayed, DelayedProduce, Purgatory, repeated
 from .log.admission import Admitted
 from .log.batch import CODEC_MASK, HEADER_SIZE, HeaderRefusedError
 from .log.files import FileSlice
@@ -42,31 +43,6 @@ AT_ONCE_BYTES = 4096
 _ATTRIBUTES = 22
 
 log = logging.getLogger(__name__)
-
-
-class Appended(NamedTuple):
-    """Records that are in the log."""
-
-    info: AppendInfo
-    safe: asyncio.Future[None] | None
-    """Completes when they are as safe as `acks` says, or fails with ApiError. None: they are safe, or `acks` is 0."""
-
-
-class Append(NamedTuple):
-    """Batches that wait for their turn."""
-
-    partition: Partition
-    batches: bytearray
-    acks: int
-    timeout_ms: int | None
-
-
-class AppendQueue(Protocol):
-    """Where batches wait; `admissions`."""
-
-    def put(self, append: Append) -> asyncio.Future[Appended]:
-        """Calls the partition's `append_admitted` when it is this append's turn, and `turn_over` in any case."""
-        ...
 
 
 class Waiter(Protocol):
@@ -89,6 +65,7 @@ class Partition:
     """One partition that this broker leads. All calls are made on the loop."""
 
     __slots__ = (
+        "_appends_at_once",
         "_ended",
         "_flush_messages",
         "_flushing",
@@ -103,9 +80,6 @@ class Partition:
         "_unflushed",
         "_unreplicated",
         "_unwritable",
-        "acknowledges_at_once",
-        "answers_at_once",
-        "appends_at_once",
         "followers",
         "high_watermark",
         "index",
@@ -124,10 +98,10 @@ class Partition:
         index: int,
         log: Log,
         config: TopicConfig,
-        queue: AppendQueue,
+        queue: Admissions,
         isr: Isr | None = None,
         unwritable: Callable[[], None] = lambda: None,
-        waiting: Acknowledgements | None = None,
+        waiting: Purgatory | None = None,
     ) -> None:
         """`queue` takes the batches that cannot be appended at once.
 
@@ -156,10 +130,10 @@ class Partition:
         """Batches that wait for their turn."""
         self._ended: ErrorCode | None = None
         """Why this broker does not lead the partition any more."""
-        self._undeleted = Acknowledgements()
+        self._undeleted = Purgatory()
         self._unwritable = unwritable
-        self._unflushed = Acknowledgements()
-        self._unreplicated = Acknowledgements() if waiting is None else waiting
+        self._unflushed = Purgatory()
+        self._unreplicated = Purgatory() if waiting is None else waiting
         self.configure(config)
 
     def __str__(self) -> str:
@@ -169,20 +143,16 @@ class Partition:
         self._min_isr = config.integer("min.insync.replicas")
         self._count_min_isr()
         self._flush_messages = config.integer("flush.messages")
-        self.acknowledges_at_once = self._flush_messages == LONG_MAX
-        """Whether `acks=1`, and all where there are no followers, is given without waiting for anything."""
+        is_lazy = self._flush_messages == LONG_MAX
         self._choose_path()
-        self._goes_with_log = self.acknowledges_at_once and self.isr is None
-        self._appended(0)
-        if self.acknowledges_at_once:  # perhaps it was not until now
+        self._goes_with_log = is_lazy and self.isr is None
+        self._grown(0)
+        if is_lazy:  # perhaps it was not until now
             self._unflushed.passed(self.log.log_end_offset)
 
     def _choose_path(self) -> None:
-        """The configuration, the queue or the leadership is another one."""
-        self.appends_at_once = not self._queued and self._ended is None and not self.log.config.reads_records
-        """Whether any batch is appended there and then."""
-        self.answers_at_once = self.acknowledges_at_once and self.appends_at_once
-        """Whether nothing has to be waited for between a Produce request with `acks=1` and its response."""
+        """The configuration or the queue is another one."""
+        self._appends_at_once = not self._queued and not self.log.config.reads_records
 
     def _count_min_isr(self) -> None:
         """Never more than there are replicas, as in Kafka: else nothing could be written at all."""
@@ -201,7 +171,7 @@ class Partition:
         if self.isr is None:
             return
         self.isr.update(record, self.log.log_end_offset, now_ms())
-        self._appended(0)
+        self._grown(0)
         if is_new_epoch:
             self.log.assign_leader_epoch(record.leader_epoch)
             self._wake(self.followers, 0)
@@ -250,82 +220,100 @@ class Partition:
         acks: int = -1,
         timeout_ms: int | None = None,
         own: bool = False,
-    ) -> Appended | asyncio.Future[Appended]:
-        """Append record batches, or have them appended when it is their turn; they are copied then. Raises ApiError.
+    ) -> AppendInfo | DelayedProduce:
+        """Append record batches: what was appended where it is as safe as `acks` says, else what waits for that.
 
-        `acks` as in Produce; `timeout_ms` bounds the wait for all replicas. `own`: this broker has made the batches,
-        so their records are read on the loop where they have to be.
+        Batches that have to wait for their turn are copied. ApiError: they are refused. `acks` as in Produce;
+        `timeout_ms` bounds the wait for all replicas. `own`: this broker has made the batches, so their records are
+        read on the loop where they have to be. (The markers of transactions would come this way.)
         """
-        info = self.append_at_once(batches, now_ms, acks=acks, own=own)
-        if info is not None:
-            return self._appended_as(info, acks, timeout_ms)
+        if self._appends_at_once or (not self._queued and (own or _is_cheap(batches))):
+            try:
+                info = self._append(batches, acks, now_ms)
+            except HeaderRefusedError:  # which records are to blame is found in the thread
+                pass
+            else:
+                if (
+                    info.last_offset < self.high_watermark
+                    or (purgatory := self._purgatory_of(info, acks)) is None
+                ):
+                    return info
+                delayed = DelayedProduce(acks, timeout_ms, info)
+                return purgatory.add(info.last_offset, delayed, delayed.timeout_ms)
         self._check_led(batches)
-        queued = self._queue.put(Append(self, bytearray(batches), acks, timeout_ms))
+        delayed = DelayedProduce(acks, timeout_ms)
+        self._queue.put(self, delayed, bytearray(batches))
         self._queued += 1
         self._choose_path()
-        return queued
+        return delayed
 
-    def append_at_once(
-        self, batches: memoryview, now_ms: int, *, acks: int, own: bool = False
-    ) -> AppendInfo | None:
-        """Append record batches; None where they have to wait, which `append` sees to. Raises ApiError."""
-        try:
-            if acks == -1 and len(self.record.isr) < self.min_insync_replicas:
-                self.check_enough_replicas()
-            if not self.appends_at_once and (
-                self._queued or self._ended is not None or not (own or _is_cheap(batches))
-            ):
-                return None
-            if self._refusals.by_producer:
-                self._refusals.check(batches, self.log.producers, now_ms)
-            info = self.log.append(batches, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
-        except HeaderRefusedError:  # which records are to blame is found in the thread
-            return None
-        except ApiError as error:
-            self._refused(error, batches, now_ms)
-            raise
-        if not info.duplicate:
-            self._appended(len(batches))
-        return info
+    def append_admitted(
+        self, delayed: DelayedProduce, admitted: Admitted, batches: bytearray, now_ms: int
+    ) -> None:
+        """For the queue alone: append what `Log.admit` made of the batches whose turn it is. Raises ApiError.
 
-    def append_admitted(self, append: Append, admitted: Admitted, now_ms: int) -> Appended:
-        """For the queue alone: append what `Log.admit` made of the batches whose turn it is. Raises ApiError."""
-        self.check_turn(append, now_ms)
-        try:
-            info = self.log.append_admitted(admitted, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
-        except ApiError as error:
-            self._refused(error, append.batches, now_ms)
-            raise
-        if not info.duplicate:
-            self._appended(len(admitted[0]))
-        return self._appended_as(info, append.acks, append.timeout_ms)
-
-    def check_turn(self, append: Append, now_ms: int) -> None:
-        """For the queue alone: raises ApiError where there is no more point in admitting the batches."""
-        self._check_led(append.batches)
-        try:
-            if append.acks == -1:
-                self.check_enough_replicas()
-            self._refusals.check(append.batches, self.log.producers, now_ms)
-        except ApiError as error:
-            self._refusals.note(append.batches, error, now_ms)
-            raise
+        The next wait begins in the step that appends: nothing that happens afterwards can pass it by.
+        """
+        delayed.info = info = self._append(batches, delayed.acks, now_ms, admitted)
+        if (purgatory := self._purgatory_of(info, delayed.acks)) is None:
+            delayed.end()
+        else:
+            purgatory.add(info.last_offset, delayed, delayed.timeout_ms)
 
     def turn_over(self) -> None:
         """For the queue alone: what was put there first is appended, or never will be."""
         self._queued -= 1
         self._choose_path()
 
-    def _appended_as(self, info: AppendInfo, acks: int, timeout_ms: int | None) -> Appended:
-        """The wait begins in the step that appends: nothing that happens afterwards can pass it by."""
-        if not acks:
-            return Appended(info, None)
-        return Appended(info, self.acknowledged(info, by_all=acks == -1, timeout_ms=timeout_ms))
+    def check(self, batches: bytearray | memoryview, acks: int, now_ms: int) -> None:
+        """Raises ApiError where the batches may not be appended now, whatever they are."""
+        try:
+            if self._ended is not None:
+                self._check_led(batches)
+            if acks == -1 and len(self.record.isr) < self.min_insync_replicas:
+                self.check_enough_replicas()
+            if self._refusals.by_producer:
+                self._refusals.check(batches, self.log.producers, now_ms)
+        except ApiError as error:
+            self._refusals.note(batches, error, now_ms)
+            raise
+
+    def _append(
+        self, batches: bytearray | memoryview, acks: int, now_ms: int, admitted: Admitted | None = None
+    ) -> AppendInfo:
+        """The one place where a leader's log grows. Raises ApiError."""
+        self.check(batches, acks, now_ms)
+        epoch = self.record.leader_epoch
+        try:
+            if admitted is None:
+                info = self.log.append(batches, leader_epoch=epoch, now_ms=now_ms)
+            else:
+                info = self.log.append_admitted(admitted, leader_epoch=epoch, now_ms=now_ms)
+        except HeaderRefusedError:
+            raise
+        except ApiError as error:
+            self._refused(error, batches, now_ms)
+            raise
+        if not info.duplicate:
+            self._grown(len(batches))
+        elif (
+            info.last_offset >= self.high_watermark
+        ):  # its fsync has failed, perhaps: nobody else tries again
+            self._grown(0)
+        return info
+
+    def _purgatory_of(self, info: AppendInfo, acks: int) -> Purgatory | None:
+        """Where a producer waits for these records; None: they are as safe as `acks` says."""
+        if info.last_offset < self.high_watermark or not acks:
+            return None
+        if acks == -1 and self.isr is not None:
+            return self._unreplicated
+        return None if info.last_offset < self._secured else self._unflushed
 
     def _check_led(self, batches: bytearray | memoryview) -> None:
         """Raises ApiError after `release`.
 
-        NOT_LEADER_OR_FOLLOWER says that no log has the records (`acknowledgements`), which is not true of a repetition.
+        NOT_LEADER_OR_FOLLOWER says that no log has the records (`delayed_produce`), which is not true of a repetition.
         """
         if (code := self._ended) is None:
             return
@@ -346,40 +334,19 @@ class Partition:
         ):
             self._unwritable()
 
-    def acknowledged(
-        self, info: AppendInfo, *, by_all: bool = True, timeout_ms: int | None = None
-    ) -> asyncio.Future[None] | None:
-        """None when the records are safe; else what completes when they are, or fails with ApiError.
-
-        `by_all`: safe in every replica in sync, which has to happen within `timeout_ms`; else in this one.
-        """
-        if info.last_offset < self.high_watermark:
-            return None
-        if info.duplicate:  # of a batch whose fsync has failed, perhaps: nobody else tries again
-            self._appended(0)
-        if by_all and self.isr is not None:
-            return self._unreplicated.add(info.last_offset, timeout_ms)
-        if info.last_offset < self._secured:
-            return None
-        return self._unflushed.add(info.last_offset, None)
-
     def read(self, offset: int, max_bytes: int, *, min_one: bool) -> FileSlice | None:
         """Whole batches from the one that holds `offset`, below the high watermark; raises ApiError."""
         return self.log.read(offset, max_bytes, upper=self.high_watermark, min_one=min_one)
 
-    def delete_records_before(self, offset: int, timeout_ms: int) -> asyncio.Future[None] | None:
-        """Move the start of the log. Raises ApiError.
-
-        What is returned completes when the followers have moved theirs, or fails with REQUEST_TIMED_OUT; None: they
-        have.
-        """
+    def delete_records_before(self, offset: int, timeout_ms: int) -> Delayed | None:
+        """Move the start of the log; what waits for the followers to move theirs, None: they have. Raises ApiError."""
         if not 0 <= offset <= self.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         self.log.delete_records_before(offset)
         if self.low_watermark >= offset:
             return None
         self._wake(self.followers, 0)
-        return self._undeleted.add(offset - 1, timeout_ms)
+        return self._undeleted.add(offset - 1, Delayed(), timeout_ms)
 
     @property
     def low_watermark(self) -> int:
@@ -400,7 +367,7 @@ class Partition:
         if self._undeleted:
             self._undeleted.passed(self.low_watermark)
 
-    def _appended(self, size: int) -> None:
+    def _grown(self, size: int) -> None:
         """Move the high watermark as far as the flush policy and the followers allow, and see to the rest."""
         end = self.log.log_end_offset
         if self._goes_with_log:
@@ -409,9 +376,6 @@ class Partition:
         self._held_back += size
         if self.followers:
             self._wake(self.followers, size)
-        if self.acknowledges_at_once:
-            self._secure(end)
-            return
         self._secure(min(end, self.log.flushed_offset + self._flush_messages - 1))
         if self._flushing is None and self._secured < end:
             self._flushing = asyncio.ensure_future(self._flush())
@@ -461,16 +425,15 @@ class Partition:
         finally:
             self._flushing = None
 
-    def step_down(self) -> Acknowledgements:
+    def step_down(self) -> Purgatory:
         """Another broker leads: those who wait for all replicas are the follower's now, the others are let go."""
-        waiting, self._unreplicated = self._unreplicated, Acknowledgements()
+        waiting, self._unreplicated = self._unreplicated, Purgatory()
         self.release(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return waiting
 
     def release(self, code: ErrorCode) -> None:
         """The partition is offline, led by another broker or gone: nothing is appended, all who wait are let go."""
         self._ended = code
-        self._choose_path()
         self._let_go(code)
 
     def _let_go(self, code: ErrorCode) -> None:

@@ -1,31 +1,22 @@
-"""A short way for Produce requests that are like one before them on their connection.
+"""Decodes and encodes Produce requests that are like one before them on their connection, faster.
 
 Most requests of a producer are for one partition, and differ from the last one for it in two places only:
 
     api_key, version | correlation_id | client_id, acks, timeout, topic, index | size | records | no tags
                        differs          the same: looked up                          differs
 
-So those bytes in the middle are looked up instead of decoded, and the response is the bytes of an earlier one with
-three numbers filled in; where followers have to have the records first, it is ready but waits for them. Whatever is
-not exactly so (another shape, acks=0, a partition whose acknowledgements wait for the disk, or a batch that cannot be
-appended at once) takes the slow path, through `protocol.produce` and `api.produce`, and gets the same answer there.
+So those bytes in the middle are looked up instead of decoded, and a response without an error is the bytes of an
+earlier one with three numbers filled in. Whatever is not exactly so is decoded and encoded by `protocol.produce`.
+Nothing is decided here: the handler gets the same request either way.
 """
 
 from __future__ import annotations
 
-import asyncio
 import struct
-from dataclasses import dataclass
-from time import time
-from typing import TYPE_CHECKING
 
-from .internal_topics import is_internal
+from .api import Answer, RequestContext
 from .protocol import produce
-from .protocol.errors import ApiError
 from .protocol.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
-
-if TYPE_CHECKING:
-    from .broker import Broker
 
 AFTER_CORRELATION_ID = 8
 NO_TAGS = b"\0\0\0"
@@ -33,128 +24,90 @@ NO_TAGS = b"\0\0\0"
 MOST_KNOWN = 1024
 MOST_KEY_BYTES = 512
 MOST_LAYOUTS = 4
+OLDEST = 5
+"""The first version whose responses have all three numbers."""
 
+_SIZE_OF_ID = 4
 _HEAD = struct.Struct(">ii")
+_NUMBERS = struct.Struct(">qqq")
 _MARKS = (0x7B7C7D7E01020304, 0x7B7C7D7E05060708, 0x7B7C7D7E090A0B0C)
 
 
-@dataclass(frozen=True, slots=True)
 class Known:
-    """A request that was answered before: what it asked for, and its response around the three numbers."""
+    """A request as it was decoded before, and its response around the three numbers."""
 
-    version: int
-    flexible: bool
-    partition: tuple[str, int]
-    acks: int
-    timeout_ms: int
-    before: bytes
-    numbers: struct.Struct
-    after: bytes
-    size: int
+    __slots__ = ("_after", "_before", "_size", "context", "data", "flexible", "request", "version")
 
+    def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
+        self.context = context
+        self.request = request
+        self.version = version = context.version
+        self.flexible = produce.API.is_flexible(version)
+        (topic,) = request.topic_data
+        (self.data,) = topic.partition_data
+        """Has the records of one request after the other: views of the receive buffer, not to be kept."""
+        self.data.records = None
+        marked = PartitionProduceResponse(self.data.index, 0, *_MARKS)
+        body = produce.API.encode_response(
+            version, ProduceResponse([TopicProduceResponse(topic.name, [marked])])
+        )
+        before, self._after = body.split(_NUMBERS.pack(*_MARKS))
+        self._before = (b"\0" if self.flexible else b"") + before
+        self._size = _SIZE_OF_ID + len(self._before) + _NUMBERS.size + len(self._after)
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A response that may go out when every replica in sync has the records."""
-
-    response: bytes
-    numbers: tuple[int, int, int]
-    safe: asyncio.Future[None]
-    known: Known
-    correlation_id: int
-    broker: Broker
-
-    def outcome(self) -> bytes:
-        """When `safe` is done. CancelledError where it was cancelled."""
-        try:
-            self.safe.result()
-        except ApiError as error:
-            self.broker.stats.records_refused += 1
-            failed = PartitionProduceResponse(self.known.partition[1], error.code, *self.numbers)
-            return _encoded(self.known, self.correlation_id, failed)
-        return self.response
+    def encode(self, correlation_id: int, response: Answer) -> bytes | None:
+        """The whole response; None where it is not like the others."""
+        if not isinstance(response, ProduceResponse):
+            return None
+        answer = response.responses[0].partition_responses[0]
+        if answer.error_code:
+            return None
+        numbers = _NUMBERS.pack(answer.base_offset, answer.log_append_time_ms, answer.log_start_offset)
+        return b"".join((_HEAD.pack(self._size, correlation_id), self._before, numbers, self._after))
 
 
 class ProduceShortcut:
     """What one connection has asked for before."""
 
-    __slots__ = ("_broker", "_known", "_layouts")
+    __slots__ = ("_known", "_layouts")
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self) -> None:
         self._known: dict[bytes, Known] = {}
         self._layouts: list[int] = []
         """Where the size of the records stands in requests that were learned."""
 
-    def learn(self, frame: memoryview, version: int, request: ProduceRequest) -> None:
-        """Remember a request that was answered; `frame` is whole."""
-        if (
-            version < produce.ZSTD_SINCE
-            or request.acks not in (-1, 1)
-            or request.transactional_id is not None
-        ):
+    def learn(self, frame: memoryview, context: RequestContext, request: ProduceRequest) -> None:
+        """Remember a request that was handled; `frame` is whole."""
+        version = context.version
+        if version < OLDEST or len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
             return
-        if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
+        records = request.topic_data[0].partition_data[0].records
+        if records is None:
             return
-        topic, data = request.topic_data[0], request.topic_data[0].partition_data[0]
-        if data.records is None or len(self._known) >= MOST_KNOWN:
-            return
-        if (topic.name, data.index) not in self._broker.partitions or is_internal(topic.name):
-            return  # what is refused must not be answered here
         flexible = produce.API.is_flexible(version)
-        size = len(data.records)
+        size = len(records)
         at = len(frame) - size - (len(NO_TAGS) + _varint_size(size + 1) if flexible else 4)
+        if not AFTER_CORRELATION_ID <= at <= AFTER_CORRELATION_ID + MOST_KEY_BYTES:
+            return
         if _records(frame, at, flexible) is None:
             return
         if at not in self._layouts:
             if len(self._layouts) >= MOST_LAYOUTS:
                 return
             self._layouts.append(at)
-        key = bytes(frame[AFTER_CORRELATION_ID:at])
-        if len(key) > MOST_KEY_BYTES:
-            return
-        self._known[key] = _known(version, flexible, (topic.name, data.index), request)
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        self._known[bytes(frame[AFTER_CORRELATION_ID:at])] = Known(context, request)
 
-    def answer(self, frame: memoryview, version: int) -> bytes | Prepared | None:
-        """Do what the request says and return its whole response; None where it has to go the long way."""
+    def find(self, frame: memoryview, version: int) -> Known | None:
+        """The request with the records of this frame; None where it has to be decoded."""
         for at in self._layouts:
             known = self._known.get(bytes(frame[AFTER_CORRELATION_ID:at]))
             if known is not None and known.version == version:
-                return self._answer(frame, at, known)
+                records = _records(frame, at, known.flexible)
+                known.data.records = records
+                return None if records is None else known
         return None
-
-    def _answer(self, frame: memoryview, at: int, known: Known) -> bytes | Prepared | None:
-        partition = self._broker.partitions.get(known.partition)
-        if partition is None or not partition.answers_at_once:
-            return None
-        records = _records(frame, at, known.flexible)
-        if records is None:
-            return None
-        (correlation_id,) = _HEAD.unpack_from(frame, 0)[1:]
-        try:
-            info = partition.append_at_once(records, int(time() * 1000), acks=known.acks)
-        except ApiError as error:
-            self._broker.stats.records_refused += 1
-            return _refused(known, correlation_id, error)
-        if info is None:
-            return None
-        if not info.duplicate:
-            self._broker.stats.records_in += info.last_offset - info.first_offset + 1
-        numbers = (info.first_offset, info.log_append_time, info.log_start_offset)
-        response = b"".join(
-            (
-                _HEAD.pack(known.size, correlation_id),
-                known.before,
-                known.numbers.pack(*numbers[: len(known.numbers.format) - 1]),
-                known.after,
-            )
-        )
-        if partition.isr is None or known.acks != -1:
-            return response
-        safe = partition.acknowledged(info, timeout_ms=known.timeout_ms)
-        if safe is None:
-            return response
-        return Prepared(response, numbers, safe, known, correlation_id, self._broker)
 
 
 def _records(frame: memoryview, at: int, flexible: bool) -> memoryview | None:
@@ -179,28 +132,3 @@ def _records(frame: memoryview, at: int, flexible: bool) -> memoryview | None:
 
 def _varint_size(value: int) -> int:
     return max(1, (value.bit_length() + 6) // 7)
-
-
-def _known(version: int, flexible: bool, partition: tuple[str, int], request: ProduceRequest) -> Known:
-    topic, index = partition
-    numbers = struct.Struct(">qqq" if version >= 5 else ">qq")
-    marked = ProduceResponse([TopicProduceResponse(topic, [PartitionProduceResponse(index, 0, *_MARKS)])])
-    body = produce.API.encode_response(version, marked)
-    before, after = body.split(numbers.pack(*_MARKS[: len(numbers.format) - 1]))
-    if flexible:
-        before = b"\0" + before
-    size = 4 + len(before) + numbers.size + len(after)
-    return Known(version, flexible, partition, request.acks, request.timeout_ms, before, numbers, after, size)
-
-
-def _refused(known: Known, correlation_id: int, error: ApiError) -> bytes:
-    failed = PartitionProduceResponse(known.partition[1], error.code, -1, error_message=error.message)
-    return _encoded(known, correlation_id, failed)
-
-
-def _encoded(known: Known, correlation_id: int, answer: PartitionProduceResponse) -> bytes:
-    response = ProduceResponse([TopicProduceResponse(known.partition[0], [answer])])
-    body = produce.API.encode_response(known.version, response)
-    if known.flexible:
-        body = b"\0" + body
-    return _HEAD.pack(4 + len(body), correlation_id) + body

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.acknowledgements import Acknowledgements
 from millstream_broker.config import BrokerConfig
 from millstream_broker.coordination import BrokerRecord
+from millstream_broker.delayed_produce import Purgatory
 from millstream_broker.protocol import fetch, list_offsets
 from millstream_broker.protocol.errors import ErrorCode
 from millstream_broker.protocol.fetch import FetchRequest, FetchResponse, ForgottenTopic, PartitionData
@@ -66,7 +66,7 @@ class Fetching:
         for index in indexes:
             record = topic("t", *[led_by(THEM, epoch=3, isr=isr)] * (index + 1))
             log = open_log(self.folder / f"t-{index}")
-            followers.append(Follower(record, index, log, 0, Acknowledgements()))
+            followers.append(Follower(record, index, log, 0, Purgatory()))
             self.fetcher.add(followers[-1])
         return followers
 

@@ -9,26 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.acknowledgements import Acknowledgements
+from millstream_broker.delayed_produce import Delayed, DelayedProduce, Purgatory
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.protocol.fetch import EpochEndOffset, FetchPartition, PartitionData
 from millstream_broker.replication.follower import Follower, Outcome
-from millstream_harness.replica import THEM, batch, fetched, led_by, open_log, topic
+from millstream_harness.replica import NOW_MS, THEM, batch, fetched, led_by, open_log, topic
 
 
 def following(folder: Path, *batches: memoryview, high_watermark: int = 0) -> Follower:
     """t-0 in leader epoch 3, led by broker 2."""
     log = open_log(folder / "t-0", *batches)
-    return Follower(topic("t", led_by(THEM, epoch=3)), 0, log, high_watermark, Acknowledgements())
+    return Follower(topic("t", led_by(THEM, epoch=3)), 0, log, high_watermark, Purgatory())
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(record.levelname, record.getMessage()) for record in caplog.records]
-
-
-def appended(last_offset: int) -> AppendInfo:
-    return AppendInfo(last_offset, last_offset, -1, 0)
 
 
 def test_a_request_says_how_far_the_log_is(tmp_path: Path) -> None:
@@ -68,8 +64,7 @@ async def test_a_log_that_parts_from_the_leaders_is_cut(
 ) -> None:
     caplog.set_level(logging.INFO)
     follower = following(tmp_path, batch("a", epoch=1), batch("b", "c", offset=1, epoch=2), high_watermark=2)
-    waiting = follower.acknowledged(appended(2), None)
-    assert waiting is not None
+    waiting = follower.purgatory.add(2, Delayed(), None)
     assert follower.answered(fetched(diverging_epoch=EpochEndOffset(1, 1))) is Outcome.GOES_ON
     assert (follower.log.log_end_offset, follower.high_watermark) == (1, 1)
     with pytest.raises(ApiError) as error:
@@ -91,14 +86,29 @@ def test_an_undefined_end_is_no_divergence(tmp_path: Path) -> None:
 
 
 async def test_a_producer_waits_until_the_high_watermark_is_behind_its_records(tmp_path: Path) -> None:
-    follower = following(tmp_path, batch("a", "b", epoch=3), high_watermark=1)
-    assert follower.acknowledged(appended(0), 1000) is None
-    waiting = follower.acknowledged(appended(1), None)
-    assert waiting is not None
+    """A client asks again, of a broker that led when it asked first: it is told what became of the records."""
+    sent = batch("a", "b", producer_id=7, epoch=3)
+    follower = following(tmp_path, sent, high_watermark=1)
+    waiting = follower.append(batch("a", "b", producer_id=7), NOW_MS, acks=-1, timeout_ms=60_000)
+    assert isinstance(waiting, DelayedProduce)
     follower.answered(fetched(high_watermark=1))
-    assert not waiting.done()
+    assert not waiting.is_done
     follower.answered(fetched(high_watermark=2))
-    assert waiting.result() is None
+    await waiting
+    again = follower.append(batch("a", "b", producer_id=7), NOW_MS, acks=-1, timeout_ms=60_000)
+    assert again == waiting.info == AppendInfo(0, 1, NOW_MS, 0, duplicate=True)
+
+
+def test_other_records_are_not_a_followers_to_append(tmp_path: Path) -> None:
+    follower = following(tmp_path, batch("a", "b", producer_id=7, epoch=3), high_watermark=2)
+    for sent, acks in (
+        (batch("c"), -1),
+        (batch("a", "b", producer_id=8), -1),
+        (batch("a", "b", producer_id=7), 1),
+    ):
+        with pytest.raises(ApiError) as error:
+            follower.append(sent, NOW_MS, acks=acks, timeout_ms=60_000)
+        assert error.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_an_offset_that_the_leader_does_not_have_is_no_failure(tmp_path: Path) -> None:
@@ -179,8 +189,7 @@ async def test_a_log_that_ends_before_the_leaders_begins_starts_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     follower = following(tmp_path, batch("a", "b"), high_watermark=1)
-    waiting = follower.acknowledged(appended(1), None)
-    assert waiting is not None
+    waiting = follower.purgatory.add(1, Delayed(), None)
     assert follower.begin_within(5, 9) is Outcome.GOES_ON
     log = follower.log
     assert (log.log_start_offset, log.log_end_offset, follower.high_watermark) == (5, 5, 5)

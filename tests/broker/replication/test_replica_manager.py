@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from millstream_broker.coordination import NO_LEADER, CoordinationError, TopicRecord
+from millstream_broker.delayed_produce import DelayedProduce
 from millstream_broker.internal_topics import OFFSETS_TOPIC
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found, LogManager
-from millstream_broker.partition import Appended, Partition
+from millstream_broker.partition import Partition
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.replication import manager
 from millstream_broker.replication.fetcher import PATIENCE_S
@@ -50,10 +51,15 @@ def folders(path: Path) -> list[str]:
     return sorted(one.name for one in path.iterdir() if one.is_dir())
 
 
-def append(partition: Partition, *, acks: int = 1) -> Appended:
-    appended = partition.append(batch("a"), NOW_MS, acks=acks)
-    assert isinstance(appended, Appended)
-    return appended
+def append(partition: Partition) -> None:
+    partition.append(batch("a"), NOW_MS, acks=1)
+
+
+def wait(partition: Partition) -> DelayedProduce:
+    """Append what all replicas have to have."""
+    waiting = partition.append(batch("a"), NOW_MS, acks=-1)
+    assert isinstance(waiting, DelayedProduce)
+    return waiting
 
 
 def changed(record: TopicRecord, **more: Any) -> TopicRecord:
@@ -170,19 +176,18 @@ async def test_the_high_watermark_and_producers_that_wait_move_with_the_leadersh
         partition = world.replicas.partitions["t", 0]
         append(partition)
         partition.fetched(THEM, 1, 0)
-        waiting = append(partition, acks=-1).safe
-        assert waiting is not None
+        waiting = wait(partition)
         record = changed(record, leader=THEM, leader_epoch=2)
         await world.told(state(record))
         assert (led(world), followed(world)) == ([], [("t", 0)])
         follower = world.replicas.followers["t", 0]
-        assert (follower.high_watermark, waiting.done()) == (1, False)
+        assert (follower.high_watermark, waiting.is_done) == (1, False)
         await world.told(state(changed(record, leader=US, leader_epoch=3)))
         assert (led(world), followed(world)) == ([("t", 0)], [])
         partition = world.replicas.partitions["t", 0]
-        assert (partition.high_watermark, waiting.done()) == (1, False)
+        assert (partition.high_watermark, waiting.is_done) == (1, False)
         partition.fetched(THEM, 2, 0)
-        assert waiting.result() is None
+        assert (waiting.is_done, waiting.error) == (True, None)
 
 
 async def test_a_follower_is_asked_for_anew_only_where_the_leader_or_its_epoch_changed(
@@ -313,8 +318,7 @@ async def test_logs_go_with_topics_that_are_deleted_or_made_anew_and_with_no_oth
         await world.told(state(kept, gone, deleted, anew, followed_one))
         for partition in world.replicas.partitions.values():
             append(partition)
-        waiting = append(world.replicas.partitions["deleted", 0], acks=-1).safe
-        assert waiting is not None
+        waiting = wait(world.replicas.partitions["deleted", 0])
         deleting = {one.topic_id: one.name for one in (deleted, followed_one)}
         await world.told(state(kept, topic("anew"), deleting=deleting))
         await world.settled()

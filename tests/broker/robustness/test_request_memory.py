@@ -22,6 +22,7 @@ import pytest
 from millstream_broker.admissions import Admissions
 from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
+from millstream_broker.delayed_produce import DelayedProduce
 from millstream_broker.log.batch import Record, build_batch, iter_batches, read_records
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
@@ -243,12 +244,11 @@ async def test_a_refused_batch_is_not_kept_by_its_refusal(tmp_path: Path) -> Non
     tracemalloc.start()
     try:
         refused = partition.append(memoryview(bytearray(8 * MIB)), 0)
-        assert isinstance(refused, asyncio.Future)
-        await asyncio.wait([refused], timeout=60)
+        assert isinstance(refused, DelayedProduce)
+        with pytest.raises(ApiError):
+            await asyncio.wait_for(refused, 60)
         gc.collect()
         assert tracemalloc.get_traced_memory()[0] < MIB
-        with pytest.raises(ApiError):
-            refused.result()
     finally:
         tracemalloc.stop()
     assert memory.held == 0

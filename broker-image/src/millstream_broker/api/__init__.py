@@ -43,7 +43,6 @@ class RequestContext(NamedTuple):
     client_id: str | None
     client_host: str
     listener_name: str
-    correlation_id: int
     authenticator: Authenticator
     principal: str = ANONYMOUS
 

@@ -14,16 +14,15 @@ does not, as any client can call itself that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from functools import partial
 from time import time
 from typing import TYPE_CHECKING
 
-from ..acknowledgements import repeated
+from ..delayed_produce import DelayedProduce
 from ..internal_topics import check_not_internal
 from ..log.admission import RecordsRefusedError
 from ..log.compression import Compression
 from ..log.log import AppendInfo
-from ..partition import Appended
 from ..protocol import produce
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.produce import (
@@ -39,45 +38,59 @@ from . import Answer, CloseConnection, RequestContext, handler
 if TYPE_CHECKING:
     from ..broker import Broker
 
-Wait = tuple[PartitionProduceResponse, str, Awaitable[Appended | None]]
-"""The answer for a partition, its topic, and what it waits for: to be appended, or to be safe."""
 ATTRIBUTES = 22
 """Where the low byte of a batch's attributes stands, which has its codec."""
 
 
 @handler(produce.API, pipelined=True)
 def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    if request.acks not in (-1, 0, 1):
-        raise_for = ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
-    elif request.transactional_id is not None:
-        raise_for = ApiError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported"
-        )
-    else:
-        raise_for = None
+    acks, timeout_ms = request.acks, request.timeout_ms
+    is_allowed = acks in (-1, 0, 1) and request.transactional_id is None
+    is_old = context.version < produce.ZSTD_SINCE
     now_ms = int(time() * 1000)
-    waits: list[Wait] = []
+    waiting: Waiting | None = None
     topics = []
     for topic in request.topic_data:
         name = topic.name
-        partitions = []
+        answers = []
         for data in topic.partition_data:
+            index, records = data.index, data.records
             try:
-                if raise_for is not None:
-                    raise raise_for
-                if context.version < produce.ZSTD_SINCE:
+                if not is_allowed:
+                    raise _refusal(request)
+                if is_old:
                     _check_codec(data)
-                partitions.append(_append(broker, name, data, request, now_ms, waits))
+                check_not_internal(name)
+                replica = broker.partitions.get((name, index)) or broker.replicas.get((name, index))
+                if not isinstance(records, memoryview):
+                    raise ApiError(ErrorCode.INVALID_RECORD, "the request has no records for the partition")
+                appended = replica.append(records, now_ms, acks=acks, timeout_ms=timeout_ms)
             except ApiError as error:
-                broker.stats.records_refused += 1
-                if not request.acks:
-                    raise CloseConnection(f"Produce with acks=0 to {name}-{data.index}: {error}") from None
-                partitions.append(_failed(data.index, error))
-        topics.append(TopicProduceResponse(name, partitions))
+                answers.append(_refused(PartitionProduceResponse(index, 0, -1), error, broker))
+                if not acks:
+                    raise _unanswered(name, index, error) from None
+                continue
+            if isinstance(appended, AppendInfo):
+                _count(appended, broker)
+                first, _, append_time, start, _ = appended
+                answers.append(PartitionProduceResponse(index, 0, first, append_time, start))
+            else:
+                answers.append(PartitionProduceResponse(index, 0, -1))
+                waiting = waiting or Waiting(broker, acks)
+                waiting.add(name, answers[-1], appended)
+        topics.append(TopicProduceResponse(name, answers))
     response = ProduceResponse(topics)
-    if waits:
-        return _when_done(response, waits, request.acks, broker)
-    return response if request.acks else None
+    if waiting is not None:
+        waiting.response = response
+        return waiting.done
+    return response if acks else None
+
+
+def _refusal(request: ProduceRequest) -> ApiError:
+    """Of the request as a whole."""
+    if request.acks not in (-1, 0, 1):
+        return ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
+    return ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
 
 
 def _check_codec(data: PartitionProduceData) -> None:
@@ -94,90 +107,57 @@ def _check_codec(data: PartitionProduceData) -> None:
         )
 
 
-def _append(
-    broker: Broker,
-    topic: str,
-    data: PartitionProduceData,
-    request: ProduceRequest,
-    now_ms: int,
-    waits: list[Wait],
-) -> PartitionProduceResponse:
-    check_not_internal(topic)
-    try:
-        partition = broker.partition(topic, data.index)
-    except ApiError:
-        if (known := _appended_before(broker, topic, data, request, waits)) is not None:
-            return known
-        raise
-    if not isinstance(data.records, memoryview):
-        raise ApiError(ErrorCode.INVALID_RECORD, "the request has no records for the partition")
-    appended = partition.append(data.records, now_ms, acks=request.acks, timeout_ms=request.timeout_ms)
-    response = PartitionProduceResponse(data.index, base_offset=-1)
-    if isinstance(appended, asyncio.Future):
-        waits.append((response, topic, appended))
-        return response
-    _fill(response, appended.info, broker)
-    if appended.safe is not None:
-        waits.append((response, topic, appended.safe))
-    return response
-
-
-def _appended_before(
-    broker: Broker, topic: str, data: PartitionProduceData, request: ProduceRequest, waits: list[Wait]
-) -> PartitionProduceResponse | None:
-    """For a client that asks again, of a broker which led when it did first (see `acknowledgements`)."""
-    follower = broker.replicas.followers.get((topic, data.index))
-    if follower is None or request.acks != -1 or not isinstance(data.records, memoryview):
-        return None
-    if (info := repeated(follower.log, data.records)) is None:
-        return None
-    response = PartitionProduceResponse(data.index)
-    _fill(response, info, broker)
-    if (waiting := follower.acknowledged(info, request.timeout_ms)) is not None:
-        waits.append((response, topic, waiting))
-    return response
-
-
-def _fill(response: PartitionProduceResponse, info: AppendInfo, broker: Broker) -> None:
+def _count(info: AppendInfo, broker: Broker) -> None:
     if not info.duplicate:
         broker.stats.records_in += info.last_offset - info.first_offset + 1
-    response.base_offset, response.log_append_time_ms = info.first_offset, info.log_append_time
-    response.log_start_offset = info.log_start_offset
 
 
-async def _when_done(
-    response: ProduceResponse, waits: list[Wait], acks: int, broker: Broker
-) -> ProduceResponse | None:
-    """The response when all is done. The request is not here any more, for it holds the frame that it came in."""
-    refused: CloseConnection | None = None
-    for answer, topic, waiting in waits:
-        try:
-            appended = await waiting
-            if appended is not None:
-                _fill(answer, appended.info, broker)
-                if appended.safe is not None:
-                    await appended.safe
-        except ApiError as error:
-            broker.stats.records_refused += 1
-            if not acks:
-                refused = CloseConnection(f"Produce with acks=0 to {topic}-{answer.index}: {error}")
-            if answer.base_offset >= 0:
-                # It is appended, and not safe: as in Kafka, the offset is told all the same.
-                answer.error_code = error.code
+def _refused(answer: PartitionProduceResponse, error: ApiError, broker: Broker) -> PartitionProduceResponse:
+    broker.stats.records_refused += 1
+    answer.error_code = error.code
+    if (
+        answer.base_offset < 0
+    ):  # else it is appended, and not safe: as in Kafka, the offset is told all the same
+        answer.error_message = error.message
+        if isinstance(error, RecordsRefusedError):
+            answer.record_errors = [BatchIndexAndErrorMessage(*one) for one in error.records]
+    return answer
+
+
+def _unanswered(topic: str, index: int, error: ApiError) -> CloseConnection:
+    return CloseConnection(f"Produce with acks=0 to {topic}-{index}: {error}")
+
+
+class Waiting:
+    """A response that waits for its partitions. It does not keep the request, which holds the frame it came in."""
+
+    __slots__ = ("_acks", "_broker", "_closing", "_missing", "done", "response")
+    response: ProduceResponse
+
+    def __init__(self, broker: Broker, acks: int) -> None:
+        self._broker = broker
+        self._acks = acks
+        self._missing = 0
+        self._closing: CloseConnection | None = None
+        self.done: asyncio.Future[ProduceResponse | None] = broker.server.loop.create_future()
+
+    def add(self, topic: str, answer: PartitionProduceResponse, delayed: DelayedProduce) -> None:
+        self._missing += 1
+        delayed.then(partial(self._told, topic, answer, delayed))
+
+    def _told(self, topic: str, answer: PartitionProduceResponse, delayed: DelayedProduce) -> None:
+        info, error = delayed.info, delayed.error
+        if info is not None:
+            answer.base_offset, answer.log_append_time_ms = info.first_offset, info.log_append_time
+            answer.log_start_offset = info.log_start_offset
+            _count(info, self._broker)
+        if error is not None:
+            _refused(answer, error, self._broker)
+            if not self._acks:
+                self._closing = _unanswered(topic, answer.index, error)
+        self._missing -= 1
+        if not self._missing:
+            if self._closing is not None:
+                self.done.set_exception(self._closing)
             else:
-                _fail(answer, error)
-    if refused is not None:
-        raise refused
-    return response if acks else None
-
-
-def _failed(index: int, error: ApiError) -> PartitionProduceResponse:
-    response = PartitionProduceResponse(index)
-    _fail(response, error)
-    return response
-
-
-def _fail(response: PartitionProduceResponse, error: ApiError) -> None:
-    response.error_code, response.error_message, response.base_offset = error.code, error.message, -1
-    if isinstance(error, RecordsRefusedError):
-        response.record_errors = [BatchIndexAndErrorMessage(*one) for one in error.records]
+                self.done.set_result(self.response if self._acks else None)

@@ -22,6 +22,7 @@ from .batch import (
     HEADER_SIZE,
     INT32_MAX,
     LEAST_RECORD,
+    LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MOST_OFFSETS,
     BatchHeader,
@@ -81,7 +82,7 @@ def _admit(
     if read:
         _check_records(view, headers, config, now_ms, where)
     for header in headers:
-        if header.is_log_append_time:
+        if header.attributes & LOG_APPEND_TIME:
             raise HeaderRefusedError(
                 ErrorCode.INVALID_TIMESTAMP, "a producer may not send batches of type LogAppendTime"
             )

@@ -184,7 +184,7 @@ def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX, *, read: bool =
             )
         if rest < HEADER_SIZE:
             _refuse(ErrorCode.INVALID_RECORD, f"{rest} bytes where a batch has at least {HEADER_SIZE}")
-        header = BatchHeader._make(HEADER.unpack_from(view, position))
+        header = tuple.__new__(BatchHeader, HEADER.unpack_from(view, position))
         if header.magic != MAGIC:
             _refuse(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {header.magic}")
         size = header.batch_length + LOG_OVERHEAD

@@ -145,12 +145,13 @@ class FileCache:
         return len(self._files)
 
     def get(self, path: str, *, create: bool = False) -> OpenFile:
-        with self._lock:
-            file = self._files.get(path)
-            if file is not None:
+        if (file := self._files.get(path)) is not None:
+            try:  # noqa: SIM105
                 self._files.move_to_end(path)
-                return file
-            forgotten = self._forgotten
+            except KeyError:  # another thread has closed or forgotten it
+                pass
+            return file
+        forgotten = self._forgotten
         file = OpenFile(path, create=create)  # may wait for the disk: nobody else does
         with self._lock:
             if forgotten == self._forgotten:  # else the path may mean another file already

@@ -14,14 +14,18 @@ def must_roll(
     segment: Segment, config: LogConfig, size: int, headers: Sequence[BatchHeader], now_ms: int
 ) -> bool:
     """Whether the active segment has to end before these batches: segment.bytes, segment.ms, a full index."""
+    last = headers[-1]
+    if not segment.has_room_for(last.last_offset):
+        return True
     if not segment.size:
-        return not segment.has_room_for(headers[-1].last_offset)
-    if segment.size + size > config.segment_bytes or not segment.has_room_for(headers[-1].last_offset):
+        return False
+    if segment.size + size > config.segment_bytes:
         return True
     start = segment.rolling_timestamp()
     age = now_ms - segment.created_ms
     if start >= 0:  # as Kafka: counted in the time of the records
-        age = max([header.max_timestamp for header in headers]) - start
+        newest = last if len(headers) == 1 else max(headers, key=lambda header: header.max_timestamp)
+        age = newest.max_timestamp - start
     return age > config.segment_ms or segment.is_index_full(config.index_size_max_bytes)
 
 

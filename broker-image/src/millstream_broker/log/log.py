@@ -270,7 +270,7 @@ class Log:
         for header in headers:
             length = header.batch_length
             PLACEMENT.pack_into(view, position, offset, length, leader_epoch)
-            placed.append(BatchHeader._make((offset, length, leader_epoch, *header[3:])))
+            placed.append(tuple.__new__(BatchHeader, (offset, length, leader_epoch, *header[3:])))
             offset += header.last_offset_delta + 1
             position += length + 12
         if offset - first > INT32_MAX:

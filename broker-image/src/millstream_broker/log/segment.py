@@ -53,6 +53,7 @@ class Segment:
         "_files",
         "_first_timestamp",
         "_indexed_timestamp",
+        "_log_path",
         "_max_timestamp",
         "_max_timestamp_offset",
         "_offsets",
@@ -83,6 +84,7 @@ class Segment:
         self._suffix = suffix
         self._directory = directory
         self.base_offset = base_offset
+        self._log_path = self.path()
         self.size = size
         self.created_ms = created_ms
         self.index_interval_bytes = index_interval_bytes
@@ -106,11 +108,13 @@ class Segment:
     def move(self, directory: str) -> None:
         """The log's folder was renamed."""
         self._directory = directory
+        self._log_path = self.path()
 
     def settle(self) -> None:
         """Its files have their final names now."""
         self.unload()
         self._suffix = ""
+        self._log_path = self.path()
 
     def release(self) -> None:
         """Let go of open files and of what can be read again."""
@@ -286,7 +290,7 @@ class Segment:
     # -- reading ----------------------------------------------------------------------------------------------
 
     def open_file(self) -> OpenFile:
-        return self._files.get(self.path())
+        return self._files.get(self._log_path)
 
     def read(self, position: int, length: int) -> bytes:
         return self.open_file().pread(length, position)

@@ -2,19 +2,18 @@
 
 The log grows by what the leader sends, byte for byte, and is cut where the leader says that the two part
 (`divergence`). Producers that waited for all replicas when this broker led are answered by what becomes of their
-records, and so are those who ask again for records that are here (`acknowledgements`). A failure of this log (a full
+records, and so are those who ask again for records that are here (`delayed_produce`). A failure of this log (a full
 disk) is this partition's alone: it is tried again later.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from enum import Enum, auto
 from time import time
 
-from ..acknowledgements import Acknowledgements
 from ..coordination import PartitionRecord, TopicRecord
+from ..delayed_produce import DelayedProduce, Purgatory, repeated
 from ..log.directory import describe
 from ..log.log import AppendInfo, Log
 from ..protocol.errors import ApiError, ErrorCode
@@ -55,14 +54,14 @@ class Follower:
         "index",
         "is_throttled",
         "log",
+        "purgatory",
         "record",
         "topic",
         "topic_id",
-        "unacknowledged",
     )
 
     def __init__(
-        self, topic: TopicRecord, index: int, log: Log, high_watermark: int, waiting: Acknowledgements
+        self, topic: TopicRecord, index: int, log: Log, high_watermark: int, waiting: Purgatory
     ) -> None:
         """`waiting`: producers whose records this broker appended when it led."""
         self.topic = topic.name
@@ -76,7 +75,7 @@ class Follower:
         self.is_throttled = False
         """Whether it is to catch up no faster than the broker's throttle allows."""
         self._problem = ""
-        self.unacknowledged = waiting
+        self.purgatory = waiting
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -124,8 +123,8 @@ class Follower:
             self.log.append_as_follower(records, now_ms=_now_ms())
         end = self.log.log_end_offset
         self.high_watermark = max(self.high_watermark, min(data.high_watermark, end))
-        if self.unacknowledged:
-            self.unacknowledged.passed(self.high_watermark)
+        if self.purgatory:
+            self.purgatory.passed(self.high_watermark)
         if data.log_start_offset > self.log.log_start_offset:
             self.log.delete_records_before(min(data.log_start_offset, end))
         if self.failures:
@@ -150,13 +149,20 @@ class Follower:
 
     def _cut(self, offset: int) -> None:
         self.log.truncate_to(offset, now_ms=_now_ms())
-        self.unacknowledged.cut(self.log.log_end_offset)
+        self.purgatory.cut(self.log.log_end_offset)
 
-    def acknowledged(self, info: AppendInfo, timeout_ms: int) -> asyncio.Future[None] | None:
-        """None when the records are safe in all replicas; else what completes when they are, or fails with ApiError."""
+    def append(
+        self, batches: memoryview, now_ms: int, *, acks: int, timeout_ms: int
+    ) -> AppendInfo | DelayedProduce:
+        """Answer a client that asks again, of a broker which led when it asked first; ApiError for other batches.
+
+        As `Partition.append`.
+        """
+        if acks != -1 or (info := repeated(self.log, batches)) is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if info.last_offset < self.high_watermark:
-            return None
-        return self.unacknowledged.add(info.last_offset, timeout_ms)
+            return info
+        return self.purgatory.add(info.last_offset, DelayedProduce(acks, timeout_ms, info), timeout_ms)
 
     def begin_within(self, leader_start: int, leader_end: int) -> Outcome:
         """The leader's log is there and this one's end is not within: go on where it is."""
@@ -179,7 +185,7 @@ class Follower:
                     self.record.leader,
                     end,
                 )
-                self.unacknowledged.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                self.purgatory.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 self.log.start_anew(leader_start, now_ms=_now_ms())
         except (ApiError, OSError) as error:
             return self._refused(error)

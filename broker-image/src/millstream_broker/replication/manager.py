@@ -21,9 +21,9 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ..acknowledgements import Acknowledgements
 from ..config import TopicConfig
 from ..coordination import NO_LEADER, ClusterState, CoordinationError, PartitionRecord, TopicRecord
+from ..delayed_produce import Purgatory
 from ..internal_topics import OFFSETS_TOPIC
 from ..log.checkpoints import TopicPartition
 from ..log.directory import LogDirError
@@ -227,7 +227,7 @@ class ReplicaManager:
         high_watermark, waiting = opened.last_high_watermark, None
         if (follower := self.followers.pop(key, None)) is not None:
             self._unassign(follower)
-            high_watermark, waiting = follower.high_watermark, follower.unacknowledged
+            high_watermark, waiting = follower.high_watermark, follower.purgatory
         isr = None
         if len(record.replicas) > 1:
             opened.assign_leader_epoch(record.leader_epoch)
@@ -265,7 +265,7 @@ class ReplicaManager:
             self._unassign(follower)
             follower.follow(record)
         else:
-            high_watermark, waiting = opened.last_high_watermark, Acknowledgements()
+            high_watermark, waiting = opened.last_high_watermark, Purgatory()
             if (led := self.partitions.get(key)) is not None:
                 high_watermark, waiting = led.high_watermark, led.step_down()
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -306,7 +306,7 @@ class ReplicaManager:
         if (follower := self.followers.pop(key, None)) is not None:
             self._unassign(follower)
             follower.log.last_high_watermark = follower.high_watermark
-            follower.unacknowledged.fail(code)
+            follower.purgatory.fail(code)
         if (partition := self.partitions.pop(key, None)) is not None:
             partition.log.last_high_watermark = partition.high_watermark
             partition.release(code)

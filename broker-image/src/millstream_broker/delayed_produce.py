@@ -1,0 +1,146 @@
+"""Producers that wait: for their turn to be appended, then for the disk or for all replicas in sync.
+
+An idempotent client must be told the truth about records that were appended: librdkafka takes NOT_LEADER_OR_FOLLOWER
+and KAFKA_STORAGE_ERROR for "nobody has them", puts them into other batches when it sends them again, is then refused by
+a leader that has them, takes a new epoch, and has them written twice. So these errors are for records that are in no
+log for certain. A leader that becomes a follower hands its purgatory over as it is. The follower learns what became of
+the records: they are acknowledged when the new leader's high watermark passes them (`passed`), or cut off because it
+does not have them (`cut`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+from .log.batch import validate
+from .log.log import AppendInfo, Log
+from .protocol.errors import ApiError, ErrorCode
+
+D = TypeVar("D", bound="Delayed")
+
+
+class Delayed:
+    """Somebody who waits. It ends once: await it, which raises its ApiError, or name a function with `then`."""
+
+    __slots__ = ("_told", "error", "is_done")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.error: ApiError | None = None
+        self._told: Callable[[], None] | None = None
+
+    def then(self, told: Callable[[], None]) -> None:
+        """Call it at the end, in the same step; at once if that was before."""
+        if self.is_done:
+            told()
+        else:
+            self._told = told
+
+    def end(self, error: ApiError | None = None) -> None:
+        if error is not None:  # without the stack that raised it, which holds the batches
+            error.__cause__ = error.__context__ = None
+            self.error = error.with_traceback(None)
+        self.is_done = True
+        if (told := self._told) is not None:
+            self._told = None
+            told()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if not self.is_done:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.then(lambda: None if done.done() else done.set_result(None))
+            yield from done
+        if self.error is not None:
+            raise self.error
+
+
+class DelayedProduce(Delayed):
+    """Batches for one partition that wait: for their turn, then to be as safe as `acks` says."""
+
+    __slots__ = ("acks", "info", "timeout_ms")
+
+    def __init__(self, acks: int, timeout_ms: int | None, info: AppendInfo | None = None) -> None:
+        self.is_done, self.error, self._told = False, None, None  # as super().__init__(), which takes longer
+        self.acks = acks
+        self.timeout_ms = timeout_ms if acks == -1 else None
+        """Bounds the wait for all replicas; None: no bound."""
+        self.info = info
+        """What was appended, even where `error` says that it is not known to be safe; None before."""
+
+
+class Purgatory:
+    """Those who wait until an offset is passed."""
+
+    __slots__ = ("_timer", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, float, Delayed]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, offset: int, delayed: D, timeout_ms: int | None) -> D:
+        """It ends when the offset is passed; with REQUEST_TIMED_OUT after the time, None: never."""
+        deadline = float("inf")
+        if timeout_ms is not None:
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + max(timeout_ms, 0) / 1000
+            if self._timer is None or self._timer.when() > deadline:
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = loop.call_at(deadline, self._time_is_up)
+        self._waiting.append((offset, deadline, delayed))
+        return delayed
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def passed(self, offset: int) -> None:
+        """Everything below `offset` is safe."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] < offset:
+            waiting.popleft()[2].end()
+
+    def cut(self, offset: int) -> None:
+        """The records from `offset` on are in no log that counts: NOT_LEADER_OR_FOLLOWER, which says so."""
+        self._end([one for one in self._waiting if one[0] >= offset], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def fail(self, code: ErrorCode) -> None:
+        """What becomes of the records will not be known here: they are appended, and may be kept by the next leader.
+
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND says that, where Kafka says what `code` does.
+        """
+        if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
+            code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        self._end(list(self._waiting), code)
+
+    def _time_is_up(self) -> None:
+        """One timer stands for the earliest deadline, or one that has been answered in the meantime."""
+        loop = asyncio.get_running_loop()
+        now, self._timer = loop.time(), None
+        self._end([one for one in self._waiting if one[1] <= now], ErrorCode.REQUEST_TIMED_OUT)
+        earliest = min((deadline for _, deadline, _ in self._waiting), default=float("inf"))
+        if earliest < float("inf"):
+            self._timer = loop.call_at(earliest, self._time_is_up)
+
+    def _end(self, ended: list[tuple[int, float, Delayed]], code: ErrorCode) -> None:
+        if len(ended) == len(self._waiting):
+            self._waiting.clear()
+        elif ended:
+            gone = set(ended)
+            self._waiting = deque(one for one in self._waiting if one not in gone)
+        for _, _, delayed in ended:
+            delayed.end(ApiError(code))
+
+
+def repeated(log: Log, batches: bytearray | memoryview) -> AppendInfo | None:
+    """What a leader answers to batches that its log has already; None where this log does not have them."""
+    try:
+        stored = log.producers.check(validate(batches, log.config.max_message_bytes))
+    except ApiError:
+        return None
+    if stored is None:
+        return None
+    start = log.log_start_offset
+    return AppendInfo(stored.first_offset, stored.last_offset, stored.timestamp, start, duplicate=True)

@@ -1,0 +1,67 @@
+"""Producers that wait for replicas while the leader stops to be one."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream_broker.delayed_produce import Delayed, Purgatory
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+async def test_what_is_appended_may_be_kept_by_the_next_leader(code: ErrorCode, told: ErrorCode) -> None:
+    """librdkafka must send the same batch again, by which the next leader knows it; so it must not hear NOT_LEADER."""
+    purgatory = Purgatory()
+    kept, waiting = purgatory.add(1, Delayed(), None), purgatory.add(2, Delayed(), None)
+    purgatory.passed(2)
+    purgatory.fail(code)
+    await kept
+    with pytest.raises(ApiError) as error:
+        await waiting
+    assert error.value.code is told
+    assert not purgatory
+
+
+async def test_what_is_cut_off_is_in_no_log() -> None:
+    """Then NOT_LEADER is the truth, and the client may send the records anew; the others still wait."""
+    purgatory = Purgatory()
+    waiting = [purgatory.add(offset, Delayed(), None) for offset in (3, 1, 2)]
+    purgatory.cut(2)
+    for one in (waiting[0], waiting[2]):
+        with pytest.raises(ApiError) as error:
+            await one
+        assert error.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert purgatory
+    purgatory.passed(2)
+    await waiting[1]
+
+
+async def test_each_ends_when_its_time_is_up_and_the_others_wait_on() -> None:
+    purgatory = Purgatory()
+    late, soon, never = (
+        purgatory.add(offset, Delayed(), timeout) for offset, timeout in ((1, 60_000), (2, 1), (3, None))
+    )
+    with pytest.raises(ApiError) as error:
+        await soon
+    assert error.value.code is ErrorCode.REQUEST_TIMED_OUT
+    assert (late.is_done, never.is_done) == (False, False)
+    purgatory.passed(4)
+    assert (late.is_done, never.is_done) == (True, True)
+
+
+async def test_whoever_names_a_function_is_told_in_the_step_that_ends_the_wait() -> None:
+    told: list[str] = []
+    before, after = Delayed(), Delayed()
+    before.then(lambda: told.append("before"))
+    before.end()
+    assert told == ["before"]
+    after.end(ApiError(ErrorCode.REQUEST_TIMED_OUT))
+    after.then(lambda: told.append("after"))
+    assert told == ["before", "after"]

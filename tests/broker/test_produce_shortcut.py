@@ -1,0 +1,76 @@
+"""Requests like one before them on their connection: decoded to the same, and answered in the same bytes."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from millstream_broker.api import RequestContext
+from millstream_broker.inter_broker import Authenticator
+from millstream_broker.produce_shortcut import OLDEST, ProduceShortcut
+from millstream_broker.protocol import produce
+from millstream_broker.protocol.header import RequestHeader, encode_request_header
+from millstream_broker.protocol.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+VERSIONS = range(OLDEST, produce.API.versions[1] + 1)
+
+
+def request(records: bytes, *, acks: int = -1, transactional_id: str | None = None) -> ProduceRequest:
+    data = [TopicProduceData("topic", [PartitionProduceData(3, memoryview(records))])]
+    return ProduceRequest(transactional_id, acks, 1234, data)
+
+
+def frame(version: int, correlation_id: int, sent: ProduceRequest) -> memoryview:
+    head = encode_request_header(RequestHeader(0, version, correlation_id, "client"))
+    return memoryview(head + produce.API.encode_request(version, sent))
+
+
+def context(version: int) -> RequestContext:
+    return RequestContext(version, "client", "127.0.0.1", "PLAINTEXT", Authenticator())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("acks", [0, 1, -1])
+@pytest.mark.parametrize("transactional_id", [None, "tx"])
+def test_the_same_request_and_response(version: int, acks: int, transactional_id: str | None) -> None:
+    shortcut = ProduceShortcut()
+    one = request(b"x" * 100, acks=acks, transactional_id=transactional_id)
+    assert shortcut.find(frame(version, 1, one), version) is None
+    shortcut.learn(frame(version, 1, one), context(version), one)
+    for size in (100, 0, 1, 126, 127, 128, 20_000):
+        other = request(b"y" * size, acks=acks, transactional_id=transactional_id)
+        known = shortcut.find(frame(version, 2, other), version)
+        assert known is not None
+        assert known.request == other
+        assert known.context.version == version
+        for code in (0, 7):
+            answers = [PartitionProduceResponse(3, code, size, 1_700_000_000_000, 5)]
+            response = ProduceResponse([TopicProduceResponse("topic", answers)])
+            encoded = known.encode(77, response)
+            if code:
+                assert encoded is None
+                continue
+            body = produce.API.encode_response(version, response)
+            head = struct.pack(">i", 77) + (b"\0" if produce.API.is_flexible(version) else b"")
+            assert encoded == struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def test_what_is_not_like_the_one_before_is_decoded() -> None:
+    shortcut = ProduceShortcut()
+    one = request(b"x" * 100)
+    shortcut.learn(frame(9, 1, one), context(9), one)
+    assert shortcut.find(frame(8, 2, one), 8) is None
+    assert shortcut.find(frame(9, 2, request(b"x" * 100, acks=1)), 9) is None
+    cut = frame(9, 2, request(b"x" * 100))
+    assert shortcut.find(cut[:-1], 9) is None
+    assert shortcut.find(cut[:10], 9) is None
+    tagged = memoryview(bytes(cut[:-1]) + b"\1\0\0")
+    assert shortcut.find(tagged, 9) is None
