@@ -3,23 +3,36 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' broker-image/pyproject.to
 PACKAGES := broker-image client operator spark-operator-jobs
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# Tests of a file run in one process, one after the other, in their order.
+RUN_TESTS := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 KAFKA_JARS := .jars/kafka-4.1.1
 IMAGE_BUILD ?= docker build -t
+MAVEN := mvn -B -q -Dstyle.color=never
 
-.PHONY: setup demo test mutation faults e2e bench lint images jars lock clean
+.PHONY: setup demo test test-all mutation faults e2e bench lint images jars kafka-jars lock clean
+
+# $(call timed,NAME,COMMAND): run it and say how long it took.
+timed = begun=$$(date +%s); $(2) && echo "$(1): done in $$(($$(date +%s) - begun)) s"
 
 setup: .venv/.installed
 
 .venv/.installed: requirements-dev.txt $(PACKAGES:%=%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'setup: $(PYTHON) is too old: install Python 3.11 or newer, or name one with PYTHON=…'; exit 1; }
-	@echo "setup: installing the Python packages into .venv"
+	@echo "setup: making .venv with $(PYTHON)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(PACKAGES:%=-e ./%)
+	@echo "setup: installing the $$(grep -c == $<) packages of $< (500 MB, most of it Spark: one to three minutes)"
+	@$(call timed,setup,$(PIP) -r $<)
+	@echo "setup: installing $(PACKAGES) from their folders"
+	@$(call timed,setup,$(PIP) --no-deps --no-build-isolation $(PACKAGES:%=-e ./%))
 	@touch $@
 
-test: setup jars
-	$(BIN)/pytest $(PYTEST)
+# Everything but the long tests: tests/harness/millstream_harness/long_tests.py says which those are.
+test: setup jars kafka-jars
+	$(RUN_TESTS) -m 'not long' $(PYTEST)
+
+test-all: setup jars kafka-jars
+	$(RUN_TESTS) $(PYTEST)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -64,25 +77,31 @@ mutation: setup
 # Apache Kafka and its tools, which tests and benchmarks run beside Millstream.
 $(KAFKA_JARS)/.complete: bench/kafka/pom.xml
 	@command -v mvn >/dev/null || { echo 'jars: Apache Kafka comes from Maven: install Maven and Java 17'; exit 1; }
-	@echo "jars: fetching Apache Kafka 4.1.1 into $(KAFKA_JARS)"
+	@echo "jars: fetching Apache Kafka 4.1.1 into $(KAFKA_JARS) (54 MB)"
 	@rm -rf $(KAFKA_JARS)
-	@mvn -B -q -Dstyle.color=never -f bench/kafka/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
-	  -DoutputDirectory=$(CURDIR)/$(KAFKA_JARS)
+	@$(call timed,jars,$(MAVEN) -f bench/kafka/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
+	  -DoutputDirectory=$(CURDIR)/$(KAFKA_JARS))
 	@touch $@
+
+kafka-jars:
+	@$(call fetched,$(KAFKA_JARS),bench/kafka/pom.xml,what needs Apache Kafka is not tested)
 
 # What Spark needs to read the log. Without Maven, Spark fetches the same jars itself (spark.jars.packages).
 SPARK_JARS := .jars/spark
 
 jars:
-	@if [ $(SPARK_JARS)/.complete -nt spark-operator-jobs/pom.xml ]; then :; \
-	elif mvn -v >/dev/null 2>&1; then $(MAKE) -s --no-print-directory $(SPARK_JARS)/.complete; \
-	else echo 'jars: no Maven with Java 17: Spark will fetch its Kafka source itself (spark.jars.packages)'; fi
+	@$(call fetched,$(SPARK_JARS),spark-operator-jobs/pom.xml,Spark will fetch its Kafka source itself (spark.jars.packages))
 
 $(SPARK_JARS)/.complete: spark-operator-jobs/pom.xml
-	@echo "jars: fetching Spark's Kafka source into $(SPARK_JARS)"
+	@echo "jars: fetching Spark's Kafka source into $(SPARK_JARS) (10 MB)"
 	@rm -rf $(SPARK_JARS)
-	@mvn -B -q -Dstyle.color=never -f spark-operator-jobs/pom.xml
+	@$(call timed,jars,$(MAVEN) -f spark-operator-jobs/pom.xml)
 	@touch $@
+
+# $(call fetched,FOLDER,POM,CONSEQUENCE): have its jars, or say what follows if there is no Maven.
+fetched = if [ $(1)/.complete -nt $(2) ]; then :; \
+  elif mvn -v >/dev/null 2>&1; then $(MAKE) -s --no-print-directory $(1)/.complete; \
+  else echo 'jars: no Maven with Java 17: $(3)'; fi
 
 demo: setup jars
 	@$(BIN)/python examples/flights/demo.py

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.java import kafka_jars as fetch_kafka_jars
+from millstream_harness.long_tests import is_long
 from millstream_harness.zookeeper import ZooKeeperProcess
 
 StartBroker = Callable[..., BrokerProcess]
@@ -26,6 +28,15 @@ settings.register_profile(
     max_examples=25,
     phases=(Phase.explicit, Phase.generate),
 )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the long tests, and run them first: with several workers, what is left for the end is short."""
+    for item in items:
+        if is_long(item.nodeid.partition("::")[0]):
+            item.add_marker("long")
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 @pytest.fixture(scope="session")
@@ -62,3 +73,10 @@ def shared_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
     """A ZooKeeper that many tests use at once: each takes its ``own_tree``."""
     with ZooKeeperProcess(tmp_path_factory.mktemp("shared-zookeeper")) as server:
         yield server
+
+
+@pytest.fixture
+def cluster(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[ClusterProcesses]:
+    """Three brokers of the test's own; it may break every one of them, but not ZooKeeper."""
+    with ClusterProcesses(tmp_path, zookeeper=shared_zookeeper) as cluster:
+        yield cluster

@@ -1,7 +1,8 @@
-"""What holds for the repository as a whole: one version, and documents whose links lead somewhere."""
+"""What holds for the repository as a whole: one version, links that lead somewhere, and which tests run when."""
 
 from __future__ import annotations
 
+import fnmatch
 import importlib
 import re
 import tomllib
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from millstream_harness.long_tests import LONG, is_long
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
@@ -38,3 +41,25 @@ def test_everything_carries_one_version() -> None:
 def test_links_lead_to_files(document: Path) -> None:
     for link in LINK.findall(document.read_text()):
         assert (document.parent / link).exists(), f"{document.name}: {link}"
+
+
+def test_every_part_has_tests_that_are_not_long() -> None:
+    files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")]
+    for pattern in (pattern for patterns in LONG.values() for pattern in patterns):
+        assert fnmatch.filter(files, pattern), f"{pattern} fits no file of tests"
+    parts = {Path(file).parent for file in files}
+    quick = {Path(file).parent for file in files if not is_long(file)}
+    assert parts - quick == {Path("tests/broker/robustness"), Path("tests/compat/beside")}
+
+
+def test_long_tests_are_marked(request: pytest.FixtureRequest) -> None:
+    for item in request.session.items:
+        assert is_long(item.nodeid.partition("::")[0]) == (item.get_closest_marker("long") is not None)
+
+
+def test_continuous_integration_leaves_no_test_out() -> None:
+    commands = dict(
+        re.findall(r"^(test|test-all): .*\n\t(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    )
+    assert commands["test"].replace(" -m 'not long'", "") == commands["test-all"]
+    assert re.findall(r"^make test.*", (ROOT / ".ci" / "run").read_text(), re.MULTILINE) == ["make test-all"]

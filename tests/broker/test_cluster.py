@@ -49,12 +49,6 @@ QUICK = {
 }
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    with ClusterProcesses(tmp_path) as cluster:
-        yield cluster
-
-
 def create(
     cluster: ClusterProcesses, name: str, partitions: int = 3, replicas: int = 3, **config: str
 ) -> None:
@@ -175,9 +169,12 @@ def test_the_controller_is_killed(cluster: ClusterProcesses) -> None:
     holds(cluster, writer)
 
 
-def test_a_broker_that_no_controller_has_told_yet_calls_no_topic_unknown(tmp_path: Path) -> None:
+def test_a_broker_that_no_controller_has_told_yet_calls_no_topic_unknown(
+    shared_zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
     """It listens before it knows the cluster: whoever asks it meanwhile waits."""
-    with ClusterProcesses(tmp_path, 2, {"zookeeper.session.timeout.ms": "8000"}) as cluster:
+    config = {"zookeeper.session.timeout.ms": "8000"}
+    with ClusterProcesses(tmp_path, 2, config, zookeeper=shared_zookeeper) as cluster:
         create(cluster, "known", 1, 2)
         controller = cluster.controller()
         restarted = next(one for number, one in cluster.brokers.items() if number != controller)
@@ -265,9 +262,11 @@ def leads(cluster: ClusterProcesses, topic: str, broker: int) -> None:
     assert cluster.partitions(topic)[0].leader_id == broker
 
 
-def test_a_disk_dies_and_others_lead_what_was_on_it(tmp_path: Path) -> None:
+def test_a_disk_dies_and_others_lead_what_was_on_it(
+    shared_zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
     flush = {"log.flush.interval.messages": "1", "log.flush.offset.checkpoint.interval.ms": "200"}
-    cluster = ClusterProcesses(tmp_path, config=flush)
+    cluster = ClusterProcesses(tmp_path, config=flush, zookeeper=shared_zookeeper)
     one = cluster.brokers[1]
     with dying_disk(tmp_path / "dying", 32) as disk:
         one.config["log.dirs"] = f"{one.data},{disk.path}"
@@ -465,10 +464,9 @@ def test_one_zookeeper_of_three_dies(tmp_path: Path) -> None:
         holds(cluster, writer)
 
 
-def test_brokers_join_and_leave_at_run_time(tmp_path: Path) -> None:
-    with ClusterProcesses(
-        tmp_path, 2, {"default.replication.factor": "2", "min.insync.replicas": "1"}
-    ) as cluster:
+def test_brokers_join_and_leave_at_run_time(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
+    config = {"default.replication.factor": "2", "min.insync.replicas": "1"}
+    with ClusterProcesses(tmp_path, 2, config, zookeeper=shared_zookeeper) as cluster:
         with pytest.raises(KafkaException, match="only 2 broker"):
             create(cluster, "t")
         third = cluster.broker(3)

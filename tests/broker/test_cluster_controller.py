@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.zookeeper import ZooKeeperProcess
 
 TOPICS, PARTITIONS = 10, 100
 
@@ -26,10 +27,13 @@ def metric(broker: BrokerProcess, name: str) -> float:
     return float(found[1]) if found else -1
 
 
-def test_the_controller_of_a_thousand_partitions_dies(tmp_path: Path) -> None:
+def test_the_controller_of_a_thousand_partitions_dies(
+    shared_zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
     """It leads a third of them, too. They have leaders well within two seconds of the session's end, where the
     machine has nothing else to do; here it may be busy."""
-    with ClusterProcesses(tmp_path, config={"log.index.size.max.bytes": "4096"}) as cluster:
+    config = {"log.index.size.max.bytes": "4096"}
+    with ClusterProcesses(tmp_path, config=config, zookeeper=shared_zookeeper) as cluster:
         names = [f"t{number}" for number in range(TOPICS)]
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         created = admin.create_topics([NewTopic(name, PARTITIONS, 3) for name in names])

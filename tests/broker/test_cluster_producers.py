@@ -10,6 +10,7 @@ from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.protocol.produce import PartitionProduceResponse
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.wire import Wire, record
+from millstream_harness.zookeeper import ZooKeeperProcess
 
 CONFIG = {
     "min.insync.replicas": "1",
@@ -19,10 +20,12 @@ CONFIG = {
 }
 
 
-def test_a_follower_that_was_truncated_knows_the_producers(tmp_path: Path) -> None:
+def test_a_follower_that_was_truncated_knows_the_producers(
+    shared_zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
     """A leader takes a record that its follower never gets, dies, is cut, and leads again after a retention round."""
     sent = build_batch([record("once")], producer_id=7, producer_epoch=0, base_sequence=0)
-    with ClusterProcesses(tmp_path, 2, CONFIG) as cluster:
+    with ClusterProcesses(tmp_path, 2, CONFIG, zookeeper=shared_zookeeper) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         for name in ("t", "probe"):
             admin.create_topics([NewTopic(name, 1, 2)])[name].result(30)

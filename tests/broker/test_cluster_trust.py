@@ -54,16 +54,20 @@ from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.ledger import Load, check
 from millstream_harness.process import resident_mb
 from millstream_harness.wire import Wire, produce_request, record
+from millstream_harness.zookeeper import ZooKeeperProcess
 
 QUICK = {"socket.timeout.ms": 5000, "log_level": 0}
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+def cluster(
+    shared_zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterProcesses]:
     """Nobody leaves an ISR here for being silent."""
     config = {"zookeeper.session.timeout.ms": "30000", "replica.lag.time.max.ms": "30000"}
-    with ClusterProcesses(tmp_path_factory.mktemp("trust"), config=config) as cluster:
+    folder = tmp_path_factory.mktemp("trust")
+    with ClusterProcesses(folder, config=config, zookeeper=shared_zookeeper) as cluster:
         yield cluster
 
 
@@ -453,13 +457,13 @@ def test_a_broker_that_coordinates_itself_has_no_brokers_to_prove_anything_to(
         assert code_of(answer) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_brokers_prove_it_on_their_listener_alone(tmp_path: Path) -> None:
+def test_brokers_prove_it_on_their_listener_alone(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
     """And while `inter.broker.listener.name` is changed, one broker after the other, they find each other's."""
     both = {
         "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
         "replica.lag.time.max.ms": "30000",
     }
-    cluster = ClusterProcesses(tmp_path, config=both)
+    cluster = ClusterProcesses(tmp_path, config=both, zookeeper=shared_zookeeper)
     outside = {}
     taken = {int(one.config["listeners"].rsplit(":")[-1]) for one in cluster.brokers.values()}
     taken.add(cluster.zookeeper.port)

@@ -21,6 +21,8 @@ from millstream_harness.tools import missing, require
 
 ROOT = Path(__file__).resolve().parents[2]
 DELETION_TIMEOUT_S = 90.0
+OURS = "millstream.dev/test"
+"""The label of the tests' namespaces; its value is the process that made them, for others may run beside it."""
 
 NewNamespace = Callable[[], Namespace]
 StartOperator = Callable[..., OperatorProcess]
@@ -41,7 +43,7 @@ def api_server() -> Iterator[None]:
     yield
     until(
         "the tests' namespaces gone",
-        lambda: not run("kubectl", "get", "namespaces", "-l", "millstream.dev/test", "-o", "name"),
+        lambda: not run("kubectl", "get", "namespaces", "-l", f"{OURS}={os.getpid()}", "-o", "name"),
         DELETION_TIMEOUT_S,
     )
 
@@ -55,7 +57,7 @@ def new_namespace(api_server: None) -> Iterator[NewNamespace]:
         manifest = {
             "apiVersion": "v1",
             "kind": "Namespace",
-            "metadata": {"name": name, "labels": {"millstream.dev/test": ""}},
+            "metadata": {"name": name, "labels": {OURS: str(os.getpid())}},
         }
         namespace = Namespace(name)
         namespace.apply(manifest)

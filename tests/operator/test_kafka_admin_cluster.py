@@ -9,6 +9,7 @@ import pytest
 
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.kube import until
+from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_operator.conditions import ConditionType, Reason
 from millstream_operator.kafka_admin import ConfigChange, KafkaAdmin, NewTopic
 from millstream_operator.models import API_VERSION, Cluster, Resource, Topic, decode
@@ -17,8 +18,11 @@ from millstream_operator.reconcile.replication import Replication, replicate
 
 
 @pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    cluster = ClusterProcesses(tmp_path_factory.mktemp("cluster"), config={"broker.rack": "here"})
+def brokers(
+    shared_zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterProcesses]:
+    folder = tmp_path_factory.mktemp("cluster")
+    cluster = ClusterProcesses(folder, config={"broker.rack": "here"}, zookeeper=shared_zookeeper)
     cluster.brokers = {number: cluster.broker(number) for number in range(3)}  # as the operator numbers them
     with cluster:
         yield cluster

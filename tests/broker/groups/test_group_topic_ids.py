@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -18,12 +15,6 @@ from millstream_harness.wire import Wire
 
 QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
 RECORDS = 100
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    with ClusterProcesses(tmp_path) as cluster:
-        yield cluster
 
 
 def coordinator(cluster: ClusterProcesses, group: str) -> int:
@@ -155,21 +146,20 @@ def test_a_topic_made_anew_while_its_groups_coordinator_is_dead(cluster: Cluster
     assert scene.committed() == RECORDS
 
 
-def test_a_coordinator_that_was_away_does_not_serve_what_it_last_knew(tmp_path: Path) -> None:
+def test_a_coordinator_that_was_away_does_not_serve_what_it_last_knew(cluster: ClusterProcesses) -> None:
     """Every broker that could have seen the deletion is restarted: only the record says whose position it is."""
-    with ClusterProcesses(tmp_path) as cluster:
-        scene = Scene(cluster)
-        scene.play_first()
-        cluster.brokers[scene.coordinator].kill()
-        scene.delete()
-        scene.create()
-        for one in cluster.brokers.values():
-            one.kill()
-        begun = {number: one.printed() for number, one in cluster.brokers.items()}
-        for one in cluster.brokers.values():
-            one.launch(one.command)
-        for number, one in cluster.brokers.items():
-            one.await_ready(one.is_ready, begun[number])
-        cluster.await_in_sync("__consumer_offsets")
-        assert scene.committed() == -1
-        scene.play_successor()
+    scene = Scene(cluster)
+    scene.play_first()
+    cluster.brokers[scene.coordinator].kill()
+    scene.delete()
+    scene.create()
+    for one in cluster.brokers.values():
+        one.kill()
+    begun = {number: one.printed() for number, one in cluster.brokers.items()}
+    for one in cluster.brokers.values():
+        one.launch(one.command)
+    for number, one in cluster.brokers.items():
+        one.await_ready(one.is_ready, begun[number])
+    cluster.await_in_sync("__consumer_offsets")
+    assert scene.committed() == -1
+    scene.play_successor()

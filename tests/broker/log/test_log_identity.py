@@ -18,6 +18,7 @@ from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.ledger import read
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, record
+from millstream_harness.zookeeper import ZooKeeperProcess
 
 StartBroker = Callable[..., BrokerProcess]
 
@@ -96,9 +97,11 @@ def test_a_topic_made_anew_keeps_its_records_through_a_kill(start_broker: StartB
     assert read(broker.bootstrap, "t", 0) == list(enumerate(values("new", count)))
 
 
-def test_a_topic_made_anew_keeps_its_records_in_a_cluster(tmp_path: Path) -> None:
+def test_a_topic_made_anew_keeps_its_records_in_a_cluster(
+    shared_zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
     """A replica is killed and comes back; then the leader stops: the replica leads with all that was acknowledged."""
-    with ClusterProcesses(tmp_path, config=SOON) as cluster:
+    with ClusterProcesses(tmp_path, config=SOON, zookeeper=shared_zookeeper) as cluster:
         make(cluster.bootstrap, "t", [1, 2, 3])
         cluster.await_in_sync("t")
         send(cluster.brokers[1], "t", values("old", 2000), acks=-1)
@@ -179,9 +182,11 @@ def batch_of(sequence: int) -> bytes:
     return build_batch([record(b"%d" % sequence)], producer_id=77, producer_epoch=0, base_sequence=sequence)
 
 
-def test_a_follower_that_starts_anew_forgets_its_producers(tmp_path: Path) -> None:
+def test_a_follower_that_starts_anew_forgets_its_producers(
+    shared_zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
     """It was away while records came and were deleted; it leads after a kill, and takes what comes next."""
-    with ClusterProcesses(tmp_path, config=SOON) as cluster:
+    with ClusterProcesses(tmp_path, config=SOON, zookeeper=shared_zookeeper) as cluster:
         first, second = cluster.brokers[1], cluster.brokers[2]
         make(cluster.bootstrap, "t", [1, 2, 3])
         cluster.await_in_sync("t")

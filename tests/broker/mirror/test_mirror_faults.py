@@ -31,7 +31,7 @@ def pinned(broker: BrokerProcess) -> BrokerProcess:
 
 
 class Feed:
-    """Produces on and on in small batches, in a thread."""
+    """Produces on and on in small batches, in a thread: thousands of records a second, not all that go."""
 
     def __init__(self, broker: BrokerProcess, topic: str) -> None:
         self._broker = broker
@@ -42,7 +42,7 @@ class Feed:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        while not self._stopping.wait(0.1):
             more = range(self._count, self._count + 400 * PARTITIONS)
             produce(self._broker, self._topic, more, PARTITIONS, batch_num_messages=7, linger_ms=1)
             self._count = more.stop

@@ -25,21 +25,16 @@ from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.disk import small_disk
 from millstream_harness.ledger import Load, check, read
 from millstream_harness.wire import Wire, produce_request, record
+from millstream_harness.zookeeper import ZooKeeperProcess
 
 QUICK = {"socket.timeout.ms": 5000, "log_level": 0}
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    with ClusterProcesses(tmp_path) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def patient(tmp_path: Path) -> Iterator[ClusterProcesses]:
+def patient(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[ClusterProcesses]:
     """Sessions outlast every pause here: what happens to a replica that is silent is its leader's business alone."""
     config = {"zookeeper.session.timeout.ms": "30000", "replica.lag.time.max.ms": "1000"}
-    with ClusterProcesses(tmp_path, config=config) as cluster:
+    with ClusterProcesses(tmp_path, config=config, zookeeper=shared_zookeeper) as cluster:
         yield cluster
 
 
@@ -300,12 +295,13 @@ def test_requests_like_one_before_them_are_answered_like_it(patient: ClusterProc
 
 
 @contextlib.contextmanager
-def filling_up(folder: Path, replicas: list[int]) -> Iterator[tuple[ClusterProcesses, Load]]:
+def filling_up(
+    zookeeper: ZooKeeperProcess, folder: Path, replicas: list[int]
+) -> Iterator[tuple[ClusterProcesses, Load]]:
     """The topic t under load, while the disk of broker 3 is full; and what must hold when there is room again."""
     with small_disk(folder / "small", 64) as disk:
-        cluster = ClusterProcesses(
-            folder, config={"log.segment.bytes": "1000000", "replica.lag.time.max.ms": "1000"}
-        )
+        config = {"log.segment.bytes": "1000000", "replica.lag.time.max.ms": "1000"}
+        cluster = ClusterProcesses(folder, config=config, zookeeper=zookeeper)
         full = cluster.brokers[3]
         full.config["log.dirs"] = str(disk.path / "data")
         full.data = disk.path / "data"
@@ -325,14 +321,18 @@ def filling_up(folder: Path, replicas: list[int]) -> Iterator[tuple[ClusterProce
             same_everywhere(cluster)
 
 
-def test_a_follower_with_a_full_disk_is_left_behind_alone(tmp_path: Path) -> None:
-    with filling_up(tmp_path, [1, 2, 3]) as (cluster, load):
+def test_a_follower_with_a_full_disk_is_left_behind_alone(
+    shared_zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    with filling_up(shared_zookeeper, tmp_path, [1, 2, 3]) as (cluster, load):
         until(lambda: _isr(cluster) == {1, 2}, "the full one is out of the ISR", 60)
         load.until(load.ledger.count + 100, 60)
 
 
-def test_a_leader_with_a_full_disk_lets_others_lead(tmp_path: Path) -> None:
-    with filling_up(tmp_path, [3, 1, 2]) as (cluster, load):
+def test_a_leader_with_a_full_disk_lets_others_lead(
+    shared_zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    with filling_up(shared_zookeeper, tmp_path, [3, 1, 2]) as (cluster, load):
         full = cluster.brokers[3]
         until(lambda: cluster.leader("t") is not full, "another leads", 60)
         load.until(load.ledger.count + 100, 60)

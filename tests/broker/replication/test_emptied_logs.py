@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from millstream_broker.log.batch import DELETE_HORIZON, BatchHeader, Record, build_batch, read_header
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.wire import Wire
+from millstream_harness.zookeeper import ZooKeeperProcess
 
 OFTEN = {"log.retention.check.interval.ms": "100", "log.cleaner.backoff.ms": "50"}
 COMPACTED = {
@@ -28,9 +29,11 @@ def header(cluster: ClusterProcesses) -> BatchHeader:
     return read_header(found)
 
 
-def test_a_replica_that_lost_its_disk_is_in_sync_again(tmp_path: Path) -> None:
+def test_a_replica_that_lost_its_disk_is_in_sync_again(
+    shared_zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
     """Nothing is left for it to copy but the end of the log."""
-    with ClusterProcesses(tmp_path, config=OFTEN) as cluster:
+    with ClusterProcesses(tmp_path, config=OFTEN, zookeeper=shared_zookeeper) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         topic = NewTopic("t", 1, replica_assignment=[[1, 2, 3]], config=COMPACTED)
         admin.create_topics([topic])["t"].result(30)

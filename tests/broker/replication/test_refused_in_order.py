@@ -11,12 +11,15 @@ from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.wire import Wire
+from millstream_harness.zookeeper import ZooKeeperProcess
 
 
 @pytest.mark.parametrize("codec", ["producer", "gzip"], ids=["appended-at-once", "recompressed-in-a-thread"])
-def test_what_follows_a_refused_batch_is_refused_likewise(tmp_path: Path, codec: str) -> None:
+def test_what_follows_a_refused_batch_is_refused_likewise(
+    shared_zookeeper: ZooKeeperProcess, tmp_path: Path, codec: str
+) -> None:
     """The first finds too few replicas, the second finds enough; the client sends both again."""
-    with ClusterProcesses(tmp_path, 2) as cluster:
+    with ClusterProcesses(tmp_path, 2, zookeeper=shared_zookeeper) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         config = {"min.insync.replicas": "2", "compression.type": codec}
         topic = NewTopic("t", 1, replica_assignment=[[1, 2]], config=config)

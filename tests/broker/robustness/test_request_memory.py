@@ -36,6 +36,7 @@ from millstream_harness.in_process import connected, create, running
 from millstream_harness.process import forget_peak, peak_mb
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, produce_request, record
+from millstream_harness.zookeeper import ZooKeeperProcess
 
 StartBroker = Callable[..., BrokerProcess]
 MIB = 1 << 20
@@ -184,7 +185,9 @@ def test_honest_requests_that_fill_the_memory_together_all_get_on(start_broker: 
     assert "closed the connection" not in broker.said()
 
 
-def test_requests_that_wait_for_followers_do_not_keep_their_frames(tmp_path: Path) -> None:
+def test_requests_that_wait_for_followers_do_not_keep_their_frames(
+    shared_zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
     """170 MB of records wait for a follower that has stopped; 16 MiB of requests are allowed."""
     config = {
         "queued.max.request.bytes": str(16 * MIB),
@@ -194,7 +197,7 @@ def test_requests_that_wait_for_followers_do_not_keep_their_frames(tmp_path: Pat
         "auto.create.topics.enable": "true",
         "num.partitions": "2",
     }
-    with ClusterProcesses(tmp_path, 2, config) as cluster:
+    with ClusterProcesses(tmp_path, 2, config, zookeeper=shared_zookeeper) as cluster:
         with Wire(cluster.bootstrap) as wire:
             wire.create("t")
         cluster.await_in_sync("t", 2)
