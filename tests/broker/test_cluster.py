@@ -35,7 +35,7 @@ from millstream_broker.protocol.errors import ErrorCode
 from millstream_broker.protocol.list_partition_reassignments import ListPartitionReassignmentsRequest
 from millstream_broker.protocol.stop_replica import StopReplicaRequest
 from millstream_broker.protocol.update_metadata import UpdateMetadataRequest
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_harness.cluster import SESSION_MS, ClusterProcesses, until
 from millstream_harness.disk import dying_disk
 from millstream_harness.wire import Wire, record
@@ -514,7 +514,7 @@ def test_a_broker_with_another_clusters_data_does_not_start(
 
 def test_a_broker_waits_for_zookeeper_and_says_so(tmp_path: Path) -> None:
     zookeeper = ZooKeeperProcess(tmp_path / "zookeeper")
-    http = _free_port()
+    http = fixed_port()
     broker = BrokerProcess(
         tmp_path / "broker",
         {"zookeeper.connect": f"{zookeeper.connect}/kafka", "http.listener": f"127.0.0.1:{http}"},
@@ -533,12 +533,6 @@ def test_a_broker_waits_for_zookeeper_and_says_so(tmp_path: Path) -> None:
     finally:
         broker.kill()
         zookeeper.kill()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port: int = held.getsockname()[1]
-        return port
 
 
 def _status(port: int, path: str) -> int:

@@ -465,13 +465,9 @@ def test_brokers_prove_it_on_their_listener_alone(shared_zookeeper: ZooKeeperPro
     }
     cluster = ClusterProcesses(tmp_path, config=both, zookeeper=shared_zookeeper)
     outside = {}
-    taken = {int(one.config["listeners"].rsplit(":")[-1]) for one in cluster.brokers.values()}
-    taken.add(cluster.zookeeper.port)
     for number, broker in cluster.brokers.items():
         outside_port = int(broker.config["listeners"].rsplit(":")[-1])
-        while (inside_port := fixed_port()) in taken:
-            pass
-        taken.add(inside_port)
+        inside_port = fixed_port()
         broker.config["listeners"] = f"OUTSIDE://127.0.0.1:{outside_port},INSIDE://127.0.0.1:{inside_port}"
         broker.config["inter.broker.listener.name"] = "INSIDE"
         outside[number] = (f"127.0.0.1:{outside_port}", f"127.0.0.1:{inside_port}")

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.kafka import free_ports
+from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_harness.scenario import unique
 
 COMMAND = str(Path(sys.executable).parent / "millstream")
@@ -249,7 +248,7 @@ def test_something_that_is_no_broker_is_said() -> None:
 def test_brokers_that_advertise_what_cannot_be_reached_are_said(
     start_broker: Callable[..., BrokerProcess],
 ) -> None:
-    (port,) = free_ports(1)
+    port = fixed_port()
     advertised = "PLAINTEXT://no-such-host.invalid:9092"
     start_broker({"listeners": f"PLAINTEXT://127.0.0.1:{port}", "advertised.listeners": advertised})
     ended = millstream("topic", "list", bootstrap=f"127.0.0.1:{port}")

@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
+from millstream_harness.broker import fixed_port
 from millstream_operator.local.processes import wait_for
 from millstream_operator.local.runtime import LocalRuntime, Reporter
 
@@ -28,13 +29,6 @@ LOCAL = [
 DEADLINE_S = 30.0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Sandbox:
     """Manifests and a data folder of one test, and the commands on them."""
 
@@ -43,7 +37,7 @@ class Sandbox:
         self.manifests.mkdir()
         self.data = folder / "data"
         self.said: list[str] = []
-        self.port = free_port()
+        self.port = fixed_port()
 
     def runtime(self) -> LocalRuntime:
         self.said = []

@@ -147,12 +147,9 @@ class MillstreamCluster(Cluster):
 class KafkaCluster(Cluster):
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(name)
-        ports: set[int] = set()
-        while len(ports) < 2 * len(NUMBERS):
-            ports.add(fixed_port())
-        brokers, controllers = sorted(ports)[: len(NUMBERS)], sorted(ports)[len(NUMBERS) :]
-        voters = [f"{number}@127.0.0.1:{port}" for number, port in zip(NUMBERS, controllers, strict=True)]
-        self.addresses = {number: f"127.0.0.1:{port}" for number, port in zip(NUMBERS, brokers, strict=True)}
+        controllers = {number: fixed_port() for number in NUMBERS}
+        voters = [f"{number}@127.0.0.1:{port}" for number, port in controllers.items()]
+        self.addresses = {number: f"127.0.0.1:{fixed_port()}" for number in NUMBERS}
         self.processes = {
             number: KafkaProcess(
                 folder / f"broker-{number}",
@@ -167,7 +164,7 @@ class KafkaCluster(Cluster):
                     "transaction.state.log.min.isr": "2",
                 },
             )
-            for number, controller in zip(NUMBERS, controllers, strict=True)
+            for number, controller in controllers.items()
         }
         self.brokers = self.processes
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from millstream_bench import process, wire
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.kafka import KafkaProcess, free_ports
+from millstream_harness.broker import BrokerProcess, fixed_port
+from millstream_harness.kafka import KafkaProcess
 
 MILLSTREAM, KAFKA = "millstream", "kafka"
 TMPFS, DISK = Path("/dev/shm"), Path(tempfile.gettempdir())
@@ -33,7 +33,7 @@ class Peer:
         if name == KAFKA:
             self._broker = KafkaProcess(folder, settings)
         else:
-            (port,) = free_ports(1)  # a fixed one, to be able to knock before it says that it is ready
+            port = fixed_port()  # a fixed one, to be able to knock before it says that it is ready
             self._broker = BrokerProcess(folder, {"listeners": f"PLAINTEXT://127.0.0.1:{port}", **settings})
             self._broker.bootstrap = f"127.0.0.1:{port}"
 

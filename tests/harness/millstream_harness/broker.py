@@ -9,6 +9,7 @@ ask for the same port:
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import re
 import socket
@@ -19,17 +20,25 @@ from typing import Self
 
 from .daemon import Daemon
 
-# Below what the system hands out for port 0 and for outgoing connections, as a restarted broker must get its own again.
-FIXED_PORTS = range(18_000, 30_000)
+# Below what the system hands out for port 0 and for outgoing connections, as a restarted broker must get its own again;
+# each of pytest-xdist's workers has ports of its own.
+FIXED_PORTS = range(
+    18_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")),
+    30_000,
+    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
+)
+_given: set[int] = set()
 READY = re.compile(r"ready: broker\.id=(?P<id>\d+) listeners=(?P<listeners>\S+) http=(?P<http>\S+)")
 
 
 def fixed_port() -> int:
-    """A free port for somebody who must listen on the same one again."""
+    """A free port for somebody who must listen on the same one again; another one each time."""
     for port in random.sample(FIXED_PORTS, len(FIXED_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+            if port not in _given:
+                probe.bind(("127.0.0.1", port))
+                _given.add(port)
+                return port
     raise RuntimeError(f"no port is free in {FIXED_PORTS}")
 
 

@@ -6,13 +6,12 @@ One node in KRaft's combined mode (broker and controller), with the JVM options 
 
 from __future__ import annotations
 
-import contextlib
 import re
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+from millstream_harness.broker import fixed_port
 from millstream_harness.daemon import Daemon
 from millstream_harness.java import java_command, run
 
@@ -59,7 +58,7 @@ class KafkaProcess(Daemon):
     def prepare(self) -> None:
         """Write server.properties with ports that are free now, and format the data folder if it is new."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        broker, controller = free_ports(2)
+        broker, controller = fixed_port(), fixed_port()
         self.bootstrap = f"127.0.0.1:{broker}"
         settings = {
             "process.roles": "broker,controller",
@@ -87,10 +86,3 @@ class KafkaProcess(Daemon):
         self.launch(self.command)
         self.await_ready(READY.search, begun)
         return self
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now: KRaft's quorum must know its port before it starts."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(sock.getsockname()[1]) for sock in sockets]

@@ -108,13 +108,9 @@ class ZooKeeperEnsemble:
     """Several servers that keep one tree as long as most of them are there."""
 
     def __init__(self, folder: Path, size: int = 3, host: str = "127.0.0.1") -> None:
-        picked: set[int] = set()
-        while len(picked) < 3 * size:
-            picked.add(fixed_port())
-        ports = iter(picked)
-        peers = {number: (next(ports), next(ports)) for number in range(1, size + 1)}
+        peers = {number: (fixed_port(), fixed_port()) for number in range(1, size + 1)}
         self.servers = [
-            ZooKeeperProcess(folder / f"zookeeper-{number}", next(ports), number, peers, host)
+            ZooKeeperProcess(folder / f"zookeeper-{number}", number=number, peers=peers, host=host)
             for number in peers
         ]
 
