@@ -6,8 +6,9 @@ BIN := .venv/bin
 # Whatever the shell says: without the compiled modules every process that a test starts takes twice the time.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
-# Tests of a file run in one process, one after the other, in their order.
-RUN_TESTS := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# One process more than there are cores, as tests wait a lot; the tests of a file run in one, in their order.
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 5 ? cores + 1 : 6)))
+RUN_TESTS = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 KAFKA_JARS := .jars/kafka-4.1.1
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -q -Dstyle.color=never
