@@ -95,7 +95,7 @@ CASES = {
     ),
     "the only one lost its memory": (
         record(NONE, (1,)),
-        Situation({1, 2}, forgetful={1}),
+        Situation({1}, forgetful={1}),
         (1, (1,), (), 1),
     ),
     "others have everything, one day": (
@@ -169,6 +169,26 @@ SUSPECTS = {
         UNDECIDED,
         Situation({1, 3}, ends={1: (6, 900), 3: (7, 99)}),
         (3, (3,), ()),
+    ),
+    "a replica outside the ISR, which has more than a wiped one": (
+        replace(record(NONE, (3,)), suspects=(3,)),
+        Situation({1, 3}, ends={1: (6, 900), 3: (-1, 0)}),
+        (1, (1,), ()),
+    ),
+    "not before it is known what it has": (
+        replace(record(NONE, (3,)), suspects=(3,)),
+        Situation({1, 3}, ends={3: (-1, 0)}),
+        (NONE, (3,), (3,)),
+    ),
+    "not when it has as much": (
+        replace(record(NONE, (3,)), suspects=(3,)),
+        Situation({1, 3}, ends={1: (6, 900), 3: (6, 900)}),
+        (3, (3,), ()),
+    ),
+    "nor while no suspect is back": (
+        replace(record(NONE, (3,)), suspects=(3,)),
+        Situation({1, 2}, ends={1: (6, 900), 2: (6, 900)}),
+        (NONE, (3,), (3,)),
     ),
     "nobody, when none lives": (UNDECIDED, Situation(set()), (NONE, (1, 2, 3), (1, 2, 3))),
     "an administrator does not wait": (UNDECIDED, Situation({2, 3}, unclean=True), (2, (2,), ())),
@@ -248,17 +268,19 @@ def test_what_always_holds(before: PartitionRecord, now: Situation) -> None:
         assert after.leader in now.live
     if after.leader != before.leader:
         assert after.leader_epoch > before.leader_epoch
-        assert after.leader in (NONE, *before.isr, *before.elr, *before.suspects) or now.unclean
+        members = {*before.isr, *before.elr}
+        all_doubtful = members <= {*before.suspects, *now.forgetful}
+        assert after.leader in (NONE, *members, *before.suspects) or now.unclean or all_doubtful
     vouching = set(before.isr) - set(before.suspects)
     if vouching & set(now.live) and not now.forgetful:
         assert after.leader in vouching
     could_lead = set(before.isr) | set(before.elr) | set(before.suspects)
-    if not now.unclean:
+    if not now.unclean and after.leader in (NONE, *could_lead):
         assert set(after.isr) | set(after.elr) <= could_lead
     if after.leader in {*before.suspects, *now.forgetful} and not now.unclean:
         doubtful = {*before.suspects, *now.forgetful}
         assert not (set(before.isr) | set(before.elr)) - doubtful, "another member is to be had"
-        others = (could_lead & set(now.live)) - {after.leader}
+        others = ((could_lead | set(before.replicas)) & set(now.live)) - {after.leader}
         assert all(now.ends[after.leader] >= now.ends[one] for one in others)
     assert not after.suspects or after.leader == NONE
 

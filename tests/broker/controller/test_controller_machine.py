@@ -328,6 +328,19 @@ def test_of_suspects_the_one_with_the_most_complete_log_leads() -> None:
     assert not log_ends(controller, 3, 9, 900), "it is decided"
 
 
+def test_a_wiped_replica_does_not_lead_where_one_that_left_the_isr_has_more() -> None:
+    controller = Controller(topic("t", (1, 2)))
+    controller.live(1)
+    assert controller.record("t").isr == (1,)
+    controller.live(1, 2)
+    seen = controller.restart(1, unclean=True)
+    assert sorted(one.broker for one in of(AskLogEnds, seen)) == [1, 2]
+    assert controller.record("t").leader == -1
+    log_ends(controller, 1, -1, 0)
+    log_ends(controller, 2, 0, 197)
+    assert (controller.record("t").leader, controller.record("t").isr) == (2, (2,))
+
+
 def test_a_suspect_that_goes_is_not_waited_for_and_one_that_restarts_is_asked_again() -> None:
     controller, _ = all_suspects((1, 2, 3))
     log_ends(controller, 1, 4, 900)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from millstream_harness.cluster import SESSION_MS
 from millstream_harness.zookeeper import ZooKeeperProcess
 
 from .hostile import Hostile
@@ -222,8 +223,11 @@ class Faults:
             broker.start()
 
     def _await_whole(self) -> None:
-        if not self.watch.await_whole(WHOLE_S):
-            raise NothingToStrikeError("not everybody has everything")
+        """Twice, a session's time apart: a broker that was cut off before may be counted out only now."""
+        for pause_s in (SESSION_MS / 1000, 0.0):
+            if not self.watch.await_whole(WHOLE_S):
+                raise NothingToStrikeError("not everybody has everything")
+            time.sleep(pause_s)
 
     # ZooKeeper
 

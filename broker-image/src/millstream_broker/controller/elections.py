@@ -7,8 +7,9 @@ itself. Its rules, in this order:
 - A replica that cannot vouch for its log (`forgetful`) leaves the ISR. Where nobody else is in it, the `elr` takes its
   place (KIP-966): those have every acknowledged record, too. As long as nobody leads, it is remembered among the
   `suspects`.
-- Where all that could lead are suspects, the one with the most complete log (`ends`, see `recovery`) leads, as soon as
-  it is known of all of them that live; a single one at once.
+- Where all that could lead are suspects, and one of them lives, the replica with the most complete log (`ends`, see
+  `recovery`) leads, as soon as it is known of all replicas that live: one that left the ISR before has more than one
+  whose disk was wiped. A single one leads at once.
 - Of the ISR those stay who live, are not about to stop, and have not restarted since; if there are none, those who
   live; if there are none of those either, all (the last ones to have everything are never forgotten).
 - The leader stays while it is in the ISR; else the first of the ISR in the order of the replicas leads. If no member
@@ -61,7 +62,7 @@ def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
     isr, elr, suspects = _with_memory(record, now)
     have_all = {*isr, *elr}
     if isr and isr[0] in suspects:  # then all are
-        alive = _most_complete(isr, now)
+        alive = _most_complete(isr, replicas, now)
         have_all = {*alive}
     else:
         alive = [r for r in isr if r in now.live] or [r for r in elr if r in now.live][:1]
@@ -138,10 +139,12 @@ def _with_memory(record: PartitionRecord, now: Situation) -> tuple[list[int], li
     return suspects or isr, [], suspects
 
 
-def _most_complete(suspects: Collection[int], now: Situation) -> list[int]:
-    """The one to lead; nobody while it is not known who that is."""
-    there = [r for r in suspects if r in now.live]
-    if len(suspects) == 1 or not there:
+def _most_complete(suspects: Collection[int], replicas: Collection[int], now: Situation) -> list[int]:
+    """The one to lead; nobody while it is not known who that is. Of equals a suspect, which was in the ISR, leads."""
+    if not any(r in now.live for r in suspects):
+        return []
+    there = [r for r in (*suspects, *(r for r in replicas if r not in suspects)) if r in now.live]
+    if len(there) == 1:
         return there
     return [max(there, key=lambda r: now.ends[r])] if all(r in now.ends for r in there) else []
 

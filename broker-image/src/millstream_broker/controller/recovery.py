@@ -3,6 +3,7 @@
 Every record that was acknowledged was in all of these logs once. So the one with the largest last epoch, and of those
 the largest end offset, has each acknowledged record that any of them still has (as in KIP-966's unclean recovery): an
 epoch begins with all that was acknowledged before it, and within one epoch all logs are prefixes of its leader's.
+Replicas that had left the ISR are asked, too: what they have is less than what was acknowledged, and more than nothing.
 Brokers are asked for their ends; `elections.settle` decides when those that live have answered.
 """
 
@@ -51,7 +52,7 @@ class Recovery:
             self.forget(key)
             return
         asked = self._asked[key]
-        for broker in record.isr:
+        for broker in dict.fromkeys((*record.isr, *record.replicas)):
             if broker in brokers and asked.get(broker) != brokers[broker].epoch:
                 asked[broker] = brokers[broker].epoch
                 yield AskLogEnds(broker, (key,))
