@@ -18,6 +18,7 @@ import pytest
 from millstream_broker.api import HANDLERS, RequestContext
 from millstream_broker.broker import Broker
 from millstream_broker.config import TopicConfig
+from millstream_broker.fetch_sessions import FollowerSession, Session
 from millstream_broker.inter_broker import Authenticator, Peer
 from millstream_broker.log.batch import build_batch, read_records
 from millstream_broker.log.manager import Found
@@ -26,7 +27,6 @@ from millstream_broker.protocol import fetch, produce
 from millstream_broker.protocol.errors import ErrorCode
 from millstream_broker.protocol.fetch import FetchResponse, PartitionData
 from millstream_broker.replication.isr import Isr
-from millstream_broker.replication.serving import Session
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.in_process import connected, create, delete, running
 from millstream_harness.scenario import eventually
@@ -199,7 +199,9 @@ def with_follower(broker: Broker, replica: int = 2) -> Partition:
 
 def session_of(broker: Broker) -> Session:
     """Of the follower, broker 2."""
-    return Session(broker, Authenticator(), Peer(2, 0), 1)
+    session = FollowerSession(broker, Authenticator(), Peer(2, 0))
+    session.identify(1)
+    return session
 
 
 def follower_request(**more: int) -> fetch.FetchRequest:
@@ -211,7 +213,6 @@ def follower_request(**more: int) -> fetch.FetchRequest:
 def follow(session: Session, **more: int) -> asyncio.Future[FetchResponse]:
     """A follower's request that finds nothing: what the high watermark and the start are has been said before."""
     request = follower_request(**more)
-    session.take(request)
     answer = session.answer(request)
     assert isinstance(answer, asyncio.Future)
     return answer
@@ -264,7 +265,6 @@ async def test_a_cancelled_fetch_of_a_follower_does_not_keep_the_next_from_waiti
         follow(session).cancel()
         append(partition, "one")
         request = follower_request()
-        session.take(request)
         answer = session.answer(request)
         assert isinstance(answer, FetchResponse)
         assert answer.responses[0].partitions[0].records

@@ -133,6 +133,13 @@ BROKER_KEYS = _table(
         "max.connections.per.ip", INT, INT_MAX, "Connections at one time from one address.", at_least(0), True
     ),
     Key("fetch.max.bytes", INT, 57_671_680, "The most a fetch response carries.", at_least(1024)),
+    Key(
+        "max.incremental.fetch.session.cache.slots",
+        INT,
+        1000,
+        "Fetch sessions of consumers at one time; 0: none, each request names all its partitions.",
+        at_least(0),
+    ),
     # The log
     Key("log.dirs", LIST, None, "The folders the logs are kept in; default `log.dir`."),
     Key("log.dir", STRING, "data", "The folder the logs are kept in, where `log.dirs` is not set."),

@@ -32,7 +32,7 @@ _BEGINNINGS = {
     "it loads no Java": ("create.topic.policy.", "alter.config.policy.", "replica.selector."),
     "there is nothing that it tunes": (
         *("delete.records.purgatory.", "fetch.purgatory.", "producer.purgatory.", "log.cleaner.io.buffer."),
-        *("log.dir.failure.", "log.initial.task.", "max.incremental.fetch.", "max.request.partition."),
+        *("log.dir.failure.", "log.initial.task.", "max.request.partition."),
         *("num.replica.alter.", "producer.id.expiration.check.", "replica.socket.receive."),
         *("socket.connection.setup.", "unclean.leader.election.interval."),
     ),

@@ -32,7 +32,6 @@ from .coordination import PartitionRecord, TopicRecord
 from .delayed_produce import Delayed, DelayedProduce, Purgatory, repeated
 from .log.admission import Admitted
 from .log.batch import CODEC_MASK, HEADER_SIZE, HeaderRefusedError
-from .log.files import FileSlice
 from .log.log import AppendInfo, Log
 from .protocol.errors import ApiError, ErrorCode
 from .refusals import Refusals
@@ -45,16 +44,12 @@ _ATTRIBUTES = 22
 log = logging.getLogger(__name__)
 
 
-class Waiter(Protocol):
+class FetchWaiter(Protocol):
     """Somebody who waits for records."""
 
     def advanced(self, size: int) -> None:
         """So many more bytes may be read; or the partition changed so that it is worth asking again (size 0)."""
         ...
-
-
-class FollowerWaiter(Waiter, Protocol):
-    """A follower that waits for records."""
 
     def committed(self) -> None:
         """There is something to tell with the next answer: the high watermark moved, or the start of the log."""
@@ -117,9 +112,9 @@ class Partition:
         self.record = topic.partitions[index]
         self.isr = isr
         self.high_watermark = log.log_start_offset if isr is None else isr.high_watermark
-        self.waiters: set[Waiter] = set()
+        self.waiters: set[FetchWaiter] = set()
         """Consumers: told when the high watermark moves."""
-        self.followers: set[FollowerWaiter] = set()
+        self.followers: set[FetchWaiter] = set()
         """Followers: told when the log grows."""
         self._secured = self.high_watermark
         """Up to where this broker's own log counts, by the flush policy."""
@@ -334,15 +329,18 @@ class Partition:
         ):
             self._unwritable()
 
-    def read(self, offset: int, max_bytes: int, *, min_one: bool) -> FileSlice | None:
-        """Whole batches from the one that holds `offset`, below the high watermark; raises ApiError."""
-        return self.log.read(offset, max_bytes, upper=self.high_watermark, min_one=min_one)
+    @property
+    def last_stable_offset(self) -> int:
+        """Up to where committed readers read. There are no transactions: the high watermark."""
+        return self.high_watermark
 
     def delete_records_before(self, offset: int, timeout_ms: int) -> Delayed | None:
         """Move the start of the log; what waits for the followers to move theirs, None: they have. Raises ApiError."""
         if not 0 <= offset <= self.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         self.log.delete_records_before(offset)
+        for waiter in tuple(self.waiters):
+            waiter.committed()
         if self.low_watermark >= offset:
             return None
         self._wake(self.followers, 0)
@@ -409,7 +407,7 @@ class Partition:
                 follower.committed()
 
     @staticmethod
-    def _wake(waiters: Collection[Waiter], size: int) -> None:
+    def _wake(waiters: Collection[FetchWaiter], size: int) -> None:
         for waiter in tuple(waiters):
             waiter.advanced(size)
 

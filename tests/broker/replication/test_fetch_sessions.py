@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from millstream_broker import fetch_sessions
 from millstream_broker.coordination import TopicRecord
+from millstream_broker.fetch_sessions import Sessions, current_leader
 from millstream_broker.inter_broker import Authenticator, Peer
 from millstream_broker.partition import Partition
 from millstream_broker.protocol.errors import ApiError, ErrorCode
@@ -27,8 +29,6 @@ from millstream_broker.protocol.fetch import (
     PartitionData,
     next_session_epoch,
 )
-from millstream_broker.replication import serving
-from millstream_broker.replication.serving import Sessions, current_leader
 from millstream_harness.replica import (
     NOW_MS,
     OTHERS,
@@ -223,9 +223,9 @@ async def test_the_first_batch_goes_out_whatever_its_size_and_the_next_only_wher
             leader.append(index)
             leader.append(index)
         answer = leader.fetch(wanted(0), wanted(1), max_bytes=1)
-        assert summary(answer) == {0: (0, SIZE)}
+        assert summary(answer) == {0: (0, SIZE), 1: (0, 0)}
         answer = leader.fetch(wanted(0, 1), max_bytes=2 * SIZE - 1)
-        assert summary(answer) == {1: (0, SIZE)}, "what had no room is first the next time"
+        assert summary(answer) == {1: (0, SIZE), 0: (0, 0)}, "what had no room is first the next time"
         answer = leader.fetch(wanted(1, 1), max_bytes=2 * SIZE)
         assert summary(answer) == {0: (0, SIZE), 1: (0, SIZE)}
 
@@ -301,7 +301,7 @@ async def test_what_is_missing_of_enough_bytes_is_waited_for(tmp_path: Path) -> 
         assert summary(told(waiting.result())) == {0: (0, SIZE), 1: (0, 2 * SIZE)}
 
 
-async def test_what_was_read_before_the_wait_counts_towards_the_limit(tmp_path: Path) -> None:
+async def test_a_wait_does_not_raise_the_limit(tmp_path: Path) -> None:
     async with leading(tmp_path) as leader:
         leader.fetch(wanted(0), wanted(1))
         leader.append(0)
@@ -309,7 +309,8 @@ async def test_what_was_read_before_the_wait_counts_towards_the_limit(tmp_path: 
         leader.append(1)
         leader.append(1)
         await turns()
-        assert summary(told(waiting.result())) == {0: (0, SIZE), 1: (0, SIZE)}
+        assert summary(told(waiting.result())) == {0: (0, SIZE)}
+        assert summary(leader.fetch(wanted(0, 1))) == {0: (0, 0), 1: (0, 2 * SIZE)}
 
 
 async def test_news_of_a_partition_replaces_what_was_read_of_it_before_the_wait(tmp_path: Path) -> None:
@@ -337,11 +338,12 @@ async def test_a_request_that_is_answered_leaves_the_next_one_waiting(tmp_path: 
 # Partitions that cannot be fetched
 
 
-async def test_an_error_is_said_at_once_and_the_partition_left_out(tmp_path: Path) -> None:
+async def test_an_error_is_said_at_once_and_again_until_the_partition_is_forgotten(tmp_path: Path) -> None:
     async with leading(tmp_path) as leader:
         (data,) = leader.fetch(wanted(2), max_wait_ms=500)
         assert data == PartitionData(2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, records=b"")
-        assert leader.fetch() == [], "it is named again when it is wanted"
+        assert leader.fetch(max_wait_ms=500) == [data]
+        assert leader.fetch(forgotten_topics_data=[ForgottenTopic("t", [2])]) == []
         assert summary(leader.fetch(wanted(0), wanted(2), wanted(1))) == {
             0: (0, 0),
             1: (0, 0),
@@ -482,7 +484,7 @@ async def test_a_session_that_is_not_this_followers_is_not_found(tmp_path: Path)
 async def test_the_id_of_a_session_is_a_positive_int32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: bool
 ) -> None:
-    monkeypatch.setattr(serving.random, "randint", lambda low, high: high if largest else low)
+    monkeypatch.setattr(fetch_sessions.random, "randint", lambda low, high: high if largest else low)
     async with leading(tmp_path) as leader:
         leader.fetch()
         assert leader.next[0] == (0x7FFFFFFF if largest else 1)
@@ -507,7 +509,7 @@ async def test_a_fetch_without_a_session_leaves_nothing_behind(tmp_path: Path) -
         assert isinstance(answer, FetchResponse)
         assert (answer.session_id, summary(told(answer))) == (0, {0: (0, SIZE)})
         assert not leader.partition().followers
-        leader.fetch(wanted(0))
+        leader.fetch(wanted(0, 1))
         assert leader.fetch() == [], "the session is another one"
         request = fetch(wanted(1), session=NO_SESSION, min_bytes=2, max_wait_ms=500)
         waiting = leader.sessions.answer(request, leader.connection)

@@ -17,7 +17,7 @@ from millstream_broker.protocol import (
     offset_for_leader_epoch,
     produce,
 )
-from millstream_harness.beside import Beside, build
+from millstream_harness.beside import Answers, Beside, Its, build
 
 T0 = 1_600_000_000_000
 
@@ -301,15 +301,58 @@ def test_how_much_is_read(beside: Beside) -> None:
 
 
 def test_fetch_sessions(beside: Beside) -> None:
-    asked = [
-        {"topic": "written", "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]}
-    ]
+    def partition(index: int = 0, offset: int = 0) -> dict[str, int]:
+        return {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1000}
+
+    asked = [{"topic": "written", "partitions": [partition()]}]
     for session_id, epoch in ((0, -1), (123, 1), (123, -1), (-5, 1), (0, 5)):
         beside.same(fetch.API, topics=asked, max_bytes=1000, session_id=session_id, session_epoch=epoch)
-    declined = {"session_id": "Sessions are declined: a client then names all partitions in every request."}
-    beside.same(fetch.API, range(7, 13), topics=asked, max_bytes=1000, session_epoch=0, but=declined)
+    beside.same(fetch.API, range(7, 13), topics=asked, max_bytes=1000, session_epoch=0)
     # What comes with a new session is what is asked for, whatever the number of the old one.
-    beside.same(fetch.API, [12], topics=asked, max_bytes=1000, session_id=123, session_epoch=0, but=declined)
+    beside.same(fetch.API, [12], topics=asked, max_bytes=1000, session_id=123, session_epoch=0)
+
+    beside.create("in-session", partitions=3)
+    epoch = 0
+
+    def go_on(*asked: dict[str, int], forgotten: tuple[int, ...] = ()) -> Answers:
+        nonlocal epoch
+        answers = beside.same(
+            fetch.API,
+            [12],
+            topics=[{"topic": "in-session", "partitions": list(asked)}] if asked else [],
+            forgotten_topics_data=[{"topic": "in-session", "partitions": list(forgotten)}]
+            if forgotten
+            else [],
+            max_bytes=10_000,
+            session_id=Its("session") if epoch else 0,
+            session_epoch=epoch,
+        )
+        epoch += 1
+        return answers
+
+    beside.keep(
+        "session", go_on(*(partition(index) for index in range(3))), lambda answer: answer["session_id"]
+    )
+    go_on()
+    send(beside, "in-session", batch("a", "b"), versions=[9])
+    go_on()
+    go_on()
+    go_on(partition(0, 1))
+    go_on(partition(0, 2))
+    go_on()
+    go_on(partition(0, 9))
+    go_on()
+    go_on(partition(0, 2), partition(7))
+    go_on()
+    go_on(forgotten=(7, 1))
+    moved = [{"name": "in-session", "partitions": [{"partition_index": 0, "offset": 1}]}]
+    beside.same(delete_records.API, [2], topics=moved, timeout_ms=10_000)
+    go_on()
+    go_on()
+    for wrong in (epoch - 1, epoch + 1):
+        beside.same(fetch.API, [12], topics=[], max_bytes=100, session_id=Its("session"), session_epoch=wrong)
+    go_on(forgotten=(0, 2))
+    go_on()
 
 
 def test_offsets_of_times(beside: Beside) -> None:

@@ -201,7 +201,7 @@ def check(served: dict[int, Api[Any, Any]]) -> None:
 
 DIFFERENT: Final[list[tuple[str, str]]] = [
     ("Metadata", "A topic that it creates is in the answer; Kafka says UNKNOWN_TOPIC_OR_PARTITION first."),
-    ("Fetch", "Sessions are declined (KIP-227), and batches never cut: an answer ends with a whole one."),
+    ("Fetch", "Batches are never cut: an answer ends with a whole one."),
     (
         "Produce",
         "Several batches for a partition in one request are stored; Kafka takes one. Bytes behind a batch, attributes "

@@ -3,7 +3,6 @@
 isr         the leader's view of its followers, and the high watermark: a state machine without input or output
 divergence  where two logs part, by their leader epochs: likewise
 membership  writes the ISRs that `isr` proposes
-serving     what a leader answers its followers, by fetch sessions
 follower    one partition that is followed
 fetcher     fetches all that is followed from one leader
 throttle    how fast replicas that are moved may catch up

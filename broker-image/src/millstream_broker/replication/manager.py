@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from ..config import TopicConfig
 from ..coordination import NO_LEADER, ClusterState, CoordinationError, PartitionRecord, TopicRecord
 from ..delayed_produce import Purgatory
+from ..fetch_sessions import Sessions
 from ..internal_topics import OFFSETS_TOPIC
 from ..log.checkpoints import TopicPartition
 from ..log.directory import LogDirError
@@ -37,7 +38,6 @@ from .fetcher import Fetcher
 from .follower import Follower
 from .isr import Isr
 from .membership import Membership
-from .serving import Sessions
 from .throttle import Throttle, is_listed
 
 if TYPE_CHECKING:

@@ -1,0 +1,259 @@
+"""Fetch sessions of consumers (KIP-227): what is told again, who may go on with one, and which of them make room."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream_broker import fetch_sessions
+from millstream_broker.broker import Broker
+from millstream_broker.client.connection import Connection
+from millstream_broker.fetch_sessions import EVICTION_MS, Sessions
+from millstream_broker.log.batch import build_batch
+from millstream_broker.protocol import fetch
+from millstream_broker.protocol.errors import ErrorCode
+from millstream_broker.protocol.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    next_session_epoch,
+)
+from millstream_harness.in_process import connected, create, delete, running
+from millstream_harness.wire import record
+
+SIZE = len(build_batch([record("news")]))
+FULL = (0, 0)
+
+
+def request(
+    offsets: dict[int, int], session: tuple[int, int] = FULL, forgotten: tuple[int, ...] = (), **more: Any
+) -> FetchRequest:
+    """Of partitions of `t` from these offsets on; waits only if `max_wait_ms` is given."""
+    partitions = [FetchPartition(index, -1, offset, -1, -1, 1 << 20) for index, offset in offsets.items()]
+    return FetchRequest(
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[FetchTopic("t", partitions)] if partitions else [],
+        forgotten_topics_data=[ForgottenTopic("t", list(forgotten))] if forgotten else [],
+        **{"min_bytes": 1, "max_bytes": 1 << 20, **more},
+    )
+
+
+class Consumer:
+    """Over any connections, one request after the other."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.next = FULL
+
+    async def ask(self, offsets: dict[int, int], **more: Any) -> FetchResponse:
+        asked = request(offsets, self.next, **more)
+        response: FetchResponse = await self.connection.call(fetch.API, 12, asked)
+        if not response.error_code:
+            self.next = response.session_id, next_session_epoch(self.next[1])
+        return response
+
+    async def fetch(self, offsets: dict[int, int], **more: Any) -> dict[int, tuple[int, int]]:
+        """Error and size of the records, by partition."""
+        response = await self.ask(offsets, **more)
+        assert response.error_code == 0
+        return {
+            data.partition_index: (data.error_code, len(data.records or b""))
+            for topic in response.responses
+            for data in topic.partitions
+        }
+
+
+class Serving:
+    def __init__(self, broker: Broker, connection: Connection) -> None:
+        self.broker = broker
+        self.connection = connection
+        self.consumer = Consumer(connection)
+
+    @property
+    def sessions(self) -> Sessions:
+        return self.broker.replicas.sessions
+
+    def append(self, index: int) -> None:
+        batch = memoryview(bytearray(build_batch([record("news")])))
+        self.broker.partition("t", index).append(batch, int(time.time() * 1000))
+
+    def watchers(self) -> list[int]:
+        return [len(self.broker.partition("t", index).waiters) for index in range(3)]
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path, **config: str) -> AsyncIterator[Serving]:
+    """A broker with the topic t, which has three partitions."""
+    overrides = {key.replace("_", "."): value for key, value in config.items()}
+    async with running(folder, overrides) as broker, connected(broker) as connection:
+        await create(connection, "t", 3)
+        yield Serving(broker, connection)
+
+
+async def test_only_what_is_new_is_told(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        consumer = broker.consumer
+        broker.append(0)
+        assert await consumer.fetch({0: 0, 1: 0, 2: 0}) == {0: (0, SIZE), 1: (0, 0), 2: (0, 0)}
+        assert await consumer.fetch({0: 1}) == {}
+        broker.append(2)
+        assert await consumer.fetch({}) == {2: (0, SIZE)}
+        assert await consumer.fetch({}) == {2: (0, SIZE)}, "until the consumer gets on"
+        assert await consumer.fetch({2: 1}) == {}
+        broker.broker.partition("t", 2).delete_records_before(1, 0)
+        assert await consumer.fetch({}) == {2: (0, 0)}, "the log starts elsewhere"
+
+
+async def test_a_poll_of_a_session_waits_for_any_of_its_partitions(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        consumer = broker.consumer
+        await consumer.fetch({0: 0, 1: 0, 2: 0})
+        waiting = asyncio.create_task(consumer.fetch({}, max_wait_ms=600_000, min_bytes=2 * SIZE))
+        while not any(session._delayed for session in broker.sessions._consumers.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        broker.append(1)
+        broker.append(2)
+        assert await waiting == {1: (0, SIZE), 2: (0, SIZE)}
+
+
+async def test_partitions_come_and_go(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        consumer = broker.consumer
+        await consumer.fetch({0: 0})
+        assert await consumer.fetch({1: 0}, forgotten=(0, 7)) == {1: (0, 0)}
+        broker.append(0)
+        broker.append(1)
+        assert await consumer.fetch({}) == {1: (0, SIZE)}
+        response = await consumer.ask({}, forgotten=(1,))
+        assert (response.session_id, response.responses) == (0, []), "nothing is left of it"
+        assert (len(broker.sessions), broker.watchers()) == (0, [0, 0, 0])
+
+
+async def test_any_connection_goes_on_with_a_session_by_its_id_and_epoch(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker, connected(broker.broker) as other:
+        consumer = broker.consumer
+        await consumer.fetch({0: 0})
+        consumer.connection = other
+        assert await consumer.fetch({}) == {}
+        session_id, epoch = consumer.next
+        for session, code in {
+            (session_id, epoch - 1): ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+            (session_id, epoch + 1): ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+            (session_id % 1000 + 1, epoch): ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        }.items():
+            response = await other.call(fetch.API, 12, request({}, session))
+            assert (response.error_code, response.session_id, response.responses) == (code, 0, [])
+        assert await consumer.fetch({}) == {}, "that has not harmed it"
+
+
+@pytest.mark.parametrize("epoch", [0, -1])
+async def test_a_full_request_ends_the_session_that_it_names(tmp_path: Path, epoch: int) -> None:
+    async with serving(tmp_path) as broker:
+        consumer = broker.consumer
+        await consumer.fetch({0: 0})
+        before, _ = consumer.next
+        response = await broker.connection.call(fetch.API, 12, request({1: 0}, (before, epoch)))
+        assert [(data.partition_index, data.error_code) for data in response.responses[0].partitions] == [
+            (1, 0)
+        ]
+        assert (response.session_id == 0) == (epoch == -1)
+        assert response.session_id != before
+        assert await broker.connection.call(fetch.API, 12, request({}, consumer.next)) == FetchResponse(
+            error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        )
+
+
+async def test_an_error_is_told_until_the_partition_is_well_or_forgotten(tmp_path: Path) -> None:
+    unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)
+    async with serving(tmp_path) as broker:
+        consumer = broker.consumer
+        assert await consumer.fetch({0: 0, 5: 0}, max_wait_ms=600_000) == {0: (0, 0), 5: unknown}
+        assert await consumer.fetch({}, max_wait_ms=600_000) == {5: unknown}
+        assert await consumer.fetch({}, forgotten=(5,)) == {}
+        await delete(broker.connection, "t")
+        assert (await consumer.fetch({}))[0][0] != 0
+        await create(broker.connection, "t", 3)
+        assert await consumer.fetch({}) == {0: (0, 0)}
+        broker.append(0)
+        assert await consumer.fetch({}) == {0: (0, SIZE)}
+
+
+async def test_records_that_come_while_nobody_asks_are_noted_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        consumer = broker.consumer
+        await consumer.fetch({0: 0, 1: 0, 2: 0})
+        assert broker.watchers() == [1, 1, 1]
+        broker.append(1)
+        assert broker.watchers() == [1, 0, 1], "a producer pays nothing for a consumer that is away"
+        broker.append(1)
+        assert await consumer.fetch({}) == {1: (0, 2 * SIZE)}
+
+
+async def test_a_request_without_a_session_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        broker.append(0)
+        response = await broker.connection.call(fetch.API, 12, request({0: 0, 1: 0}, (0, -1)))
+        assert (response.session_id, len(response.responses[0].partitions)) == (0, 2)
+        await broker.connection.call(fetch.API, 12, request({1: 0}, (0, -1), max_wait_ms=1))
+        assert (len(broker.sessions), broker.watchers()) == (0, [0, 0, 0])
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(fetch_sessions, "monotonic", lambda: self.now)
+
+    def pass_eviction(self) -> None:
+        self.now += EVICTION_MS / 1000 + 0.001
+
+
+async def test_where_there_is_no_room_a_consumer_goes_without_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    async with serving(tmp_path, max_incremental_fetch_session_cache_slots="2") as broker:
+        one, two, three = (Consumer(broker.connection) for _ in range(3))
+        await one.fetch({0: 0, 1: 0})
+        await two.fetch({0: 0})
+        assert (await three.ask({0: 0, 1: 0, 2: 0})).session_id == 0, "the others are young"
+        clock.now += EVICTION_MS / 2000
+        await one.fetch({})
+        clock.now += EVICTION_MS / 2000 + 0.001
+        three.next = FULL
+        await three.fetch({0: 0})
+        assert three.next[0] != 0, "the second was not used for long"
+        assert (await two.ask({})).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert await one.fetch({}) == {}
+
+
+async def test_a_larger_session_takes_the_place_of_a_smaller_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    async with serving(tmp_path, max_incremental_fetch_session_cache_slots="2") as broker:
+        small, large, new = (Consumer(broker.connection) for _ in range(3))
+        await small.fetch({0: 0})
+        await large.fetch({0: 0, 1: 0})
+        clock.pass_eviction()
+        await large.fetch({0: 0})
+        await small.fetch({0: 0})
+        assert (await new.ask({0: 0})).session_id == 0, "it is not larger"
+        new.next = FULL
+        assert (await new.ask({0: 0, 1: 0})).session_id != 0
+        assert (await small.ask({})).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert await large.fetch({}) == {}
+
+
+async def test_without_slots_there_are_no_sessions(tmp_path: Path) -> None:
+    async with serving(tmp_path, max_incremental_fetch_session_cache_slots="0") as broker:
+        assert (await broker.consumer.ask({0: 0})).session_id == 0
+        assert broker.watchers() == [0, 0, 0]
