@@ -20,6 +20,7 @@ from millstream_broker.controller.store import (
     StatesChanged,
 )
 from millstream_broker.coordination import (
+    BrokerRecord,
     Conflict,
     CoordinationError,
     PartitionRecord,
@@ -476,6 +477,106 @@ async def test_a_controller_that_does_not_know_yet_is_fenced_by_its_writes(conne
             await store.write_states({("t", 0): replace(topic.partitions[0], leader_epoch=1)})
         assert one.depositions == 1
         assert (await stored(one, "/brokers/topics/t/partitions/0/state"))["leader_epoch"] == 0
+
+
+# Processes that have ended
+
+
+def incarnation(member: Member) -> BrokerRecord:
+    return replace(member.record, epoch=member.epoch)
+
+
+async def test_the_end_of_a_process_is_the_end_of_its_registration(connect: str) -> None:
+    """And if it lives after all, it registers again and is another incarnation."""
+    async with members(connect, 1, 2, session_s=30.0) as (one, two):
+        await one.elected()
+        await one.load()
+        old = incarnation(two)
+        one.coordination.process_ended(old)
+        await until(lambda: two.epoch > old.epoch)
+        await until(
+            lambda: one.last(BrokersChanged) and one.last(BrokersChanged).brokers.get(2) == incarnation(two)
+        )
+        assert (one.depositions, two.depositions) == (0, 0)
+        one.coordination.process_ended(old)
+        await until(lambda: not one.coordination._ended)
+        node = await one.coordination._session.get("/brokers/ids/2")
+        assert node is not None
+        assert node.created == two.epoch, "the proof was of the incarnation before"
+
+
+async def test_the_end_of_the_controllers_process_is_the_end_of_its_controllership(connect: str) -> None:
+    async with members(connect, 1, 2, session_s=30.0) as (one, two):
+        topic = await led_topic(one)
+        first, old = await one.elected(), incarnation(one)
+        one.coordination.campaigns = False
+        two.coordination.process_ended(old)
+        second = await two.elected()
+        assert second.epoch == first.epoch + 1
+        await until(lambda: one.depositions == 1)
+        with pytest.raises(Fenced):
+            await first.write_states({("t", 0): topic.partitions[0]})
+        await until(lambda: one.epoch > old.epoch)
+        one.coordination.campaigns = True
+        two.coordination.process_ended(old)
+        await until(lambda: not two.coordination._ended)
+        assert two.depositions == 0
+
+
+async def test_a_broker_that_registers_meanwhile_keeps_its_registration(
+    connect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node has the same version as the one before."""
+    async with members(connect, 1, 2) as (one, two):
+        await one.elected()
+        registering_before_the_next_multi(monkeypatch, one, two)
+        old = incarnation(two)
+        one.coordination.process_ended(old)
+        await until(lambda: not one.coordination._ended)
+        assert two.epoch > old.epoch
+        node = await one.coordination._session.get("/brokers/ids/2")
+        assert node is not None
+        assert node.created == two.epoch
+
+
+async def test_a_broker_that_registers_meanwhile_as_unclean_stays_so(
+    connect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with members(connect, 1, 2) as (one, two):
+        store = await one.elected()
+        two.coordination.lost_data()
+        epoch = two.epoch
+        await until(lambda: two.epoch > epoch)
+        old = incarnation(two)
+        registering_before_the_next_multi(monkeypatch, one, two)
+        await store.accept_broker(old)
+        assert two.epoch > old.epoch
+        assert (await stored(one, "/brokers/ids/2"))["unclean"] is True
+
+
+def registering_before_the_next_multi(monkeypatch: pytest.MonkeyPatch, writer: Member, other: Member) -> None:
+    session, epoch = writer.coordination._session, other.epoch
+    multi = session.multi
+
+    async def late(operations: Any) -> Any:
+        if other.epoch == epoch:
+            other.coordination.lost_data()
+            await until(lambda: other.epoch > epoch)
+        return await multi(operations)
+
+    monkeypatch.setattr(session, "multi", late)
+
+
+async def test_a_broker_that_stops_does_not_register_again(connect: str) -> None:
+    """It has closed its listeners by then."""
+    async with members(connect, 1, 2, session_s=30.0) as (one, two):
+        await one.elected()
+        await one.load()
+        two.coordination.withdraw()
+        one.coordination.process_ended(incarnation(two))
+        await until(lambda: one.last(BrokersChanged) and 2 not in one.last(BrokersChanged).brokers)
+        await two.coordination._renew_registration()
+        assert await stored(one, "/brokers/ids/2") is None
 
 
 # ZooKeeper goes away

@@ -16,10 +16,11 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from .coordination import ClusterState
+from .coordination import BrokerRecord, ClusterState
 from .coordination.zookeeper import Ensemble
 from .forwarding import ask_controller
 from .inter_broker import InterBroker
+from .liveness import Watches
 from .protocol import controlled_shutdown
 from .protocol.controlled_shutdown import ControlledShutdownRequest
 from .protocol.errors import ApiError, ErrorCode
@@ -59,6 +60,7 @@ class Cluster:
         self._gave_up_at = float("-inf")
         self.peers: InterBroker
         """How it reaches the other brokers; when it is connected."""
+        self._watches: Watches
         self.controller: ControllerDriver | None = None
         """While this broker is the controller."""
 
@@ -80,6 +82,7 @@ class Cluster:
             self.coordination.secret,
             lambda: self.coordination.broker_epoch,
         )
+        self._watches = Watches(self.peers, self.coordination.process_ended)
         return self.coordination
 
     def directory_failed(self) -> None:
@@ -106,9 +109,16 @@ class Cluster:
 
     def changed(self, state: ClusterState) -> None:
         """`Coordination.changes`: whoever made the change, it is followed."""
+        self._watches.watch(self._watched(state))
         self._broker.replicas.changed(state)
         if self._following is None or self._following.done():
             self._following = self._spawn(self._follow())
+
+    def _watched(self, state: ClusterState) -> list[BrokerRecord]:
+        """The brokers that this one watches: the controller; all others where this is the controller."""
+        if state.controller_id == self._broker.broker_id:
+            return [one for one in state.brokers.values() if one.broker_id != self._broker.broker_id]
+        return [one for one in state.brokers.values() if one.broker_id == state.controller_id]
 
     async def _follow(self) -> None:
         while self._broker.replicas.wanted is not self._broker.metadata.state:
@@ -145,7 +155,11 @@ class Cluster:
     # Leaving
 
     async def hand_over(self) -> None:
-        """Have others lead what this broker leads, as far as they can."""
+        """Have others lead what this broker leads, as far as they can; then it does not register again."""
+        await self._hand_over()
+        self.coordination.withdraw()
+
+    async def _hand_over(self) -> None:
         broker = self._broker
         if not broker.config.flag("controlled.shutdown.enable"):
             return
@@ -186,6 +200,8 @@ class Cluster:
 
     async def leave(self) -> None:
         """Within a deadline, though ZooKeeper is away."""
+        if hasattr(self, "_watches"):
+            await self._watches.close()
         if hasattr(self, "coordination"):
             await self.coordination.leave()
         await asyncio.gather(*self._tasks, return_exceptions=True)

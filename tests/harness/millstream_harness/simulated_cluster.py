@@ -64,6 +64,8 @@ class SimulatedCluster:
         self.controller_epoch = 0
         self.controller_id: int | None = None
         self.registered: dict[int, BrokerRecord] = {}
+        self.sessions: set[int] = set()
+        """Brokers that may write: one that is taken for ended without being so is not registered, and has a session."""
         self.assignments: dict[str, tuple[uuid.UUID, dict[int, tuple[tuple[int, ...], ...]]]] = {}
         self.states: dict[TopicPartition, PartitionRecord] = {}
         self.generations: dict[int, int] = {}
@@ -234,6 +236,7 @@ class SimulatedCluster:
         if not broker.is_unclean:
             self.rise(broker)
         self.registered[broker.id] = BrokerRecord(broker.id, (), None, broker.epoch, broker.is_unclean)
+        self.sessions.add(broker.id)
         if self.controller_id == broker.id:
             self.controller_id = None
         self.tells(f"{broker.id} starts, {'unclean, ' * broker.is_unclean}epoch {broker.epoch}")
@@ -296,10 +299,18 @@ class SimulatedCluster:
 
     def expire(self, broker_id: int) -> None:
         """ZooKeeper ends the session; the process, if there is one, does not know yet."""
+        self.sessions.discard(broker_id)
+        self._end_registration(broker_id, f"the session of {broker_id} expires")
+
+    def process_ended(self, broker_id: int) -> None:
+        """Somebody takes the process for ended, rightly or not; if it lives, it goes on writing and registers again."""
+        self._end_registration(broker_id, f"the process of {broker_id} is taken for ended")
+
+    def _end_registration(self, broker_id: int, why: str) -> None:
         del self.registered[broker_id]
         if self.controller_id == broker_id:
             self.controller_id = None
-        self.tells(f"the session of {broker_id} expires")
+        self.tells(why)
         self.tell("brokers")
 
     def elect_controller(self) -> None:
@@ -386,6 +397,7 @@ class SimulatedCluster:
             yield 0.6, lambda: self.start(broker)
             if broker.id in self.registered:
                 yield 0.6, partial(self.expire, broker.id)
+                yield 0.6, partial(self.process_ended, broker.id)
             return
         if broker.id not in self.registered:
             yield 0.6, partial(self._registers_again, broker)
@@ -413,6 +425,7 @@ class SimulatedCluster:
                 troubles.append((0.3, partial(self.rise, broker)))
             if broker.id in self.registered:
                 troubles.append((0.2, partial(self.expire, broker.id)))
+                troubles.append((0.3, partial(self.process_ended, broker.id)))
         if self.registered and len(self.assignments) < 4:
             troubles.append((0.3, lambda: self.create_topic(rng.randint(1, 3), rng.randint(1, 3))))
         controller = self.controller
@@ -472,7 +485,8 @@ class SimulatedCluster:
             self.cut.add((self.rng.choice(list(self.brokers)), self.rng.choice(list(self.brokers))))
 
     def _registers_again(self, broker: SimulatedBroker) -> None:
-        """The process notices that its session is over; it lives on, in another one."""
+        """The process notices that its registration is gone; it lives on, in another session if need be."""
+        self.sessions.add(broker.id)
         broker.epoch = next(self.values)
         broker.stopped.clear()
         self.registered[broker.id] = BrokerRecord(broker.id, (), None, broker.epoch, broker.is_unclean)
@@ -491,7 +505,7 @@ class SimulatedCluster:
         broker_id, write, stored = self.isr_writes.pop(self.rng.randrange(len(self.isr_writes)))
         broker = self.brokers[broker_id]
         if stored is None:
-            if broker_id not in self.registered or self.is_lost():
+            if broker_id not in self.sessions or self.is_lost():
                 write.isr.unknown()
                 return
             known = broker.view.get(write.key)

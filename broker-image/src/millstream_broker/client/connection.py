@@ -101,6 +101,15 @@ class Connection(asyncio.BufferedProtocol):
     def is_closed(self) -> bool:
         return self._error is not None
 
+    @property
+    def address(self) -> tuple[int, Any] | None:
+        """The broker's address family and address, as sockets take them; None where the connection is gone already."""
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        try:
+            return None if sock is None else (int(sock.family), sock.getpeername())
+        except OSError:
+            return None
+
     def version(self, api: Api[Any, Any]) -> int:
         """The highest version that both sides speak; raises UnsupportedApi."""
         low, high = api.served
@@ -163,6 +172,10 @@ class Connection(asyncio.BufferedProtocol):
         self.abandon()
         if self._is_made:
             await asyncio.shield(self._closed)
+
+    async def closed(self) -> None:
+        """Return when the connection has ended, whoever ended it."""
+        await asyncio.shield(self._closed)
 
     async def _negotiate(self) -> None:
         request = api_versions.ApiVersionsRequest(

@@ -349,11 +349,14 @@ class ZooKeeperControllerStore:
         path = tree.broker_path(broker.broker_id)
 
         async def write() -> None:
+            registrations = await self._session.get(tree.BROKERS)
             node = await self._session.get(path)
-            if node is None or node.created != broker.epoch:
+            if registrations is None or node is None or node.created != broker.epoch:
                 return
             accepted = replace(tree.broker_from(broker.broker_id, node.data, node.created), unclean=False)
-            await self._fenced_multi([Set(path, tree.broker_json(accepted), node.version)])
+            # The broker's next registration has the same version, and raises that of the node above it.
+            same = Check(tree.BROKERS, registrations.version)
+            await self._fenced_multi([same, Set(path, tree.broker_json(accepted), node.version)])
             if broker.broker_id in self._brokers:
                 self._brokers[broker.broker_id] = accepted
 

@@ -88,6 +88,7 @@ class ZooKeeperCoordination:
             self._session,
             {
                 "registration": self._renew_registration,
+                "ended processes": self._end_registrations,
                 "the controller": self._look_at_controller,
                 "configuration": self._load_configs,
                 "changes of configuration": self._configs.read_notes,
@@ -104,6 +105,7 @@ class ZooKeeperCoordination:
         self._waiting: dict[asyncio.Future[None], Callable[[ClusterState], bool]] = {}
         self._isr_notes: set[tuple[str, int]] = set()
         self._isr_noted = asyncio.Event()
+        self._ended: list[BrokerRecord] = []
         self._is_leaving = False
         self._is_outdated = False
         """Whether the registration that there is, is to be replaced."""
@@ -171,9 +173,13 @@ class ZooKeeperCoordination:
         self._chores.need("the controller", "changes of configuration")
         return self._state
 
+    def withdraw(self) -> None:
+        """From now on this broker neither registers again nor stands for election."""
+        self._is_leaving = True
+
     async def leave(self) -> None:
         """Go, so that nobody has to wait for the session's end; within LEAVE_S though ZooKeeper is away."""
-        self._is_leaving = True
+        self.withdraw()
         self.changes = lambda state: None
         self._depose()
         for task in self._tasks:
@@ -250,7 +256,8 @@ class ZooKeeperCoordination:
             if there.owner != self._session.session_id:
                 take += await self._controller_of(there.owner)
         try:
-            await self._session.multi([*take, Create(path, tree.broker_json(broker), ephemeral=True)])
+            create = Create(path, tree.broker_json(broker), ephemeral=True)
+            await self._session.multi([*take, create, Set(tree.BROKERS, b"")])
         except MultiError as error:
             if not isinstance(error.error, NodeExistsError | BadVersionError | NoNodeError):
                 raise error.error from None
@@ -277,11 +284,26 @@ class ZooKeeperCoordination:
     async def _renew_registration(self) -> None:
         assert self._broker is not None
         assert self._state is not None
+        if self._is_leaving:
+            return
         was_unclean, self._broker = self._broker.unclean, await self._register(self._broker)
         if was_unclean and not self._broker.unclean:
             self.on_accepted()
         brokers = {**self._state.brokers, self._broker.broker_id: self._broker}
         self._become(replace(self._state, brokers=brokers))
+
+    def process_ended(self, broker: BrokerRecord) -> None:
+        """Another broker's process has ended, in this incarnation: act as if its session had expired.
+
+        That is safe even where it is not so: a broker that lives registers again, with a new epoch.
+        """
+        self._ended.append(broker)
+        self._chores.need("ended processes")
+
+    async def _end_registrations(self) -> None:
+        while self._ended:
+            await writes.end_registration(self._session, self._ended[0])
+            del self._ended[0]
 
     async def _drop_deleted(self) -> None:
         """In a new session: topics that were deleted while nobody told us."""

@@ -15,10 +15,10 @@ from dataclasses import replace
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from ...protocol.errors import ApiError, ErrorCode
-from .. import Conflict, CoordinationError, PartitionRecord, TopicRecord
+from .. import BrokerRecord, Conflict, CoordinationError, PartitionRecord, TopicRecord
 from ..embedded import PRODUCER_ID_BLOCK, new_cluster_id
 from . import tree
-from .session import Create, MultiError, Session, Set, Unavailable
+from .session import Check, Create, Delete, MultiError, Operation, Session, Set, Unavailable
 
 SECRET_BYTES = 32
 
@@ -111,6 +111,32 @@ async def request_deletion(session: Session, name: str) -> uuid.UUID:
     except NodeExistsError:
         log.info("the deletion of %s has been asked for before", name)
     return tree.topic_from(name, node.data).topic_id
+
+
+async def end_registration(session: Session, broker: BrokerRecord) -> None:
+    """What the end of its session would do to a broker in this incarnation: its registration goes, /controller with it.
+
+    Nothing happens to the same broker's next incarnation: each registration raises the version of /brokers/ids, and
+    each controller that of /controller_epoch.
+    """
+    registrations = await session.get(tree.BROKERS)
+    elections = await session.get(tree.CONTROLLER_EPOCH)
+    controller = await session.get(tree.CONTROLLER)
+    path = tree.broker_path(broker.broker_id)
+    there = await session.get(path)
+    if there is None or registrations is None or there.created != broker.epoch:
+        return
+    operations: list[Operation] = [Check(tree.BROKERS, registrations.version), Delete(path, there.version)]
+    if controller is not None and elections is not None and controller.owner == there.owner:
+        operations += [
+            Check(tree.CONTROLLER_EPOCH, elections.version),
+            Delete(tree.CONTROLLER, controller.version),
+        ]
+    try:
+        await session.multi(operations)
+    except MultiError as error:
+        raise Unavailable(f"the registration of broker.id={broker.broker_id} changes: {error}") from None
+    log.info("removed the registration of broker.id=%d with epoch %d", broker.broker_id, broker.epoch)
 
 
 async def take_producer_ids(session: Session, broker_id: int) -> range:
