@@ -171,6 +171,17 @@ class Faults:
             yield cuts.enter_context(self.cut_zookeeper(number))
 
     @contextlib.contextmanager
+    def rejected(self, number: int) -> Iterator[str]:
+        """Its connections from brokers break and new ones are refused, as if its process were gone."""
+        network, port = self.lab.network, self.lab.brokers[number].inter_broker_port
+        assert network is not None
+        network.reject(number, port)
+        try:
+            yield f"broker {number}"
+        finally:
+            network.accept(number, port)
+
+    @contextlib.contextmanager
     def _cut(self, sender: int, receiver: int) -> Iterator[None]:
         network = self.lab.network
         assert network is not None
@@ -377,6 +388,8 @@ _KINDS: dict[Kind, _Strike] = {
     Kind.CUT_FROM_ZOOKEEPER: lambda faults, fault: faults.cut_zookeeper(faults.leader(fault), False),
     Kind.CUT_CONTROLLER: lambda faults, fault: faults.cut_zookeeper(faults.controller(fault)),
     Kind.ISOLATE_LEADER: lambda faults, fault: faults.isolated(faults.leader(fault)),
+    Kind.REJECT_LEADER: lambda faults, fault: faults.rejected(faults.leader(fault)),
+    Kind.REJECT_CONTROLLER: lambda faults, fault: faults.rejected(faults.controller(fault)),
     Kind.FULL_DISK: lambda faults, fault: faults.full_disk(faults.leader(fault)),
     Kind.WIPE_DISK: lambda faults, fault: faults.wiped(faults.leader(fault)),
     Kind.RESTORE_DISK: Faults.restored,

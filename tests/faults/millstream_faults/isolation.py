@@ -7,7 +7,8 @@ everybody (in a user namespace).
     bridge 10.77.0.1     the program, its clients and ZooKeeper
     b1     10.77.0.11    broker 1, and so on
 
-A cut drops packets where they arrive, silently, as a broken network does.
+A cut drops packets where they arrive, silently, as a broken network does. A port that rejects answers with a reset, as
+a firewall may, or as the kernel of a process that is gone.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ INSIDE = "MILLSTREAM_FAULTS_INSIDE"
 HERE = "10.77.0.1"
 # unshare itself minds no signal but SIGKILL, which it gets when we are gone.
 _WITH_US = ["setpriv", "--pdeathsig", "KILL", "unshare"]
+_REFUSING = ["-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset"]
 _NAMESPACES = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
@@ -119,6 +121,14 @@ class Network:
     def mend_to(self, broker: int, ports: Sequence[int]) -> None:
         for port in ports:
             run("iptables", "-w", "-D", "INPUT", *self._to(broker, port))
+
+    def reject(self, broker: int, port: int) -> None:
+        """From now on connections to that port of a broker's are refused; those that there are end."""
+        run(*self.entering(broker), "iptables", "-w", "-A", "INPUT", *_REFUSING, "--dport", str(port))
+        run(*self.entering(broker), "ss", "--kill", "--tcp", "sport", "=", f":{port}")
+
+    def accept(self, broker: int, port: int) -> None:
+        run(*self.entering(broker), "iptables", "-w", "-D", "INPUT", *_REFUSING, "--dport", str(port))
 
     def _to(self, broker: int, port: int) -> list[str]:
         return ["-s", self.address(broker), "-p", "tcp", "--dport", str(port), "-j", "DROP"]

@@ -55,12 +55,13 @@ class LabBroker(BrokerProcess):
     start_timeout_s = PATIENCE_S
     stop_timeout_s = 40.0
     entering: Sequence[str] = ()
+    inter_broker_port = 0
 
     def listen(self, host: str) -> str:
         """On ports that stay; where clients reach it."""
-        address = f"{host}:{fixed_port()}"
+        address, self.inter_broker_port = f"{host}:{fixed_port()}", fixed_port()
         self.config |= {
-            "listeners": f"PLAINTEXT://{address},BROKERS://{host}:{fixed_port()}",
+            "listeners": f"PLAINTEXT://{address},BROKERS://{host}:{self.inter_broker_port}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKERS:PLAINTEXT",
             "inter.broker.listener.name": "BROKERS",
             "http.listener": f"{host}:0",

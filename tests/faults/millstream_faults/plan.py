@@ -49,6 +49,8 @@ class Kind(Enum):
     CUT_FROM_ZOOKEEPER = ("cut ZooKeeper to leader", Group.NETWORK, 3, 1.0, 5.0)
     CUT_CONTROLLER = ("cut controller and ZooKeeper", Group.NETWORK, 3, 1.0, 5.0)
     ISOLATE_LEADER = ("isolate leader", Group.NETWORK, 4, 1.0, 5.0)
+    REJECT_LEADER = ("reject brokers at leader", Group.NETWORK, 4, 0.5, 5.0)
+    REJECT_CONTROLLER = ("reject brokers at controller", Group.NETWORK, 3, 0.5, 5.0)
     FULL_DISK = ("full disk", Group.DISK, 4, 1.0, 4.0)
     WIPE_DISK = ("wipe disk", Group.DISK, 2, 0.0, 2.0)
     RESTORE_DISK = ("restore older disk", Group.DISK, 2, 1.0, 3.0)
