@@ -16,7 +16,8 @@ from millstream_harness.tools import missing, require
 
 KINDS = (
     "kill leader,kill controller,pause leader,isolate leader,reject brokers at leader,full disk,move replicas,"
-    "make topic anew,make compacted topic anew,delete records,alter configuration,add partition,delete group,reset group"
+    "make topic anew,make compacted topic anew,delete records,alter configuration,add partition,delete group,"
+    "reset group"
 )
 SEED = int(os.environ.get("MILLSTREAM_SEED", "7"))
 FOLDERS = [Path(__file__).parent, Path(__file__).parents[1] / "harness"]

@@ -138,11 +138,6 @@ class MillstreamCluster(Cluster):
     def beside_brokers(self) -> ZooKeeperProcess:
         return self.zookeeper
 
-    def session_ended(self, number: int) -> bool:
-        """Whether ZooKeeper has forgotten the broker: its ephemeral nodes are gone."""
-        said = self.zookeeper.ask("dump")
-        return "ephemeral" in said.lower() and f"/brokers/ids/{number}\n" not in said
-
 
 class KafkaCluster(Cluster):
     def __init__(self, name: str, folder: Path) -> None:
