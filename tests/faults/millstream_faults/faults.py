@@ -173,7 +173,7 @@ class Faults:
     @contextlib.contextmanager
     def rejected(self, number: int) -> Iterator[str]:
         """Its connections from brokers break and new ones are refused, as if its process were gone."""
-        network, port = self.lab.network, self.lab.brokers[number].inter_broker_port
+        network, port = self.lab.network, self.lab.inter_broker_port(number)
         assert network is not None
         network.reject(number, port)
         try:

@@ -55,13 +55,12 @@ class LabBroker(BrokerProcess):
     start_timeout_s = PATIENCE_S
     stop_timeout_s = 40.0
     entering: Sequence[str] = ()
-    inter_broker_port = 0
 
     def listen(self, host: str) -> str:
         """On ports that stay; where clients reach it."""
-        address, self.inter_broker_port = f"{host}:{fixed_port()}", fixed_port()
+        address = f"{host}:{fixed_port()}"
         self.config |= {
-            "listeners": f"PLAINTEXT://{address},BROKERS://{host}:{self.inter_broker_port}",
+            "listeners": f"PLAINTEXT://{address},BROKERS://{host}:{fixed_port()}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKERS:PLAINTEXT",
             "inter.broker.listener.name": "BROKERS",
             "http.listener": f"{host}:0",
@@ -128,6 +127,9 @@ class Lab(ClusterProcesses):
         """The addresses of all listeners, for clients and for brokers."""
         listed = ",".join(broker.config["listeners"] for broker in self.brokers.values())
         return [listener.partition("://")[2] for listener in listed.split(",")]
+
+    def inter_broker_port(self, number: int) -> int:
+        return int(self.brokers[number].config["listeners"].rpartition(":")[2])
 
     @property
     def zookeeper_ports(self) -> list[int]:

@@ -266,8 +266,8 @@ class SimulatedBroker:
         ].replicas:
             return
         log = self.log(fetch.key)
-        if log.end != fetch.offset or fetch.answer is None:
-            return
+        if (log.end, log.last_epoch) != (fetch.offset, fetch.last_epoch) or fetch.answer is None:
+            return  # of several fetches; a broker has one under way
         parts, records, high_watermark = fetch.answer
         if parts is not None:
             log.truncate(truncation_offset(log.epochs, log.end, *parts))
