@@ -32,11 +32,19 @@ settings.register_profile(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the long tests, and run them first: with several workers, what is left for the end is short."""
+    """Mark the long tests; with several workers, begin with files of long tests and end with those of quick ones."""
     for item in items:
         if is_long(item.nodeid.partition("::")[0]):
             item.add_marker("long")
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    items.sort(key=lambda item: (item.get_closest_marker("long") is None, not _runs_processes(item)))
+
+
+def _runs_processes(item: pytest.Item) -> bool:
+    """Whether the test's file names one of the harness's processes."""
+    module = item.getparent(pytest.Module)
+    return module is not None and any(
+        name.endswith(("Process", "Processes", "Sandbox")) for name in vars(module.obj)
+    )
 
 
 @pytest.fixture(scope="session")

@@ -18,12 +18,12 @@ import pytest
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.spark import LoadProcess, publish, spark_jars
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 DAYS = 120
 A_DAY = 4
 
 
-def eventually(what: str, true: Callable[[], bool], process: LoadProcess, timeout: float = 60.0) -> None:
+def eventually(what: str, true: Callable[[], bool], process: LoadProcess, timeout: float = 100.0) -> None:
     deadline = time.monotonic() + timeout
     while not true():
         assert process.process.poll() is None, f"the load ended before {what}"

@@ -1,7 +1,7 @@
-"""A real API server for the operator's tests: the one that KUBECONFIG names.
+"""A real API server for the operator's tests, the one that KUBECONFIG names; and the local runtime in a folder.
 
-Without one the tests are skipped (in CI: fail). Each test has namespaces of its own, which must go away when they are
-deleted: one that hangs on a finalizer fails the run.
+Without an API server its tests are skipped (in CI: fail). Each test has namespaces of its own, which must go away when
+they are deleted: one that hangs on a finalizer fails the run.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from millstream_harness.kube import CommandFailed, Namespace, run, until
+from millstream_harness.local import Sandbox
 from millstream_harness.operator import OperatorProcess
 from millstream_harness.tools import missing, require
+from millstream_operator.local.runtime import LocalRuntime
 
 ROOT = Path(__file__).resolve().parents[2]
 DELETION_TIMEOUT_S = 90.0
@@ -100,3 +102,10 @@ def start_operator(tmp_path: Path, namespace: Namespace) -> Iterator[StartOperat
             held = (*kubectl, "get", "topics,consumergroups", "-o=jsonpath={.items[*].metadata.finalizers}")
             until(f"nothing held in {name}", lambda held=held: not run(*held), DELETION_TIMEOUT_S)  # type: ignore[misc]
         operator.kill()
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    found = Sandbox(tmp_path)
+    yield found
+    LocalRuntime(found.data).down()

@@ -6,99 +6,22 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
-from millstream_harness.broker import fixed_port
+from millstream_harness.local import Sandbox, produce
 from millstream_operator.local.processes import wait_for
-from millstream_operator.local.runtime import LocalRuntime, Reporter
+from millstream_operator.local.runtime import LocalRuntime
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCAL = [
-    sys.executable,
-    "-c",
-    "from millstream_operator.local.command import local; local(prog_name='local')",
-]
 DEADLINE_S = 30.0
-
-
-class Sandbox:
-    """Manifests and a data folder of one test, and the commands on them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.manifests = folder / "manifests"
-        self.manifests.mkdir()
-        self.data = folder / "data"
-        self.said: list[str] = []
-        self.port = fixed_port()
-
-    def runtime(self) -> LocalRuntime:
-        self.said = []
-        return LocalRuntime(self.data, Reporter(say=self.said.append))
-
-    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*LOCAL, *arguments, "--data", str(self.data)],
-            capture_output=True,
-            text=True,
-            env={**os.environ, **environment},
-            timeout=100,
-            check=False,
-        )
-
-    def write(self, kind: str, name: str, spec: str) -> None:
-        head = f"apiVersion: millstream.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\n"
-        (self.manifests / f"{kind}-{name}.yaml").write_text(f"{head}spec: {spec}\n")
-
-    def cluster(self, name: str = "west", config: str = "{}") -> None:
-        listeners = f"[{{name: internal, type: Internal, port: {self.port}}}]"
-        self.write("Cluster", name, f"{{listeners: {listeners}, config: {config}}}")
-
-    def pid(self, daemon: str = "broker/default/west/0") -> int:
-        state = json.loads((self.data / "state.json").read_text())
-        pid: int = state["daemons"][daemon]["pid"]
-        return pid
-
-    def found(self, kind: str, name: str) -> dict[str, Any]:
-        for resource in LocalRuntime(self.data).status().resources:
-            if (resource["kind"], resource["metadata"]["name"]) == (kind, name):
-                return resource
-        raise AssertionError(f"there is no {kind} {name}")
-
-    def ready(self, kind: str, name: str) -> tuple[str, str, str]:
-        conditions = self.found(kind, name)["status"]["conditions"]
-        (ready,) = (entry for entry in conditions if entry["type"] == "Ready")
-        return ready["status"], ready["reason"], ready["message"]
-
-    @property
-    def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-
-@pytest.fixture
-def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
-    found = Sandbox(tmp_path)
-    yield found
-    LocalRuntime(found.data).down()
 
 
 def partitions(bootstrap: str, topic: str) -> int:
     topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
     return len(topics[topic].partitions) if topic in topics else 0
-
-
-def produce(bootstrap: str, topic: str, count: int) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for number in range(count):
-        producer.produce(topic, key=str(number % 7), value=json.dumps({"n": number}))
-    assert producer.flush(20) == 0
 
 
 def consume(bootstrap: str, topic: str, count: int, group: str = "test") -> list[int]:
@@ -345,64 +268,6 @@ def test_the_commands_speak_to_their_user(sandbox: Sandbox) -> None:
     )
     assert sandbox.run("down").stdout == f"broker west: stopped\ndata stays in {sandbox.data}\n"
     assert sandbox.run("status", "-o", "json").returncode == 0
-
-
-def test_without_java_a_load_waits_and_says_what_to_install(sandbox: Sandbox) -> None:
-    sandbox.cluster()
-    sandbox.write("Topic", "orders", "{clusterRef: {name: west}}")
-    load = (
-        "{{clusterRef: {{name: west}}, topics: [orders], value: {{format: Binary}}, output: {{path: /x}},"
-        " minRecords: {}}}"
-    )
-    sandbox.write("BatchLoad", "daily", load.format(10))
-    ended = sandbox.run("up", "-f", str(sandbox.manifests))
-    assert ended.returncode == 0
-    assert "BatchLoad daily: waits for records: 0 of 10\n" in ended.stdout
-    produce(sandbox.bootstrap, "orders", 10)
-    ended = sandbox.run("up", "-f", str(sandbox.manifests), JAVA_HOME="/nowhere")
-    assert ended.returncode == 0
-    assert "BatchLoad daily: not loaded (no Java 17: install a JDK 17" in ended.stdout
-    assert sandbox.ready("BatchLoad", "daily")[:2] == ("False", "RunnerNotAvailable")
-    assert "lastRun" not in sandbox.found("BatchLoad", "daily")["status"]
-
-
-def test_a_load_runs_once_its_records_are_there(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    from millstream_harness.spark import spark_jars
-
-    monkeypatch.setenv("MILLSTREAM_SPARK_JARS", str(spark_jars()))
-    sandbox.cluster()
-    sandbox.write("Topic", "orders", "{clusterRef: {name: west}, partitions: 3}")
-    load = (
-        "{{clusterRef: {{name: west}}, topics: [{}], minRecords: 1000, value: {{format: JSON, schema: n INT}},"
-        " output: {{path: /lake/orders, volumeClaimName: lake}}, spark: {{driver: {{memory: 512m}}}}}}"
-    )
-    sandbox.write("BatchLoad", "daily", load.format("orders"))
-    outcome = sandbox.runtime().up(sandbox.manifests)
-    assert outcome.waiting == {"BatchLoad default/daily": "waits for records: 0 of 1,000"}
-    produce(sandbox.bootstrap, "orders", 1200)
-    progress: list[tuple[str, int, int]] = []
-    runtime = LocalRuntime(sandbox.data, Reporter(progress=lambda *told: progress.append(told)))
-    outcome = runtime.up(sandbox.manifests)
-    assert (outcome.failures, outcome.waiting) == ({}, {})
-    status = sandbox.found("BatchLoad", "daily")["status"]
-    assert (status["lastRun"]["state"], status["lastRun"]["rows"]) == ("Succeeded", 1200)
-    assert sum(part["until"] - part["from"] for part in status["offsets"]) == 1200
-    assert progress[-1] == ("daily-0001", 1200, 1200)
-    assert list((sandbox.data / "volumes/lake/orders").glob("*.parquet"))
-    # It is done: up again does not run it again.
-    sandbox.runtime().up(sandbox.manifests)
-    assert sandbox.said[-1] == "BatchLoad daily: daily-0001 has written 1,200 rows"
-
-    # An output that cannot be written to is said in the job's words; `up` tries again as the next run.
-    sandbox.write("BatchLoad", "daily", load.format("orders"))
-    (sandbox.data / "volumes/lake/file").write_text("not a folder")
-    sandbox.write("BatchLoad", "bad", load.format("orders").replace("/lake/orders", "/lake/file"))
-    outcome = sandbox.runtime().up(sandbox.manifests)
-    assert "output.path" in outcome.failures["BatchLoad default/bad"]
-    assert sandbox.ready("BatchLoad", "bad")[:2] == ("False", "OutputNotWritable")
-    (sandbox.data / "volumes/lake/file").unlink()
-    assert sandbox.runtime().up(sandbox.manifests).failures == {}
-    assert sandbox.found("BatchLoad", "bad")["status"]["lastRun"]["name"] == "bad-0002"
 
 
 def test_two_regions(sandbox: Sandbox) -> None:

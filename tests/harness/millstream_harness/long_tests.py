@@ -15,12 +15,29 @@ LONG = {
         "tests/broker/mirror/test_mirror_kafka.py",
     ),
     "brokers flooded, starved, damaged and killed in a loop": ("tests/broker/robustness/*",),
-    "a cluster broken for half a minute": ("tests/faults/test_faults.py",),
+    "clusters broken under load, beyond tests/broker/test_cluster.py": (
+        "tests/faults/test_faults.py",
+        "tests/broker/replication/test_cluster_replication.py",
+        "tests/broker/test_cluster_copies.py",
+    ),
+    "thousands of topics or partitions": (
+        "tests/operator/test_api_scale.py",
+        "tests/broker/test_cluster_controller.py",
+    ),
+    "Kafka's own tools, each call a JVM": (
+        "tests/compat/test_kafka_tools.py",
+        "tests/compat/test_cluster_tools.py",
+        "tests/broker/log/test_log_kafka_tools.py",
+    ),
+    "Spark started again and again": (
+        "tests/jobs/test_load_command.py",
+        "tests/operator/test_local_loads.py",
+        "tests/compat/test_spark_source.py",
+    ),
     "programs in Go and JavaScript, fetched and built first": (
         "tests/compat/test_client_franz_go.py",
         "tests/compat/test_client_kafkajs.py",
     ),
-    "a thousand topics": ("tests/operator/test_api_scale.py", "tests/broker/test_cluster_controller.py"),
 }
 """Patterns of files, from the repository's root, by what is long in them; * stands for folders, too."""
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[3]
 SPARK_JARS = ROOT / ".jars" / "spark"
 LOAD_TIMEOUT_S = 110.0
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a Spark that lives for seconds: a compiler and a collector that take long to prepare are lost on it."""
 
 
 def spark_jars() -> Path:
@@ -49,6 +51,7 @@ def spark_session() -> Iterator[SparkSession]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MILLSTREAM_SPARK_JARS", str(spark_jars()))
+        patch.setenv("JDK_JAVA_OPTIONS", SHORT_LIVED)
         session = open_session("tests")
     try:
         yield session
@@ -89,7 +92,11 @@ class LoadProcess:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                env={**os.environ, "MILLSTREAM_SPARK_JARS": str(SPARK_JARS)},
+                env={
+                    **os.environ,
+                    "MILLSTREAM_SPARK_JARS": str(SPARK_JARS),
+                    "JDK_JAVA_OPTIONS": SHORT_LIVED,
+                },
             )
 
     def kill(self) -> None:

@@ -1,0 +1,81 @@
+"""The local runtime over a folder of manifests and a data folder, and `millstream local` as its users run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from millstream_harness.broker import fixed_port
+from millstream_operator.local.runtime import LocalRuntime, Reporter
+
+LOCAL = [
+    sys.executable,
+    "-c",
+    "from millstream_operator.local.command import local; local(prog_name='local')",
+]
+
+
+class Sandbox:
+    """Manifests and a data folder of one test, and the commands on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.manifests = folder / "manifests"
+        self.manifests.mkdir()
+        self.data = folder / "data"
+        self.said: list[str] = []
+        self.port = fixed_port()
+
+    def runtime(self) -> LocalRuntime:
+        self.said = []
+        return LocalRuntime(self.data, Reporter(say=self.said.append))
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*LOCAL, *arguments, "--data", str(self.data)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **environment},
+            timeout=100,
+            check=False,
+        )
+
+    def write(self, kind: str, name: str, spec: str) -> None:
+        head = f"apiVersion: millstream.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\n"
+        (self.manifests / f"{kind}-{name}.yaml").write_text(f"{head}spec: {spec}\n")
+
+    def cluster(self, name: str = "west", config: str = "{}") -> None:
+        listeners = f"[{{name: internal, type: Internal, port: {self.port}}}]"
+        self.write("Cluster", name, f"{{listeners: {listeners}, config: {config}}}")
+
+    def pid(self, daemon: str = "broker/default/west/0") -> int:
+        state = json.loads((self.data / "state.json").read_text())
+        pid: int = state["daemons"][daemon]["pid"]
+        return pid
+
+    def found(self, kind: str, name: str) -> dict[str, Any]:
+        for resource in LocalRuntime(self.data).status().resources:
+            if (resource["kind"], resource["metadata"]["name"]) == (kind, name):
+                return resource
+        raise AssertionError(f"there is no {kind} {name}")
+
+    def ready(self, kind: str, name: str) -> tuple[str, str, str]:
+        conditions = self.found(kind, name)["status"]["conditions"]
+        (ready,) = (entry for entry in conditions if entry["type"] == "Ready")
+        return ready["status"], ready["reason"], ready["message"]
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+def produce(bootstrap: str, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce(topic, key=str(number % 7), value=json.dumps({"n": number}))
+    assert producer.flush(20) == 0

@@ -1,0 +1,65 @@
+"""Batch loads of the local runtime: real Spark, started when the records are there."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream_harness.local import Sandbox, produce
+from millstream_harness.spark import spark_jars
+from millstream_operator.local.runtime import LocalRuntime, Reporter
+
+
+def test_without_java_a_load_waits_and_says_what_to_install(sandbox: Sandbox) -> None:
+    sandbox.cluster()
+    sandbox.write("Topic", "orders", "{clusterRef: {name: west}}")
+    load = (
+        "{{clusterRef: {{name: west}}, topics: [orders], value: {{format: Binary}}, output: {{path: /x}},"
+        " minRecords: {}}}"
+    )
+    sandbox.write("BatchLoad", "daily", load.format(10))
+    ended = sandbox.run("up", "-f", str(sandbox.manifests))
+    assert ended.returncode == 0
+    assert "BatchLoad daily: waits for records: 0 of 10\n" in ended.stdout
+    produce(sandbox.bootstrap, "orders", 10)
+    ended = sandbox.run("up", "-f", str(sandbox.manifests), JAVA_HOME="/nowhere")
+    assert ended.returncode == 0
+    assert "BatchLoad daily: not loaded (no Java 17: install a JDK 17" in ended.stdout
+    assert sandbox.ready("BatchLoad", "daily")[:2] == ("False", "RunnerNotAvailable")
+    assert "lastRun" not in sandbox.found("BatchLoad", "daily")["status"]
+
+
+def test_a_load_runs_once_its_records_are_there(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_SPARK_JARS", str(spark_jars()))
+    sandbox.cluster()
+    sandbox.write("Topic", "orders", "{clusterRef: {name: west}, partitions: 3}")
+    load = (
+        "{{clusterRef: {{name: west}}, topics: [{}], minRecords: 1000, value: {{format: JSON, schema: n INT}},"
+        " output: {{path: /lake/orders, volumeClaimName: lake}}, spark: {{driver: {{memory: 512m}}}}}}"
+    )
+    sandbox.write("BatchLoad", "daily", load.format("orders"))
+    outcome = sandbox.runtime().up(sandbox.manifests)
+    assert outcome.waiting == {"BatchLoad default/daily": "waits for records: 0 of 1,000"}
+    produce(sandbox.bootstrap, "orders", 1200)
+    progress: list[tuple[str, int, int]] = []
+    runtime = LocalRuntime(sandbox.data, Reporter(progress=lambda *told: progress.append(told)))
+    outcome = runtime.up(sandbox.manifests)
+    assert (outcome.failures, outcome.waiting) == ({}, {})
+    status = sandbox.found("BatchLoad", "daily")["status"]
+    assert (status["lastRun"]["state"], status["lastRun"]["rows"]) == ("Succeeded", 1200)
+    assert sum(part["until"] - part["from"] for part in status["offsets"]) == 1200
+    assert progress[-1] == ("daily-0001", 1200, 1200)
+    assert list((sandbox.data / "volumes/lake/orders").glob("*.parquet"))
+    # It is done: up again does not run it again.
+    sandbox.runtime().up(sandbox.manifests)
+    assert sandbox.said[-1] == "BatchLoad daily: daily-0001 has written 1,200 rows"
+
+    # An output that cannot be written to is said in the job's words; `up` tries again as the next run.
+    sandbox.write("BatchLoad", "daily", load.format("orders"))
+    (sandbox.data / "volumes/lake/file").write_text("not a folder")
+    sandbox.write("BatchLoad", "bad", load.format("orders").replace("/lake/orders", "/lake/file"))
+    outcome = sandbox.runtime().up(sandbox.manifests)
+    assert "output.path" in outcome.failures["BatchLoad default/bad"]
+    assert sandbox.ready("BatchLoad", "bad")[:2] == ("False", "OutputNotWritable")
+    (sandbox.data / "volumes/lake/file").unlink()
+    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    assert sandbox.found("BatchLoad", "bad")["status"]["lastRun"]["name"] == "bad-0002"
