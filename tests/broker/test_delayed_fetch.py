@@ -18,7 +18,8 @@ import pytest
 from millstream_broker.api import HANDLERS, RequestContext
 from millstream_broker.broker import Broker
 from millstream_broker.config import TopicConfig
-from millstream_broker.fetch_sessions import FollowerSession, Session
+from millstream_broker.fetch_session import Session
+from millstream_broker.fetch_sessions import FollowerSession
 from millstream_broker.inter_broker import Authenticator, Peer
 from millstream_broker.log.batch import build_batch, read_records
 from millstream_broker.log.manager import Found

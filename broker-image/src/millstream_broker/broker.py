@@ -49,6 +49,7 @@ from .partition import Partition
 from .producer_ids import ProducerIds
 from .protocol.errors import ApiError, ErrorCode
 from .replication.manager import ReplicaManager
+from .replication.selector import RACK_AWARE
 from .request_memory import RequestMemory
 from .server import Server
 from .topic_logs import adopt, log_config
@@ -91,6 +92,7 @@ class Broker:
         dirs = config.strings("log.dirs") if config.is_set("log.dirs") else [config.text("log.dir")]
         self.log_dirs = [Path(path).absolute() for path in dirs]
         self.max_fetch_bytes = config.integer("fetch.max.bytes")
+        self.selects_by_rack = config["replica.selector.class"] == RACK_AWARE
         self.stats = Stats()
         self.replicas = ReplicaManager(self)
         self.partitions = self.replicas.partitions

@@ -50,6 +50,13 @@ BROKER_KEYS = _table(
         "The rack the broker stands in, told to clients and used to place replicas.",
     ),
     Key(
+        "replica.selector.class",
+        STRING,
+        None,
+        "Which replicas consumers read: the leader, or the one in their `client.rack` (KIP-392).",
+        one_of("org.apache.kafka.common.replica.RackAwareReplicaSelector"),
+    ),
+    Key(
         "listeners",
         LIST,
         ["PLAINTEXT://127.0.0.1:9092"],

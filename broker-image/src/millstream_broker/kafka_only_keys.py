@@ -29,7 +29,7 @@ _BEGINNINGS = {
         *("max.connection.creation.rate", "max.connections.per.ip.overrides"),
     ),
     "metrics are at http.listener": ("metric.", "metrics.", "kafka.metrics.", "telemetry."),
-    "it loads no Java": ("create.topic.policy.", "alter.config.policy.", "replica.selector."),
+    "it loads no Java": ("create.topic.policy.", "alter.config.policy."),
     "there is nothing that it tunes": (
         *("delete.records.purgatory.", "fetch.purgatory.", "producer.purgatory.", "log.cleaner.io.buffer."),
         *("log.dir.failure.", "log.initial.task.", "max.request.partition."),

@@ -21,9 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from time import monotonic_ns
-from typing import Protocol
 
 from .admissions import Admissions
 from .config import TopicConfig
@@ -35,6 +34,7 @@ from .log.batch import CODEC_MASK, HEADER_SIZE, HeaderRefusedError
 from .log.log import AppendInfo, Log
 from .protocol.errors import ApiError, ErrorCode
 from .refusals import Refusals
+from .replica import FetchWaiter, Replica, wake
 from .replication.isr import Isr
 
 AT_ONCE_BYTES = 4096
@@ -44,19 +44,7 @@ _ATTRIBUTES = 22
 log = logging.getLogger(__name__)
 
 
-class FetchWaiter(Protocol):
-    """Somebody who waits for records."""
-
-    def advanced(self, size: int) -> None:
-        """So many more bytes may be read; or the partition changed so that it is worth asking again (size 0)."""
-        ...
-
-    def committed(self) -> None:
-        """There is something to tell with the next answer: the high watermark moved, or the start of the log."""
-        ...
-
-
-class Partition:
+class Partition(Replica):
     """One partition that this broker leads. All calls are made on the loop."""
 
     __slots__ = (
@@ -76,15 +64,8 @@ class Partition:
         "_unreplicated",
         "_unwritable",
         "followers",
-        "high_watermark",
-        "index",
         "isr",
-        "log",
         "min_insync_replicas",
-        "record",
-        "topic",
-        "topic_id",
-        "waiters",
     )
 
     def __init__(
@@ -104,16 +85,9 @@ class Partition:
 
         `waiting`: those that have waited while this broker did not lead.
         """
-        self.topic = topic.name
-        self.topic_id = topic.topic_id
-        self.index = index
-        self.log = log
+        super().__init__(topic, index, log, log.log_start_offset if isr is None else isr.high_watermark)
         self._refusals = Refusals()
-        self.record = topic.partitions[index]
         self.isr = isr
-        self.high_watermark = log.log_start_offset if isr is None else isr.high_watermark
-        self.waiters: set[FetchWaiter] = set()
-        """Consumers: told when the high watermark moves."""
         self.followers: set[FetchWaiter] = set()
         """Followers: told when the log grows."""
         self._secured = self.high_watermark
@@ -130,9 +104,6 @@ class Partition:
         self._unflushed = Purgatory()
         self._unreplicated = Purgatory() if waiting is None else waiting
         self.configure(config)
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.index}"
 
     def configure(self, config: TopicConfig) -> None:
         self._min_isr = config.integer("min.insync.replicas")
@@ -169,8 +140,8 @@ class Partition:
         self._grown(0)
         if is_new_epoch:
             self.log.assign_leader_epoch(record.leader_epoch)
-            self._wake(self.followers, 0)
-            self._wake(self.waiters, 0)
+            wake(self.followers, 0)
+            wake(self.waiters, 0)
         self.isr_changed()
 
     def isr_changed(self) -> None:
@@ -183,19 +154,6 @@ class Partition:
         self._replicated()
         if self._undeleted:
             self._undeleted.passed(self.low_watermark)
-
-    def check_epoch(self, epoch: int) -> None:
-        """Compare the leader epoch a client knows (-1: none); raises ApiError (KIP-320)."""
-        if epoch == -1 or epoch == self.record.leader_epoch:
-            return
-        if epoch < self.record.leader_epoch:
-            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
-        raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
-
-    def check_online(self) -> None:
-        """Raises ApiError KAFKA_STORAGE_ERROR where the log cannot be used."""
-        if (error := self.log.offline) is not None:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self} is offline: {error.strerror or error}")
 
     def check_enough_replicas(self) -> None:
         """Raises ApiError NOT_ENOUGH_REPLICAS where `acks=all` cannot be given."""
@@ -320,19 +278,14 @@ class Partition:
         """Move leadership away where the disk is at fault and the ISR is large enough without this replica."""
         self._refusals.note(batches, error, now_ms)
         if self.log.offline is not None:  # readers need not wait
-            self._wake(self.waiters, 0)
-            self._wake(self.followers, 0)
+            wake(self.waiters, 0)
+            wake(self.followers, 0)
         if (
             error.code is ErrorCode.KAFKA_STORAGE_ERROR
             and self.isr is not None
             and len(self.record.isr) > max(self.min_insync_replicas, 1)
         ):
             self._unwritable()
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Up to where committed readers read. There are no transactions: the high watermark."""
-        return self.high_watermark
 
     def delete_records_before(self, offset: int, timeout_ms: int) -> Delayed | None:
         """Move the start of the log; what waits for the followers to move theirs, None: they have. Raises ApiError."""
@@ -343,7 +296,7 @@ class Partition:
             waiter.committed()
         if self.low_watermark >= offset:
             return None
-        self._wake(self.followers, 0)
+        wake(self.followers, 0)
         return self._undeleted.add(offset - 1, Delayed(), timeout_ms)
 
     @property
@@ -373,7 +326,7 @@ class Partition:
             return
         self._held_back += size
         if self.followers:
-            self._wake(self.followers, size)
+            wake(self.followers, size)
         self._secure(min(end, self.log.flushed_offset + self._flush_messages - 1))
         if self._flushing is None and self._secured < end:
             self._flushing = asyncio.ensure_future(self._flush())
@@ -400,16 +353,11 @@ class Partition:
             return
         self.high_watermark = offset
         if self.waiters:
-            self._wake(self.waiters, size)
+            wake(self.waiters, size)
         if not self._goes_with_log:
             self._unreplicated.passed(offset)
             for follower in self.followers:
                 follower.committed()
-
-    @staticmethod
-    def _wake(waiters: Collection[FetchWaiter], size: int) -> None:
-        for waiter in tuple(waiters):
-            waiter.advanced(size)
 
     async def _flush(self) -> None:
         try:
@@ -439,8 +387,8 @@ class Partition:
         self._unflushed.fail(code)
         self._unreplicated.fail(code)
         self._undeleted.fail(code)
-        self._wake(self.waiters, 0)
-        self._wake(self.followers, 0)
+        wake(self.waiters, 0)
+        wake(self.followers, 0)
 
 
 def _is_cheap(batches: memoryview) -> bool:

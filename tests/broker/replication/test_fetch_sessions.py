@@ -13,7 +13,8 @@ import pytest
 
 from millstream_broker import fetch_sessions
 from millstream_broker.coordination import TopicRecord
-from millstream_broker.fetch_sessions import Sessions, current_leader
+from millstream_broker.fetch_session import current_leader
+from millstream_broker.fetch_sessions import Sessions
 from millstream_broker.inter_broker import Authenticator, Peer
 from millstream_broker.partition import Partition
 from millstream_broker.protocol.errors import ApiError, ErrorCode
@@ -97,7 +98,7 @@ class Serving:
 
     def ask(self, *partitions: FetchPartition, **more: Any) -> FetchResponse | asyncio.Future[FetchResponse]:
         """The session's next request; the first one begins it."""
-        answer = self.sessions.answer(fetch(*partitions, session=self.next, **more), self.connection)
+        answer = self.sessions.answer(fetch(*partitions, session=self.next, **more), self.connection, 12)
         session_id, epoch = self.next
         if isinstance(answer, FetchResponse):
             session_id = answer.session_id
@@ -142,7 +143,7 @@ async def leading(folder: Path, record: TopicRecord | None = None) -> AsyncItera
 
 def refusal(serving: Serving, request: FetchRequest, connection: Authenticator | None = None) -> ErrorCode:
     with pytest.raises(ApiError) as error:
-        serving.sessions.answer(request, connection or serving.connection)
+        serving.sessions.answer(request, connection or serving.connection, 12)
     return error.value.code
 
 
@@ -187,7 +188,7 @@ async def test_a_high_watermark_that_moves_is_news(tmp_path: Path) -> None:
         leader.append()
         leader.fetch(wanted(0, 1))
         assert leader.fetch() == []
-        leader.sessions.answer(fetch(wanted(0, 1), replica=OTHERS), follower(OTHERS))
+        leader.sessions.answer(fetch(wanted(0, 1), replica=OTHERS), follower(OTHERS), 12)
         (data,) = leader.fetch()
         assert (data.high_watermark, size(data)) == (1, 0)
 
@@ -505,14 +506,14 @@ async def test_a_new_session_ends_the_followers_last(tmp_path: Path) -> None:
 async def test_a_fetch_without_a_session_leaves_nothing_behind(tmp_path: Path) -> None:
     async with leading(tmp_path) as leader:
         leader.append()
-        answer = leader.sessions.answer(fetch(wanted(0), session=NO_SESSION), leader.connection)
+        answer = leader.sessions.answer(fetch(wanted(0), session=NO_SESSION), leader.connection, 12)
         assert isinstance(answer, FetchResponse)
         assert (answer.session_id, summary(told(answer))) == (0, {0: (0, SIZE)})
         assert not leader.partition().followers
         leader.fetch(wanted(0, 1))
         assert leader.fetch() == [], "the session is another one"
         request = fetch(wanted(1), session=NO_SESSION, min_bytes=2, max_wait_ms=500)
-        waiting = leader.sessions.answer(request, leader.connection)
+        waiting = leader.sessions.answer(request, leader.connection, 12)
         assert isinstance(waiting, asyncio.Future)
         assert leader.partition(1).followers
         leader.append(1)
@@ -542,12 +543,12 @@ async def test_an_earlier_incarnation_of_a_broker_is_refused(tmp_path: Path) -> 
         stale = refusal(leader, fetch(wanted(0)), follower(THEM, 4))
         assert stale is ErrorCode.STALE_BROKER_EPOCH, "it is registered under a later epoch"
         for epoch in (5, 6):
-            answer = leader.sessions.answer(fetch(wanted(0)), follower(THEM, epoch))
+            answer = leader.sessions.answer(fetch(wanted(0)), follower(THEM, epoch), 12)
             assert summary(told(answer)) == {0: (0, 0)}  # type: ignore[arg-type]
         stale = refusal(leader, fetch(wanted(0)), follower(THEM, 5))
         assert stale is ErrorCode.STALE_BROKER_EPOCH, "its later incarnation has a session"
         await leader.world.told(replace(state(record), brokers={}))
-        answer = leader.sessions.answer(fetch(wanted(0)), follower(THEM, 1))
+        answer = leader.sessions.answer(fetch(wanted(0)), follower(THEM, 1), 12)
         assert summary(told(answer)) == {0: (0, 0)}, "none is known"  # type: ignore[arg-type]
 
 

@@ -18,4 +18,4 @@ if TYPE_CHECKING:
 
 @handler(fetch.API, ends_with_connection=True)
 def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Answer:
-    return broker.replicas.sessions.answer(request, context.authenticator)
+    return broker.replicas.sessions.answer(request, context.authenticator, context.version)

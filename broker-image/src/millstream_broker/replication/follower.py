@@ -18,6 +18,7 @@ from ..log.directory import describe
 from ..log.log import AppendInfo, Log
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.fetch import FetchPartition, PartitionData
+from ..replica import Replica, wake
 from .divergence import truncation_offset
 
 log = logging.getLogger(__name__)
@@ -44,32 +45,23 @@ class Outcome(Enum):
     """Not now: later."""
 
 
-class Follower:
+class Follower(Replica):
     """All calls are made on the loop."""
 
     __slots__ = (
+        "_held_back",
         "_problem",
         "failures",
-        "high_watermark",
-        "index",
         "is_throttled",
-        "log",
         "purgatory",
-        "record",
-        "topic",
-        "topic_id",
     )
 
     def __init__(
         self, topic: TopicRecord, index: int, log: Log, high_watermark: int, waiting: Purgatory
     ) -> None:
         """`waiting`: producers whose records this broker appended when it led."""
-        self.topic = topic.name
-        self.topic_id = topic.topic_id
-        self.index = index
-        self.log = log
-        self.record = topic.partitions[index]
-        self.high_watermark = min(high_watermark, log.log_end_offset)
+        super().__init__(topic, index, log, min(high_watermark, log.log_end_offset))
+        self._held_back = 0
         self.failures = 0
         """In a row."""
         self.is_throttled = False
@@ -77,15 +69,25 @@ class Follower:
         self._problem = ""
         self.purgatory = waiting
 
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.index}"
-
     @property
     def key(self) -> TopicPartition:
         return self.topic, self.index
 
     def follow(self, record: PartitionRecord) -> None:
+        is_new_epoch = record.leader_epoch > self.record.leader_epoch
         self.record = record
+        if is_new_epoch:
+            wake(self.waiters, 0)
+
+    def step_up(self) -> Purgatory:
+        """This broker leads: those who wait for all replicas are the leader's now, consumers ask again."""
+        wake(self.waiters, 0)
+        return self.purgatory
+
+    def release(self, code: ErrorCode) -> None:
+        """The replica is not here any more: all who wait are let go."""
+        self.purgatory.fail(code)
+        wake(self.waiters, 0)
 
     def request(self, max_bytes: int) -> FetchPartition:
         log = self.log
@@ -121,10 +123,13 @@ class Follower:
         records = data.records
         if isinstance(records, memoryview) and records:
             self.log.append_as_follower(records, now_ms=_now_ms())
+            self._held_back += len(records)
         end = self.log.log_end_offset
-        self.high_watermark = max(self.high_watermark, min(data.high_watermark, end))
-        if self.purgatory:
-            self.purgatory.passed(self.high_watermark)
+        if (offset := min(data.high_watermark, end)) > self.high_watermark:
+            self.high_watermark = offset
+            size, self._held_back = self._held_back, 0
+            wake(self.waiters, max(size, 1))
+            self.purgatory.passed(offset)
         if data.log_start_offset > self.log.log_start_offset:
             self.log.delete_records_before(min(data.log_start_offset, end))
         if self.failures:

@@ -227,7 +227,7 @@ class ReplicaManager:
         high_watermark, waiting = opened.last_high_watermark, None
         if (follower := self.followers.pop(key, None)) is not None:
             self._unassign(follower)
-            high_watermark, waiting = follower.high_watermark, follower.purgatory
+            high_watermark, waiting = follower.high_watermark, follower.step_up()
         isr = None
         if len(record.replicas) > 1:
             opened.assign_leader_epoch(record.leader_epoch)
@@ -306,7 +306,7 @@ class ReplicaManager:
         if (follower := self.followers.pop(key, None)) is not None:
             self._unassign(follower)
             follower.log.last_high_watermark = follower.high_watermark
-            follower.purgatory.fail(code)
+            follower.release(code)
         if (partition := self.partitions.pop(key, None)) is not None:
             partition.log.last_high_watermark = partition.high_watermark
             partition.release(code)

@@ -1,0 +1,408 @@
+"""Fetch sessions (KIP-227): what consumers and followers read by, whether the session lasts or is for one request.
+
+A session knows the partitions that a client fetches. Each request names those whose offset changed and those to forget,
+each response has those that have something new: records, an error, a high watermark or a log start that the client does
+not know. Partitions tell their sessions when something happens to them, so the cost of a request is that of what
+happened, not of the partitions. A request without a session is answered by one that ends with the response.
+
+- Partitions are read in turn until `max_bytes` (or `fetch.max.bytes`) is reached. A batch is never cut: the first one
+  in the response goes out even if it alone is larger than the limits (KIP-74), so that a client always gets on, and an
+  offset inside a batch returns the batch. What found no room is first the next time.
+- While there is less than `min_bytes` the response waits, on the partitions and not on a timer: each partition is
+  watched from the step that reads it until something happens to it, so nothing can pass a session by.
+- An error in any partition is answered at once. No wait outlasts `connections.max.idle.ms`: whether its client is still
+  there may show only when it is answered.
+
+A consumer reads up to the high watermark of the leader, or of a follower: the leader sends it to one that is in its
+rack (KIP-392). A follower reads up to the end of the leader's log. What it asks for tells how far it is
+(`Partition.fetched`), unless the logs turn out to part, which is then the answer (`divergence`).
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from typing import TYPE_CHECKING
+
+from .delayed_fetch import DelayedFetch
+from .partition import Partition
+from .protocol.errors import ApiError, ErrorCode
+from .protocol.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+from .replica import FetchWaiter, Replica
+from .replication.divergence import diverging_epoch
+from .replication.selector import select
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+TopicPartition = tuple[str, int]
+Answer = FetchResponse | Future[FetchResponse]
+FULL, SESSIONLESS = 0, -1
+"""Session epochs of requests that name all their partitions."""
+CONSUMER = -1
+"""Its replica id; others below 0 are debuggers of Kafka's, which read as consumers do."""
+READ_COMMITTED = 1
+
+
+class Fetched:
+    """A partition as one client fetches it."""
+
+    __slots__ = ("asked", "is_new", "key", "replica", "sent", "session")
+
+    def __init__(self, key: TopicPartition, asked: FetchPartition) -> None:
+        self.key = key
+        self.asked = asked
+        self.is_new = True
+        """The offset is new to us."""
+        self.replica: Replica | None = None
+        """Where it was read last: as long as that is the same, it is the same topic and leadership."""
+        self.sent: tuple[int, int] | None = None
+        """High watermark and log start that the client knows."""
+        self.session: Session | None = None
+        """Who is told what happens to the partition; None: it is not watched."""
+
+    def advanced(self, size: int) -> None:
+        """There are so many more bytes to read, or something else happened to the partition (size 0)."""
+        if self.session is not None:
+            self.session.advanced(self, size)
+
+    def committed(self) -> None:
+        """There is something to tell with the next response."""
+        if self.session is not None:
+            self.session.has_news(self)
+
+    def watch(self, session: Session) -> None:
+        if self.replica is not None:
+            self.session = session
+            session.waiters_of(self.replica).add(self)
+
+    def leave(self) -> None:
+        """Watch the partition no more."""
+        if self.session is not None and self.replica is not None:
+            self.session.waiters_of(self.replica).discard(self)
+            self.session = None
+
+
+class Session:
+    """The partitions that one client fetches. Each is watched, or due to be looked at, or both."""
+
+    __slots__ = (
+        "_aborted",
+        "_broker",
+        "_delayed",
+        "_due",
+        "_fetched",
+        "_rack",
+        "_reads_followers",
+        "_watches",
+        "created",
+        "epoch",
+        "is_follower",
+        "replica_id",
+        "session_id",
+        "used",
+    )
+
+    epoch: int
+    """Of the next request."""
+    created: float
+    used: float
+
+    def __init__(self, broker: Broker, replica_id: int = CONSUMER, *, reads_followers: bool = False) -> None:
+        """For one request; see `identify`."""
+        self.session_id = 0
+        self.replica_id = replica_id
+        self.is_follower = replica_id >= 0
+        self._broker = broker
+        self._aborted: list[AbortedTransaction] | None = None
+        self._rack = ""
+        """Where a consumer is, if it is to be sent to a replica there."""
+        self._reads_followers = reads_followers
+        self._watches = False
+        """Whether partitions are watched: not for one request that does not wait."""
+        self._fetched: dict[TopicPartition, Fetched] = {}
+        self._due: dict[Fetched, None] = {}
+        """Those to look at for the next response, in the order in which something happened to them."""
+        self._delayed: DelayedFetch | None = None
+        """The request that waits: one at most."""
+
+    @property
+    def size(self) -> int:
+        return len(self._fetched)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a consumer has forgotten all its partitions."""
+        return not self._fetched and not self.is_follower and self.epoch > 1
+
+    def identify(self, session_id: int, now: float = 0.0) -> None:
+        """From now on it lasts, by this id."""
+        self.session_id, self._watches, self.epoch = session_id, True, 1
+        self.created = self.used = now
+
+    def close(self) -> None:
+        for one in self._fetched.values():
+            one.leave()
+        self._fetched.clear()
+        self._due.clear()
+        if self._delayed is not None:
+            self._delayed.over()
+
+    def waiters_of(self, replica: Replica) -> set[FetchWaiter]:
+        return replica.followers if self.is_follower and isinstance(replica, Partition) else replica.waiters
+
+    # What happens
+
+    def advanced(self, one: Fetched, size: int) -> None:
+        self._due[one] = None
+        if self._delayed is not None:
+            self._delayed.advanced(size)
+        else:  # it will be read: until then nothing more has to be known
+            one.leave()
+
+    def has_news(self, one: Fetched) -> None:
+        self._due[one] = None
+        if self.is_follower and self._delayed is not None and self._broker.selects_by_rack:
+            self._delayed.over()  # consumers may wait for the follower's high watermark
+
+    # Requests
+
+    def answer(self, request: FetchRequest) -> Answer:
+        """The response, which waits for records if there are none. An earlier request that still waits is answered."""
+        if self._delayed is not None:
+            self._delayed.over()
+        self._take(request)
+        limit = min(request.max_bytes, self._broker.max_fetch_bytes)
+        response, size, urgent = self._read(limit)
+        if (
+            urgent
+            or size >= request.min_bytes
+            or request.max_wait_ms <= 0
+            or not (self._fetched or self.is_follower)
+        ):
+            return response
+        wait_s = min(request.max_wait_ms / 1000, self._broker.server.max_idle_s)
+        if not self._watches:
+            self._watches = True
+            for one in self._fetched.values():
+                one.watch(self)
+
+        def read() -> FetchResponse:
+            more, _, _ = self._read(limit)
+            return _joined(response, more)
+
+        self._delayed = delayed = DelayedFetch(request.min_bytes - size, wait_s, read)
+        delayed.response.add_done_callback(lambda _: self._waited(delayed))
+        return delayed.response
+
+    def _take(self, request: FetchRequest) -> None:
+        """Note what a request says about the partitions."""
+        self._aborted = [] if request.isolation_level == READ_COMMITTED or self.is_follower else None
+        self._rack = request.rack_id if self._broker.selects_by_rack and self._reads_followers else ""
+        fetched, due = self._fetched, self._due
+        for forgotten in request.forgotten_topics_data:
+            for index in forgotten.partitions:
+                if (gone := fetched.pop((forgotten.topic, index), None)) is not None:
+                    gone.leave()
+                    due.pop(gone, None)
+        for topic in request.topics:
+            name = topic.topic
+            for asked in topic.partitions:
+                key = name, asked.partition
+                if key in fetched:
+                    one = fetched[key]
+                    one.asked, one.is_new = asked, True
+                else:
+                    one = fetched[key] = Fetched(key, asked)
+                due[one] = None
+
+    def _waited(self, delayed: DelayedFetch) -> None:
+        if self._delayed is delayed:
+            self._delayed = None
+
+    def _read(self, limit: int) -> tuple[FetchResponse, int, bool]:
+        """What there is to say; how many bytes of records; whether it must be said at once."""
+        topics: dict[str, FetchableTopicResponse] = {}
+        size, urgent = 0, False
+        again = []
+        due, self._due = self._due, {}
+        for one in due:
+            try:
+                data = self._read_one(one, limit - size, first=not size)
+            except ApiError as error:
+                data, urgent = self._failed(one, error), True
+            if data is None:
+                continue
+            if data.records:
+                size += len(data.records)
+                again.append(one)
+            if data.diverging_epoch is not None or data.preferred_read_replica >= 0:
+                urgent = True
+            name = one.key[0]
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = FetchableTopicResponse(name, [])
+            topic.partitions.append(data)
+        for one in again:  # until the client gets on; behind those that found no room
+            self._due[one] = None
+        return FetchResponse(0, 0, self.session_id, list(topics.values())), size, urgent
+
+    def _read_one(self, one: Fetched, room: int, *, first: bool) -> PartitionData | None:
+        """None when there is nothing new. Raises ApiError."""
+        asked = one.asked
+        replica = self._broker.partitions.get(one.key) or self._followed(one.key)
+        if one.replica is None:
+            one.replica = replica
+        elif replica is not one.replica:
+            one.leave()
+            one.replica, one.sent, one.is_new = replica, None, True
+        log, offset = replica.log, asked.fetch_offset
+        if asked.current_leader_epoch >= 0 or self.is_follower:
+            replica.check_epoch(asked.current_leader_epoch)
+        if self.is_follower:
+            upper = log.log_end_offset
+            if one.is_new and (parted := self._place(one)) is not None:
+                return parted
+        else:
+            if offset > log.log_end_offset and not isinstance(replica, Partition):
+                raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)  # here: the leader may have it
+            upper = replica.high_watermark if self._aborted is None else replica.last_stable_offset
+            if self._rack and (preferred := self._preferred(one)) is not None:
+                return preferred
+        if self._watches:
+            one.watch(self)
+        if room > asked.partition_max_bytes:
+            room = asked.partition_max_bytes
+        found = log.read(offset, room if room > 0 else 0, upper=upper, min_one=first)
+        known = replica.high_watermark, log.log_start_offset
+        if found is None and offset < upper:  # there was no room
+            self._due[one] = None
+        if found is None and known == one.sent:
+            return None
+        one.sent = known
+        return PartitionData(
+            asked.partition,
+            0,
+            known[0],
+            replica.last_stable_offset,
+            known[1],
+            None,
+            None,
+            None,
+            self._aborted,
+            -1,
+            b"" if found is None else found,
+        )
+
+    def _followed(self, key: TopicPartition) -> Replica:
+        """For a partition that is not led here. Raises ApiError."""
+        follower = self._broker.replicas.followers.get(key) if self._reads_followers else None
+        if follower is None:
+            raise self._broker.replicas.why_not_led(*key)
+        return follower
+
+    def _preferred(self, one: Fetched) -> PartitionData | None:
+        """Who is nearer to the consumer, instead of records; None: nobody."""
+        partition = one.replica
+        if not isinstance(partition, Partition) or partition.isr is None:
+            return None
+        brokers = self._broker.metadata.brokers
+        chosen = select(partition.isr, brokers, self._rack, one.asked.fetch_offset)
+        if chosen is None:
+            return None
+        self._due[one] = None
+        return PartitionData(
+            partition.index,
+            0,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log.log_start_offset,
+            aborted_transactions=self._aborted,
+            preferred_read_replica=chosen,
+            records=b"",
+        )
+
+    def _place(self, one: Fetched) -> PartitionData | None:
+        """Note how far a follower is; where its log parts from ours that is the answer. Raises ApiError."""
+        partition = one.replica
+        assert isinstance(partition, Partition)
+        asked, log, isr = one.asked, partition.log, partition.isr
+        partition.check_online()
+        if isr is None or self.replica_id not in isr.followers:
+            raise ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER
+                if asked.current_leader_epoch < 0
+                else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+        offset = asked.fetch_offset
+        if offset < log.log_start_offset:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        parted = diverging_epoch(log.epochs, log.log_end_offset, offset, asked.last_fetched_epoch)
+        if parted is not None:
+            one.sent = None
+            self._due[one] = None
+            return PartitionData(
+                asked.partition,
+                0,
+                partition.high_watermark,
+                -1,
+                log.log_start_offset,
+                diverging_epoch=EpochEndOffset(*parted),
+                records=b"",
+            )
+        if offset > log.log_end_offset:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        one.is_new = False
+        self._broker.replicas.membership.fetched(partition, self.replica_id, offset, asked.log_start_offset)
+        return None
+
+    def _failed(self, one: Fetched, error: ApiError) -> PartitionData:
+        """Said with each response until the client forgets the partition, or all is well again."""
+        one.leave()
+        one.sent = None
+        self._due[one] = None
+        name, index = one.key
+        is_unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return PartitionData(
+            index,
+            error.code,
+            -1,
+            current_leader=current_leader(self._broker, name, index, error.code),
+            aborted_transactions=[] if is_unknown else self._aborted,
+            records=b"",
+        )
+
+
+def _joined(first: FetchResponse, second: FetchResponse) -> FetchResponse:
+    """Two responses of a session as one; the second is newer."""
+    if not first.responses:
+        return second
+    topics = {topic.topic: topic for topic in first.responses}
+    for newer in second.responses:
+        if (older := topics.get(newer.topic)) is None:
+            topics[newer.topic] = newer
+        else:
+            by_index = {data.partition_index: data for data in older.partitions}
+            by_index.update((data.partition_index, data) for data in newer.partitions)
+            older.partitions = list(by_index.values())
+    first.responses = list(topics.values())
+    return first
+
+
+def current_leader(broker: Broker, topic: str, index: int, code: ErrorCode) -> LeaderIdAndEpoch | None:
+    """Whom to ask instead, where that is what the error is about."""
+    if code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+        return None
+    record = broker.metadata.topics.get(topic)
+    if record is None or index >= len(record.partitions):
+        return None
+    found = record.partitions[index]
+    return LeaderIdAndEpoch(found.leader, found.leader_epoch)

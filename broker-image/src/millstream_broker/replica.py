@@ -1,0 +1,66 @@
+"""A replica on this broker that consumers may read: led (`partition`) or followed (`replication.follower`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from .coordination import TopicRecord
+from .log.log import Log
+from .protocol.errors import ApiError, ErrorCode
+
+
+class FetchWaiter(Protocol):
+    """Somebody who waits for records."""
+
+    def advanced(self, size: int) -> None:
+        """So many more bytes may be read; or the replica changed so that it is worth asking again (size 0)."""
+        ...
+
+    def committed(self) -> None:
+        """There is something to tell with the next answer: the high watermark moved, or the start of the log."""
+        ...
+
+
+class Replica:
+    """All calls are made on the loop."""
+
+    __slots__ = ("high_watermark", "index", "log", "record", "topic", "topic_id", "waiters")
+
+    def __init__(self, topic: TopicRecord, index: int, log: Log, high_watermark: int) -> None:
+        self.topic = topic.name
+        self.topic_id = topic.topic_id
+        self.index = index
+        self.log = log
+        self.record = topic.partitions[index]
+        self.high_watermark = high_watermark
+        """Below it records are safe, and may be read."""
+        self.waiters: set[FetchWaiter] = set()
+        """Consumers: told when the high watermark moves."""
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Up to where committed readers read. There are no transactions: the high watermark."""
+        return self.high_watermark
+
+    def check_epoch(self, epoch: int) -> None:
+        """Compare the leader epoch a client knows (-1: none); raises ApiError (KIP-320)."""
+        if epoch == -1 or epoch == self.record.leader_epoch:
+            return
+        if epoch < self.record.leader_epoch:
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def check_online(self) -> None:
+        """Raises ApiError KAFKA_STORAGE_ERROR where the log cannot be used."""
+        if (error := self.log.offline) is not None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self} is offline: {error.strerror or error}")
+
+
+def wake(waiters: Collection[FetchWaiter], size: int) -> None:
+    """See `FetchWaiter.advanced`."""
+    for waiter in tuple(waiters):
+        waiter.advanced(size)
