@@ -52,7 +52,7 @@ class Area:
 
 
 AREAS = {
-    # What an append may not do for the moment, beside the logs' own rules.
+    # Rules for appends that are not a log's own.
     "appends": Area("millstream_broker/refusals.py", "tests/broker", ("refusals",)),
     "groups": Area(
         "millstream_broker/groups/*.py",
