@@ -254,8 +254,11 @@ def test_an_fsync_makes_the_indexes_that_are_missing(tmp_path: Path, fsynced: li
 
 
 def test_headers_from_any_offset(tmp_path: Path, reads: list[tuple[int, int]]) -> None:
+    """While the index entries wait to be written out, and after a restart."""
     segment, batches = write(tmp_path, varied())
-    for again in (segment, reopen(segment)):
+    assert offset_entries(segment) == []
+    for restarted in (False, True):
+        again = reopen(segment) if restarted else segment
         for offset in range(BASE - 2, batches[-1][1].next_offset + 2):
             expected = [(at, header) for at, header, _ in batches if header.last_offset >= offset]
             indexed = [at for at, header, _ in batches[1:] if header.last_offset <= offset]
