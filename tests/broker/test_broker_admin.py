@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import urllib.error
 import urllib.request
@@ -40,6 +39,7 @@ from millstream_broker.protocol.create_topics import (
 )
 from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.coordination_file import nodes_in
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.wire import Wire, record
 
@@ -217,9 +217,10 @@ def test_files_of_a_deleted_topic_go(start_broker: StartBroker) -> None:
             delete_topics.API, 6, delete_topics.DeleteTopicsRequest([delete_topics.DeleteTopicState("gone")])
         )
         eventually(lambda: list(broker.data.glob("gone*")), lambda left: not left, "its folders are gone")
-        path = broker.data / "coordination.json"
         eventually(
-            lambda: json.loads(path.read_text()), lambda state: not state["deleting"], "the deletion is over"
+            lambda: nodes_in(broker.data).keys(),
+            lambda paths: not any("/gone" in path for path in paths),
+            "the deletion is over",
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import sys
@@ -13,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from millstream_broker.coordination import tree
+from millstream_broker.coordination.stores.file import FILE_NAME
 from millstream_broker.log.batch import read_records
 from millstream_broker.protocol import delete_topics, fetch, metadata
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.coordination_file import nodes_in, put
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, fetch_request, record
 
@@ -54,7 +56,9 @@ def test_sigterm_stops_within_a_second_and_a_restart_has_everything(start_broker
     with Wire(broker.bootstrap) as wire:
         (topic,) = wire.call(metadata.API, 12, metadata.MetadataRequest(None)).topics
         assert (topic.name, topic.topic_id, len(topic.partitions)) == ("kept", topic_id, 1)
-        assert topic.partitions[0].leader_epoch == 1, "each start elects anew"
+        assert topic.partitions[0].leader_epoch == 0, (
+            "the leader is the one that it was, with all that it had"
+        )
         assert values(wire, "kept") == [b"%d" % number for number in range(50)]
         assert wire.produce("kept", [record("50")]).base_offset == 50
 
@@ -152,11 +156,11 @@ def test_data_of_another_broker_is_refused(start_broker: StartBroker) -> None:
 def test_a_broken_coordination_file_is_named_and_left_alone(start_broker: StartBroker) -> None:
     broker = start_broker()
     broker.stop()
-    path = broker.data / "coordination.json"
-    path.write_text("{")
-    with pytest.raises(RuntimeError, match=r"coordination\.json: cannot be read"):
+    path = broker.data / FILE_NAME
+    path.write_text("{\n")
+    with pytest.raises(RuntimeError, match=r"coordination\.journal: cannot be read"):
         broker.start()
-    assert path.read_text() == "{"
+    assert path.read_text() == "{\n"
 
 
 def test_topics_are_found_again_without_the_coordination_file(start_broker: StartBroker) -> None:
@@ -166,9 +170,9 @@ def test_topics_are_found_again_without_the_coordination_file(start_broker: Star
         wire.produce("found", [record("a")], partition=1)
         before = wire.call(metadata.API, 12, metadata.MetadataRequest(None))
     broker.stop()
-    (broker.data / "coordination.json").unlink()
+    (broker.data / FILE_NAME).unlink()
     broker.start()
-    assert "coordination.json is missing: going on with the 1 topics whose logs are here" in broker.said()
+    assert "coordination.journal is new: going on with the 1 topics whose logs are here" in broker.said()
     with Wire(broker.bootstrap) as wire:
         after = wire.call(metadata.API, 12, metadata.MetadataRequest(None))
         assert after.cluster_id == before.cluster_id
@@ -183,10 +187,7 @@ def test_a_deletion_that_was_interrupted_is_finished(start_broker: StartBroker) 
     with Wire(broker.bootstrap) as wire:
         wire.create("doomed", "spared")
     broker.stop()
-    path = broker.data / "coordination.json"
-    state = json.loads(path.read_text())
-    state["deleting"][state["topics"].pop("doomed")["id"]] = "doomed"
-    path.write_text(json.dumps(state))
+    put(broker.data, tree.delete_topic_path("doomed"), b"")
     broker.start()
     with Wire(broker.bootstrap) as wire:
         assert [
@@ -194,7 +195,7 @@ def test_a_deletion_that_was_interrupted_is_finished(start_broker: StartBroker) 
         ] == ["spared"]
 
     def left() -> list[object]:
-        return [*broker.data.glob("doomed*"), *json.loads(path.read_text())["deleting"]]
+        return [*broker.data.glob("doomed*"), *(path for path in nodes_in(broker.data) if "doomed" in path)]
 
     eventually(left, lambda found: not found, "all is gone")
 

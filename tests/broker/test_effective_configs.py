@@ -12,8 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from millstream_broker.config import BrokerConfig
-from millstream_broker.coordination import TopicRecord
-from millstream_broker.coordination.zookeeper import tree
+from millstream_broker.coordination import TopicRecord, tree
 from millstream_broker.effective_configs import EffectiveConfigs
 from millstream_broker.protocol import (
     alter_configs,
@@ -25,6 +24,7 @@ from millstream_broker.protocol.create_topics import CreatableTopic, CreatableTo
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.protocol.schema import ZERO_UUID
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.coordination_file import put
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
@@ -71,19 +71,15 @@ def subject(
 
 def _store_in_file(broker: BrokerProcess, entity: str, config: Mapping[str, object] | bytes) -> None:
     """While the broker is down."""
-    path = broker.data / "coordination.json"
-    stored = json.loads(path.read_text())
-    kind, _, name = entity.partition("/")
-    if kind == "topics":
-        stored["topics"][name]["config"] = config
-    else:
-        stored["broker_configs"]["" if name == tree.DEFAULT_ENTITY else name] = config
-    path.write_text(json.dumps(stored))
+    put(broker.data, tree.config_path(entity), _stored(config))
+
+
+def _stored(config: Mapping[str, object] | bytes) -> bytes:
+    return config if isinstance(config, bytes) else json.dumps({"version": 1, "config": config}).encode()
 
 
 def _store_in_zookeeper(client: KazooClient, entity: str, config: Mapping[str, object] | bytes) -> None:
-    data = config if isinstance(config, bytes) else json.dumps({"version": 1, "config": config}).encode()
-    path = tree.config_path(entity)
+    data, path = _stored(config), tree.config_path(entity)
     if client.exists(path):
         client.set(path, data)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,8 +13,7 @@ import pytest
 from millstream_broker.broker import Broker
 from millstream_broker.client import Connection
 from millstream_broker.config import BrokerConfig
-from millstream_broker.coordination import embedded
-from millstream_broker.log.files import write_atomically
+from millstream_broker.coordination.stores.file import FileStore
 from millstream_broker.log.manager import LogManager
 from millstream_broker.protocol import create_partitions, create_topics, delete_topics, metadata
 from millstream_broker.protocol.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -25,6 +23,7 @@ from millstream_broker.protocol.errors import ErrorCode
 from millstream_broker.protocol.metadata import MetadataRequest, MetadataRequestTopic
 from millstream_broker.replication import manager
 from millstream_broker.replication.manager import ReplicaManager
+from millstream_harness.coordination_file import nodes_in
 from millstream_harness.scenario import eventually
 
 TOPICS, PARTITIONS = 150, 3
@@ -40,7 +39,7 @@ class Counts:
         self.stopped: Counter[int] = Counter()
         self._turn = 0
         self._is_counted = False
-        monkeypatch.setattr(embedded, "write_atomically", self._counted("writes", write_atomically))
+        monkeypatch.setattr(FileStore, "_append", self._counted("writes", FileStore._append))
         monkeypatch.setattr(LogManager, "remove_deleted", self._counted("passes", LogManager.remove_deleted))
         monkeypatch.setattr(ReplicaManager, "_assume", self._by_turn(self.begun, ReplicaManager._assume))
         monkeypatch.setattr(ReplicaManager, "_stop", self._by_turn(self.stopped, ReplicaManager._stop))
@@ -90,12 +89,6 @@ async def client(tmp_path: Path, counts: Counts) -> AsyncIterator[Connection]:
     await broker.stop()
 
 
-def deleting(folder: Path) -> dict[str, str]:
-    """The topics that are stored as being deleted."""
-    stored: dict[str, str] = json.loads((folder / embedded.FILE_NAME).read_text())["deleting"]
-    return stored
-
-
 def names(count: int = TOPICS) -> list[str]:
     return [f"topic-{number}" for number in range(count)]
 
@@ -112,8 +105,7 @@ async def create(client: Connection) -> None:
 async def test_topics_of_one_request_are_created_together(client: Connection, counts: Counts) -> None:
     counts.clear()
     await create(client)
-    # Callers are begun in slices: what the first write takes is the first slice at least.
-    assert counts.writes <= 1 + TOPICS // manager.AT_ONCE
+    assert counts.writes <= TOPICS // 10
     assert sum(counts.begun.values()) == TOPICS * PARTITIONS
     assert max(counts.begun.values()) <= manager.AT_ONCE
 
@@ -129,12 +121,14 @@ async def test_topics_of_one_request_are_deleted_together(
     assert [(one.name, one.error_code) for one in deleted] == [(name, 0) for name in names()]
     await asyncio.to_thread(
         eventually,
-        lambda: [*tmp_path.glob("topic-*"), *deleting(tmp_path)],
+        lambda: [
+            *tmp_path.glob("topic-*"),
+            *(path for path in nodes_in(tmp_path) if path.startswith("/brokers/topics/")),
+        ],
         lambda left: not left,
         "the topics are gone",
     )
-    # Written: the deletions, in as many slices as there are, and as often that the files are gone.
-    assert counts.writes <= 2 * (1 + TOPICS // manager.AT_ONCE)
+    assert counts.writes <= TOPICS // 10
     assert counts.passes <= 2 * (1 + TOPICS // manager.AT_ONCE)
     assert sum(counts.stopped.values()) == TOPICS * PARTITIONS
     assert max(counts.stopped.values()) <= manager.AT_ONCE
@@ -145,7 +139,7 @@ async def test_topics_are_made_by_asking_for_them_together(client: Connection, c
     counts.clear()
     asked = [MetadataRequestTopic(name=name) for name in [*names(), "no/name", "a.b", "a_b"]]
     answer = await client.call(metadata.API, 12, MetadataRequest(asked, True))
-    assert counts.writes <= 1 + TOPICS // manager.AT_ONCE
+    assert counts.writes <= TOPICS // 10
     wrong = {one.name: one.error_code for one in answer.topics if one.error_code}
     assert wrong == dict.fromkeys(["no/name", "a_b"], ErrorCode.INVALID_TOPIC_EXCEPTION)
     assert {len(one.partitions) for one in answer.topics if not one.error_code} == {1}
@@ -157,7 +151,7 @@ async def test_partitions_of_one_request_are_added_together(client: Connection, 
     asked = [CreatePartitionsTopic(name, PARTITIONS + 1, None) for name in [*names(), "none"]]
     answer = await client.call(create_partitions.API, 3, CreatePartitionsRequest(asked, 60_000, False))
     assert [one.error_code for one in answer.results] == [0] * TOPICS + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    assert counts.writes <= 1 + TOPICS // manager.AT_ONCE
+    assert counts.writes <= TOPICS // 10
     described = await client.call(metadata.API, 12, MetadataRequest(None))
     assert {len(one.partitions) for one in described.topics} == {PARTITIONS + 1}
 

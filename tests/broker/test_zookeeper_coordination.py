@@ -25,10 +25,10 @@ from millstream_broker.coordination import (
     CoordinationError,
     PartitionRecord,
     TopicRecord,
+    tree,
 )
-from millstream_broker.coordination.zookeeper import coordination as module
-from millstream_broker.coordination.zookeeper import tree
-from millstream_broker.coordination.zookeeper.session import Unavailable
+from millstream_broker.coordination import coordination as module
+from millstream_broker.coordination.stores import Unavailable
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_harness.members import (
     Member,
@@ -49,7 +49,7 @@ def connect(shared_zookeeper: ZooKeeperProcess) -> str:
 
 
 async def stored(member: Member, path: str) -> Any:
-    node = await member.coordination._session.get(path)
+    node = await member.coordination._nodes.get(path)
     return None if node is None else json.loads(node.data or b"null")
 
 
@@ -169,7 +169,7 @@ async def test_a_topic_is_created_told_and_deleted(connect: str) -> None:
         assert not two.state.topics
         await store.remove_topic("flights")
         for path in ("/brokers/topics/flights", "/config/topics/flights", "/admin/delete_topics/flights"):
-            assert await two.coordination._session.get(path) is None
+            assert await two.coordination._nodes.get(path) is None
         with pytest.raises(Conflict):
             await two.coordination.delete_topic("flights")
         again = asyncio.create_task(one.coordination.create_topic(topic_of("flights")))
@@ -216,7 +216,7 @@ async def test_what_is_written_and_not_carried_out_is_said(
 async def test_old_controllers_and_old_registrations_are_refused(connect: str) -> None:
     async with members(connect, 1) as (one,):
         await one.elected()
-        await one.coordination._session.set("/controller_epoch", b"5")
+        await one.coordination._nodes.set("/controller_epoch", b"5")
         await one.coordination.update(told(one, [one], [], one, controller_epoch=5))
         with pytest.raises(ApiError) as stale:
             await one.coordination.update(told(one, [one], [], one, controller_epoch=4))
@@ -309,7 +309,7 @@ async def test_configuration_that_cannot_be_used_is_left_out(
     connect: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with members(connect, 1) as (one,):
-        session = one.coordination._session
+        session = one.coordination._nodes
         await session.create(
             "/config/topics/t", tree.config_json({"retention.ms": "x", "segment.bytes": "100"})
         )
@@ -348,7 +348,7 @@ async def test_an_isr_is_written_under_its_version_and_noted(connect: str) -> No
         await until(lambda: one.last(StatesChanged))
         assert one.last(StatesChanged).states == {("t", 0): shrunk}
         await until(lambda: one.last(StatesChanged) is not None)
-        assert await one.coordination._session.children(tree.ISR_CHANGES) == []
+        assert await one.coordination._nodes.children(tree.ISR_CHANGES) == []
         # The same again, as after a lost answer: it is there already.
         assert await one.coordination.write_partition("t", 0, replace(record, isr=(1,), elr=(2,))) == shrunk
         with pytest.raises(Conflict):
@@ -394,7 +394,7 @@ async def test_an_assignment_is_written_and_what_was_added_meanwhile_stays(conne
         topic = await led_topic(one)
         store = await one.elected()
         grown = replace(topic, partitions=(*topic.partitions, *topic_of("", 1, (5,)).partitions))
-        await one.coordination._session.set("/brokers/topics/t", tree.topic_json(grown))
+        await one.coordination._nodes.set("/brokers/topics/t", tree.topic_json(grown))
         moving = replace(topic.partitions[0], replicas=(3, 1, 2), adding=(3,), removing=(1,))
         await store.write_assignment(replace(topic, partitions=(moving,)))
         now = await stored(one, "/brokers/topics/t")
@@ -445,7 +445,7 @@ async def test_a_deposed_controller_changes_nothing(connect: str) -> None:
         store = await one.elected()
         # Somebody deletes /controller: whoever is first takes it, and the old one's store is fenced.
         one.coordination.campaigns = False
-        await two.coordination._session.delete("/controller")
+        await two.coordination._nodes.delete("/controller")
         newer = await two.elected()
         assert newer.epoch == store.epoch + 1
         record = replace(topic.partitions[0], leader=2, leader_epoch=1)
@@ -468,9 +468,9 @@ async def test_a_controller_that_does_not_know_yet_is_fenced_by_its_writes(conne
     async with members(connect, 1) as (one,):
         topic = await led_topic(one)
         store = await one.elected()
-        epoch = await one.coordination._session.get("/controller_epoch")
+        epoch = await one.coordination._nodes.get("/controller_epoch")
         assert epoch is not None
-        await one.coordination._session.set(
+        await one.coordination._nodes.set(
             "/controller_epoch", b"9"
         )  # by another, who knows nothing of watches
         with pytest.raises(Fenced):
@@ -604,7 +604,7 @@ async def test_a_lost_session_is_followed_by_a_new_registration(
 def end_session(connect: str, member: Member) -> None:
     from kazoo.client import KazooClient
 
-    other = KazooClient(connect, client_id=member.coordination._session._client.client_id)
+    other = KazooClient(connect, client_id=member.coordination._nodes._client.client_id)
     other.start()
     other.stop()
     other.close()
@@ -630,7 +630,7 @@ async def test_away_and_back(tmp_path: Path) -> None:
             store = await one.elected()
             one.events.clear()
             server.kill()
-            await until(lambda: not one.coordination._session.is_connected)
+            await until(lambda: not one.coordination._nodes.is_connected)
             with pytest.raises(Unavailable):
                 await one.coordination.write_partition("t", 0, replace(topic.partitions[0], isr=(1,)))
             writing = asyncio.create_task(
@@ -694,7 +694,7 @@ async def test_a_thousand_topics_are_loaded_and_led_in_time(connect: str) -> Non
         store = await one.elected()
         await one.load()
         topics = [topic_of(f"t{index}") for index in range(1000)]
-        session = one.coordination._session
+        session = one.coordination._nodes
         await session.multi_all([module.Create(tree.topic_path(t.name), tree.topic_json(t))] for t in topics)
         await until(lambda: len(topics_of(one)) == 1000)
         began = time.monotonic()

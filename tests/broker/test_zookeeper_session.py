@@ -11,31 +11,32 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from millstream_broker.config_types import ConfigError
-from millstream_broker.coordination.zookeeper import Ensemble, parse_connect
-from millstream_broker.coordination.zookeeper.session import (
+from millstream_broker.coordination.stores import (
+    BadVersionError,
     Check,
     Create,
     Delete,
     MultiError,
-    Session,
+    NodeExistsError,
+    NoNodeError,
     Set,
     State,
     Unavailable,
 )
+from millstream_broker.coordination.stores.ensemble import Ensemble, parse_connect
+from millstream_broker.coordination.stores.zookeeper import ZooKeeperStore
 from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
 
 States = list[tuple[State, bool]]
 
 
 @asynccontextmanager
-async def session_of(connect: str, session_s: float = 2.0) -> AsyncIterator[tuple[Session, States]]:
+async def session_of(connect: str, session_s: float = 2.0) -> AsyncIterator[tuple[ZooKeeperStore, States]]:
     states: States = []
-    session = Session(
-        parse_connect(connect), session_s, lambda state, is_new: states.append((state, is_new)), patience=5.0
-    )
+    session = ZooKeeperStore(parse_connect(connect), session_s, patience=5.0)
+    session.on_state = lambda state, is_new: states.append((state, is_new))
     session.start()
     try:
         yield session, states
@@ -51,7 +52,7 @@ async def until(condition: Callable[[], object], deadline: float = 20.0) -> None
 
 
 @pytest.fixture
-async def session(shared_zookeeper: ZooKeeperProcess) -> AsyncIterator[Session]:
+async def session(shared_zookeeper: ZooKeeperProcess) -> AsyncIterator[ZooKeeperStore]:
     async with session_of(shared_zookeeper.own_tree(), 10.0) as (session, _):
         await session.connected()
         await session.ensure("/")
@@ -64,7 +65,7 @@ def own_zookeeper(tmp_path: Path) -> Iterator[ZooKeeperProcess]:
         yield server
 
 
-async def test_nodes_are_created_read_changed_and_deleted(session: Session) -> None:
+async def test_nodes_are_created_read_changed_and_deleted(session: ZooKeeperStore) -> None:
     assert await session.get("/a") is None
     assert await session.children("/a") is None
     created = await session.create("/a", b"one")
@@ -88,7 +89,7 @@ async def test_nodes_are_created_read_changed_and_deleted(session: Session) -> N
     assert (await session.create("/e", b"", ephemeral=True)).owner == session.session_id
 
 
-async def test_a_multi_happens_whole_or_not_at_all(session: Session) -> None:
+async def test_a_multi_happens_whole_or_not_at_all(session: ZooKeeperStore) -> None:
     created = [Create("/a", b"1"), Create("/a/b", b"2"), Create("/a/n_", sequence=True), Check("/a", 0)]
     assert await session.multi(created) == ["/a", "/a/b", "/a/n_0000000001", None]
     assert await session.multi([Set("/a", b"3"), Delete("/a/b")]) == [1, None]
@@ -107,7 +108,7 @@ async def test_a_multi_happens_whole_or_not_at_all(session: Session) -> None:
     assert answers[2] == [2, 3]
 
 
-async def test_watches_are_called_once_with_the_path(session: Session) -> None:
+async def test_watches_are_called_once_with_the_path(session: ZooKeeperStore) -> None:
     seen: list[str] = []
     watch = seen.append
     assert await session.get("/a", watch) is None
@@ -126,7 +127,7 @@ async def test_watches_are_called_once_with_the_path(session: Session) -> None:
     assert seen == ["/a"] * 3
 
 
-async def test_thousands_of_calls_at_once(session: Session) -> None:
+async def test_thousands_of_calls_at_once(session: ZooKeeperStore) -> None:
     """More than the socket pair behind kazoo takes, and in order."""
     made = await session.multi_all([Create(f"/n{index}", str(index).encode())] for index in range(3000))
     assert made == [[f"/n{index}"] for index in range(3000)]
@@ -203,7 +204,7 @@ async def test_a_session_that_ended_is_followed_by_another(shared_zookeeper: Zoo
         assert await session.get("/mine") is None
 
 
-def end_session(connect: str, session: Session) -> None:
+def end_session(connect: str, session: ZooKeeperStore) -> None:
     """From another client that has taken it over, as the server would at its timeout."""
     other = KazooClient(connect, client_id=session._client.client_id)
     other.start()
@@ -256,7 +257,7 @@ async def test_one_server_of_three_may_die(tmp_path: Path) -> None:
             assert (State.LOST, False) not in states
 
 
-async def _has(session: Session, path: str) -> bool:
+async def _has(session: ZooKeeperStore, path: str) -> bool:
     try:
         return await session.get(path) is not None
     except Unavailable:
@@ -268,7 +269,7 @@ async def test_closing_keeps_its_deadline_though_zookeeper_is_away(tmp_path: Pat
     server = ZooKeeperProcess(tmp_path)
     if how != "never there":
         server.start()
-    session = Session(parse_connect(server.connect), 30.0, lambda state, is_new: None)
+    session = ZooKeeperStore(parse_connect(server.connect), 30.0)
     session.start()
     if how == "never there":
         with pytest.raises(Unavailable, match="cannot be reached"):

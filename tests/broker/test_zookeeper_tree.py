@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millstream_broker.config import Listener
-from millstream_broker.coordination import BrokerRecord, PartitionRecord, TopicRecord
-from millstream_broker.coordination.zookeeper import tree
+from millstream_broker.coordination import BrokerRecord, PartitionRecord, TopicRecord, tree
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=4, unique=True).map(tuple)
 PARTITIONS = st.builds(
@@ -133,7 +132,7 @@ def test_the_others_as_kafka_writes_them() -> None:
     ],
 )
 def test_what_is_not_so_is_named(read: Callable[[bytes], Any], path: str, data: bytes) -> None:
-    with pytest.raises(tree.TreeError, match=f"ZooKeeper's {path} "):
+    with pytest.raises(tree.TreeError, match=f"{path} "):
         read(data)
 
 

@@ -41,8 +41,7 @@ def work_of(broker: Broker) -> Iterator[Coroutine[Any, Any, None]]:
         yield _flush_rolled(home)
     yield lasting(broker.replicas.membership.run)
     yield lasting(broker.replicas.keep_watermarks)
-    if broker.cluster is not None:
-        yield _every(broker, "replica.high.watermark.checkpoint.interval.ms", _raise_generations)
+    yield _every(broker, "replica.high.watermark.checkpoint.interval.ms", _raise_generations)
     if broker.config.flag("log.cleaner.enable"):
         yield lasting(Cleaner(broker).run)
 
@@ -81,6 +80,7 @@ async def _retain(broker: Broker) -> None:
 
 async def _checkpoint(broker: Broker) -> None:
     await broker.replicas.open_missing()
+    broker.replicas.report_strays()
     await asyncio.to_thread(broker.logs.checkpoint)
 
 

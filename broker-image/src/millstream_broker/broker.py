@@ -3,8 +3,8 @@
 Start: bind the listeners (a port in use is found before anything is touched), lock and open the logs, join the
 cluster, open what is missing, accept connections. Stop: close connections, finish groups, close the logs.
 
-A log directory that fails (KIP-112) takes its partitions offline and leaves the others alone. Without the first one,
-which has the metadata, or without any, the broker is of no use: `failure` says so and the process ends.
+A log directory that fails (KIP-112) takes its partitions offline and leaves the others alone. Without any, or without
+the one that has the cluster's tree, the broker is of no use: `failure` says so and the process ends.
 
 What it leads and follows is the `replicas`' business (`replication.manager`).
 """
@@ -18,8 +18,6 @@ import resource
 import socket
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
-from operator import ne
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,9 +27,9 @@ from .cluster import Cluster
 from .config import BrokerConfig, Listener, parse_address, parse_listeners
 from .config_types import ConfigError
 from .coordination import BrokerRecord, CoordinationError
-from .coordination.embedded import FILE_NAME as COORDINATION
-from .coordination.embedded import EmbeddedCoordination
-from .coordination.zookeeper import parse_connect
+from .coordination.coordination import Coordination
+from .coordination.stores.ensemble import parse_connect
+from .coordination.stores.file import FILE_NAME as COORDINATION
 from .effective_configs import EffectiveConfigs
 from .encoded_topics import EncodedTopics
 from .generations import Generations
@@ -41,7 +39,7 @@ from .http import HttpServer, Response
 from .log.config import LogConfig
 from .log.directory import LogDir, LogDirError
 from .log.files import FileCache
-from .log.manager import Found, LogManager
+from .log.manager import LogManager
 from .metadata import Metadata
 from .metrics import Stats
 from .offsets_topic import BrokerOffsetsTopic
@@ -52,11 +50,10 @@ from .replication.manager import ReplicaManager
 from .replication.selector import RACK_AWARE
 from .request_memory import RequestMemory
 from .server import Server
-from .topic_logs import adopt, log_config
+from .topic_logs import log_config
 
 if TYPE_CHECKING:
     from .controller.driver import ControllerDriver
-    from .coordination.zookeeper.coordination import ZooKeeperCoordination
 
 OPEN_FILES = 1024
 """The most segment and index files that are kept open; a quarter of what the system allows, where that is less."""
@@ -74,15 +71,14 @@ class Broker:
     server: Server
     metadata: Metadata
     groups: GroupDriver
-    coordination: EmbeddedCoordination | ZooKeeperCoordination
+    coordination: Coordination
     producer_ids: ProducerIds
     generations: Generations
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
         connect = config.text("zookeeper.connect").strip()
-        self.cluster = Cluster(self, parse_connect(connect)) if connect else None
-        """None where this broker coordinates itself."""
+        self.cluster = Cluster(self, parse_connect(connect) if connect else None)
         self.broker_id = config.integer("broker.id")
         self.configs = EffectiveConfigs(config, self.broker_id)
         self.listeners = parse_listeners(config, "listeners")
@@ -133,54 +129,42 @@ class Broker:
         bound = [self._bind(listener) for listener in self.listeners]
         http_port = await self._start_http()
         self.logs.lock()
-        if (reason := self.logs.offline.get(self.log_dirs[0])) is not None:
+        if self.cluster.needs_first_directory and (reason := self.logs.offline.get(self.log_dirs[0])):
             raise StartError(
                 f"{reason} It is the first of log.dirs and has {COORDINATION}: nothing goes without."
             )
-        if self.cluster is not None:
-            self.coordination = await self.cluster.connect()
-        else:
-            self.coordination = EmbeddedCoordination(self.log_dirs[0], self.logs.cluster_id)
+        self.coordination = await self.cluster.connect()
         self.logs.identify(self.broker_id, self.coordination.cluster_id)
         self.generations = Generations(self.broker_id, self.logs, self.coordination)
         await self.generations.load()
         found = await asyncio.to_thread(self.logs.start, self.generations.known)
+        await self.generations.judge()
+        await self.cluster.adopt(found)
+        await self.generations.rise()
         record = BrokerRecord(
             self.broker_id,
             tuple(self._advertised(bound)),
             cast(str | None, self.config["broker.rack"]) or None,
+            directory=self.generations.directory,
+            unclean=not self.generations.vouches,
+            ahead=self.generations.ahead,
         )
-        await self.generations.judge()
-        if self.cluster is None:
-            self._adopt(found)
-            await self.generations.accepted()
-        else:
-            await self.generations.rise()
-            record = replace(
-                record, directory=self.generations.directory, unclean=not self.generations.vouches
-            )
         self.replicas.wanted = await self.coordination.join(
             record, takes_over=not self.generations.is_older_copy
         )
-        self.coordination.changes = self.replicas.changed if self.cluster is None else self.cluster.changed
+        self.coordination.changes = self.cluster.changed
         self.producer_ids = ProducerIds(self.coordination)
         self.groups = GroupDriver(
             _group_config(self.config), BrokerOffsetsTopic(self), self.replicas.topic_id
         )
         self.metadata = Metadata(replace(self.replicas.wanted, brokers={}, topics={}))
-        if self.cluster is None:
-            self._check_strays(found)
-            if self.logs.offline:
-                self.replicas.find_lost()
         self._watch_directories()
         await self.follow()
         for work in background.work_of(self):
             self.spawn(work)
-        told = None if self.cluster is None else self.cluster.told
-        self.server.start(bound, told)
-        if told is not None:
-            await told.wait()
-            self.server.open()
+        self.server.start(bound, self.cluster.told)
+        await self.cluster.begun()
+        self.server.open()
         self._ready = True
         http = f"{self.http_address[0]}:{http_port}"
         where = ",".join(str(listener) for listener in record.listeners)
@@ -212,18 +196,14 @@ class Broker:
     async def stop(self) -> None:
         """Stop in order; everything that was acknowledged is in the logs."""
         self._ready = False
-        if self.cluster is not None:
-            await self.cluster.hand_over()
+        await self.cluster.hand_over()
         self.server.close()
         await self.generations.stop()
-        if self.cluster is not None:  # nobody has to wait for what remains to be done
-            await self._leave()
+        await self.cluster.leave()  # nobody has to wait for what remains to be done
         await self.groups.close()
         await self.admissions.close()
         await self._end_tasks()
         await self.replicas.close()
-        if self.cluster is None:
-            await self._leave()
         await asyncio.to_thread(self.logs.close)
         await self.http.close()
 
@@ -233,14 +213,8 @@ class Broker:
         await self.replicas.close()
         if hasattr(self, "server"):
             self.server.close()
-        await self._leave()
+        await self.cluster.leave()
         await self.http.close()
-
-    async def _leave(self) -> None:
-        if self.cluster is not None:
-            await self.cluster.leave()
-        elif hasattr(self, "coordination"):
-            await self.coordination.leave()
 
     async def _end_tasks(self) -> None:
         for task in self._tasks:
@@ -257,7 +231,7 @@ class Broker:
     @property
     def controller(self) -> ControllerDriver | None:
         """Where this broker is the cluster's controller."""
-        return None if self.cluster is None else self.cluster.controller
+        return self.cluster.controller
 
     @property
     def inter_broker_listener(self) -> str:
@@ -292,15 +266,12 @@ class Broker:
             loop.call_soon_threadsafe(self._directory_failed, home)
 
         self.logs.watch(failed)
-        if isinstance(self.coordination, EmbeddedCoordination):
-            self.coordination.failed = self.logs.dirs[0].check
 
     def _directory_failed(self, home: LogDir) -> None:
         self.replicas.lose(self.logs.let_go(home), f"its log directory is offline: {home.path}")
-        if self.cluster is not None:
-            self.cluster.directory_failed()
+        self.cluster.directory_failed()
         why = None
-        if self.cluster is None and home.path == self.log_dirs[0]:
+        if self.cluster.needs_first_directory and home.path == self.log_dirs[0]:
             why = f"It is the first of log.dirs and has {COORDINATION}: nothing goes without"
         elif not self.logs.dirs:
             why = "No log directory is left"
@@ -309,27 +280,6 @@ class Broker:
             self.failure.set_result(
                 f"{reason} {why}, so the broker ends. Start it again when the disk is in order."
             )
-
-    def _adopt(self, found: list[Found]) -> None:
-        assert isinstance(self.coordination, EmbeddedCoordination)
-        if self.coordination.is_new and found:
-            adopted = list(adopt(found, self.broker_id))
-            log.warning(
-                "coordination.json is missing: going on with the %d topics whose logs are here", len(adopted)
-            )
-            self.coordination.adopt(adopted)
-
-    def _check_strays(self, found: list[Found]) -> None:
-        """Logs that were found and belong to no topic: finish deletions, leave others alone."""
-        for one in found:
-            topic = self.replicas.wanted.topics.get(one.topic)
-            if topic is not None and one.topic_id in (None, topic.topic_id):
-                continue
-            if topic is not None or one.topic_id in self.replicas.wanted.deleting:
-                key = one.topic, one.partition
-                self.logs.put_aside(self.logs.release_others(key, partial(ne, one.topic_id)))
-            else:
-                log.warning("the log %s-%d belongs to no topic: left alone", one.topic, one.partition)
 
     def _log_config_of(self, topic: str) -> LogConfig:
         """For logs that are opened at start, before the cluster is joined."""

@@ -1,4 +1,8 @@
-"""This broker's part in a cluster on ZooKeeper: who it is there, its controllership, and how it goes.
+"""This broker's part in its cluster, of which it may be the only member: who it is there, its controllership, and how
+it goes.
+
+The cluster's tree is in ZooKeeper, or, for a broker by itself, in a file of the first log directory. Nothing else
+differs: a broker by itself wins every election of a controller, and tells itself what it is to do.
 
 A broker says of itself whether it is *unclean*: it cannot vouch for its logs (`generations`), or a log directory is
 missing. The id of its first log directory (`directory.id` in meta.properties, KIP-858) tells its own earlier
@@ -13,27 +17,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from .coordination import BrokerRecord, ClusterState
-from .coordination.zookeeper import Ensemble
+from .coordination.coordination import Coordination
+from .coordination.stores.ensemble import Ensemble
+from .coordination.stores.file import FILE_NAME, FileStore
+from .coordination.takeover import find_old, take_over
 from .forwarding import ask_controller
 from .inter_broker import InterBroker
 from .liveness import Watches
+from .own_connection import Caller, OwnConnection
 from .protocol import controlled_shutdown
 from .protocol.controlled_shutdown import ControlledShutdownRequest
 from .protocol.errors import ApiError, ErrorCode
+from .topic_logs import adopted
 
 if TYPE_CHECKING:
     from .broker import Broker
     from .controller.driver import ControllerDriver
     from .controller.store import ControllerStore
-    from .coordination.zookeeper.coordination import ZooKeeperCoordination
+    from .log.manager import Found
     from .protocol.update_metadata import UpdateMetadataRequest
 
 SHUTDOWN_S = 10.0
 """How long one attempt at a controlled shutdown may take."""
+BEGIN_S = 5.0
+"""How long a controller's start may wait for what there is to be decided first."""
 NO_CONTROLLER_PAUSE_S = 0.2
 GIVE_UP_PAUSE_S = 5.0
 """Until the controller has moved them, partitions go on failing: that is no reason to ask again."""
@@ -46,11 +57,12 @@ log = logging.getLogger(__name__)
 
 
 class Cluster:
-    """`Broker.cluster`, where there is one. All is called on the loop."""
+    """`Broker.cluster`. All is called on the loop."""
 
-    coordination: ZooKeeperCoordination
+    coordination: Coordination
 
-    def __init__(self, broker: Broker, ensemble: Ensemble) -> None:
+    def __init__(self, broker: Broker, ensemble: Ensemble | None) -> None:
+        """`ensemble` None: the tree is in a file."""
         self._broker = broker
         self._ensemble = ensemble
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -66,12 +78,16 @@ class Cluster:
 
     # Joining
 
-    async def connect(self) -> ZooKeeperCoordination:
+    async def connect(self) -> Coordination:
         """Wait for ZooKeeper, however long; raises CoordinationError."""
-        from .coordination.zookeeper.coordination import ZooKeeperCoordination
+        known = self._broker.logs.cluster_id
+        if self._ensemble is None:
+            self.coordination = await self._in_file(known)
+        else:
+            from .coordination.stores.zookeeper import ZooKeeperStore
 
-        timeout_s = self._broker.config.integer("zookeeper.session.timeout.ms") / 1000
-        self.coordination = ZooKeeperCoordination(self._ensemble, timeout_s, self._broker.logs.cluster_id)
+            timeout_s = self._broker.config.integer("zookeeper.session.timeout.ms") / 1000
+            self.coordination = Coordination(ZooKeeperStore(self._ensemble, timeout_s), known)
         self.coordination.on_elected = self._elected
         self.coordination.on_deposed = self._deposed
         self.coordination.on_accepted = self._accepted
@@ -84,6 +100,32 @@ class Cluster:
         )
         self._watches = Watches(self.peers, self.coordination.process_ended)
         return self.coordination
+
+    async def _in_file(self, known_cluster_id: str | None) -> Coordination:
+        home = self._broker.logs.dirs[0]
+        old = find_old(home.path)
+        nodes = FileStore(home.path / FILE_NAME)
+        nodes.failed = home.check
+        nodes.start()
+        if old is not None:
+            await take_over(nodes, old, self._broker.broker_id)
+            known_cluster_id = known_cluster_id or old.cluster_id
+        return Coordination(nodes, known_cluster_id)
+
+    async def adopt(self, found: Iterable[Found]) -> None:
+        """Go on with topics whose logs are here though the file is not. Raises CoordinationError."""
+        if self._ensemble is None:
+            await self.coordination.adopt(lambda: adopted(found, self._broker.logs, self._broker.broker_id))
+
+    @property
+    def needs_first_directory(self) -> bool:
+        """Whether the tree is in it."""
+        return self._ensemble is None
+
+    async def _reach(self, broker: BrokerRecord, client_id: str, *, timeout_s: float) -> Caller:
+        if broker.broker_id == self._broker.broker_id:
+            return OwnConnection(self._broker, broker.epoch)
+        return await self.peers.connect(broker, client_id, timeout_s=timeout_s)
 
     def directory_failed(self) -> None:
         """What was in there cannot be led any more."""
@@ -133,12 +175,18 @@ class Cluster:
         await self._broker.follow()
         self.told.set()
 
+    async def begun(self) -> None:
+        """Return when this broker does what it was told, and, if it is the controller, who leads what is decided."""
+        await self.told.wait()
+        if self.controller is not None:
+            await self.controller.settled(BEGIN_S)
+
     # The controller
 
     def _elected(self, store: ControllerStore) -> None:
         from .controller.driver import ControllerDriver
 
-        self.controller = ControllerDriver(self.peers, self._broker.config, store)
+        self.controller = ControllerDriver(self._broker.broker_id, self._reach, self._broker.config, store)
         self.controller.start()
 
     def _deposed(self) -> None:
@@ -161,7 +209,9 @@ class Cluster:
 
     async def _hand_over(self) -> None:
         broker = self._broker
-        if not broker.config.flag("controlled.shutdown.enable"):
+        if not broker.config.flag("controlled.shutdown.enable") or broker.metadata.brokers.keys() <= {
+            broker.broker_id
+        }:
             return
         led = bool(broker.partitions)
         pause_s = broker.config.integer("controlled.shutdown.retry.backoff.ms") / 1000

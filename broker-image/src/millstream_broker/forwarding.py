@@ -40,7 +40,6 @@ async def ask_controller(
     controller = broker.metadata.brokers.get(broker.metadata.controller_id)
     if controller is None or controller.broker_id == broker.broker_id:
         raise ApiError(ErrorCode.NOT_CONTROLLER, "no controller is known at the moment")
-    assert broker.cluster is not None
     try:
         connection = await broker.cluster.peers.connect(
             controller, f"{FORWARDED}{broker.broker_id}", timeout_s=CONNECT_S

@@ -3,7 +3,8 @@
 Each log directory holds a number, its generation (`.generation`), and coordination keeps the last one it was shown, by
 `directory.id`. Generations rise when the broker starts, while its logs grow, and when it stops in order; always in the
 directory first, then in coordination. So a directory behind coordination is an older copy (a restored snapshot),
-whatever crashed when; one ahead is the directory itself.
+whatever crashed when; one ahead is the directory itself. By more than one: coordination is the older copy, and leader
+epochs rise by as much more, for it has forgotten some (`ahead`).
 
 A directory vouches for its logs unless
 
@@ -25,7 +26,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from .coordination import Coordination
+from .coordination.coordination import Coordination
 from .log.directory import LogDir, LogDirError
 from .log.manager import LogManager
 from .protocol.errors import ApiError
@@ -53,6 +54,8 @@ class Generations:
         self.vouches = False
         """Whether every log directory vouches for its logs; while it is not so, generations do not rise."""
         self.is_older_copy = False
+        self.ahead = 0
+        """How many rises coordination has forgotten, having been restored from an older copy."""
 
     async def load(self) -> None:
         """Before the logs are opened. Raises CoordinationError."""
@@ -94,9 +97,11 @@ class Generations:
                     known or 0,
                 )
         elif own > (known or 0) + 1:
+            if known is not None:
+                self.ahead = max(self.ahead, own - known - 1)
             log.warning(
                 "log.dirs: %s has generation %d, coordination has seen %d: coordination was restored from an older copy"
-                " (ZooKeeper, or the first log directory of a broker by itself). The logs are used as they are.",
+                " (ZooKeeper, or the file of a broker by itself). The logs are used as they are.",
                 home.path,
                 own,
                 known or 0,

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .coordination import Coordination
+    from .coordination.coordination import Coordination
 
 
 class ProducerIds:

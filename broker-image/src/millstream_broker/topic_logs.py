@@ -11,21 +11,27 @@ from .config_keys import TOPIC_KEYS
 from .coordination import PartitionRecord, TopicRecord
 from .internal_topics import OFFSETS_TOPIC, offsets_topic_config
 from .log.config import LogConfig
-from .log.manager import Found
+from .log.manager import Found, LogManager
 
 
-def adopt(found: Iterable[Found], broker_id: int) -> list[TopicRecord]:
-    """The topics that the logs in the folders belong to."""
-    topics: dict[str, tuple[uuid.UUID, int]] = {}
+def adopted(found: Iterable[Found], logs: LogManager, broker_id: int) -> list[TopicRecord]:
+    """The topics that these logs belong to, each partition led by this broker in an epoch above those of its log."""
+    topics: dict[str, tuple[uuid.UUID, dict[int, int]]] = {}
     for one in found:
-        topic_id, count = topics.get(one.topic, (one.topic_id or uuid.uuid4(), 0))
-        topics[one.topic] = (topic_id, max(count, one.partition + 1))
-    partition = PartitionRecord((broker_id,), broker_id, 0, (broker_id,))
+        _, epochs = topics.setdefault(one.topic, (one.topic_id or uuid.uuid4(), {}))
+        log = logs.get(one.topic, one.partition)
+        epochs[one.partition] = 0 if log is None else log.epochs.latest + 1
     return [
         TopicRecord(
-            name, topic_id, (partition,) * count, offsets_topic_config() if name == OFFSETS_TOPIC else {}
+            name,
+            topic_id,
+            tuple(
+                PartitionRecord((broker_id,), broker_id, epochs.get(index, 0), (broker_id,))
+                for index in range(max(epochs) + 1)
+            ),
+            offsets_topic_config() if name == OFFSETS_TOPIC else {},
         )
-        for name, (topic_id, count) in topics.items()
+        for name, (topic_id, epochs) in topics.items()
     ]
 
 

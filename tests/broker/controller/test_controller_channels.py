@@ -61,7 +61,13 @@ class Told:
     deposed: int = 0
 
     def __post_init__(self) -> None:
-        self.channels = Channels(self.peers, self.controller.machine, self.answered.append, self._depose)
+        self.channels = Channels(
+            self.peers.broker_id,
+            self.peers.connect,
+            self.controller.machine,
+            self.answered.append,
+            self._depose,
+        )
 
     def _depose(self) -> None:
         self.deposed += 1

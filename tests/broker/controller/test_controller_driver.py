@@ -49,7 +49,7 @@ class Office:
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
         self.peers = Peers()
-        self.driver = ControllerDriver(self.peers, BrokerConfig(), store)
+        self.driver = ControllerDriver(self.peers.broker_id, self.peers.connect, BrokerConfig(), store)
         self.events: list[Any] = []
         self._handle = self.driver.machine.handle
         self.driver.machine.handle = self._keep

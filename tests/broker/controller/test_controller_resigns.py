@@ -24,7 +24,7 @@ async def test_a_controller_that_fails_resigns(
         store = await one.elected()
         coordination = one.coordination
         peers = InterBroker(1, "PLAINTEXT", coordination.secret, lambda: coordination.broker_epoch)
-        failing = ControllerDriver(peers, BrokerConfig(), store)
+        failing = ControllerDriver(1, peers.connect, BrokerConfig(), store)
         failing.start()
         one.coordination.campaigns = False
         assert await failing.list_reassignments(None, 10) == {}

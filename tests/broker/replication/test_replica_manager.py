@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from millstream_broker.coordination import NO_LEADER, CoordinationError, TopicRecord
+from millstream_broker.coordination import NO_LEADER, TopicRecord
 from millstream_broker.delayed_produce import DelayedProduce
 from millstream_broker.internal_topics import OFFSETS_TOPIC
 from millstream_broker.log.log import Log
-from millstream_broker.log.manager import Found, LogManager
+from millstream_broker.log.manager import Found
 from millstream_broker.partition import Partition
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.replication import manager
@@ -282,13 +281,6 @@ async def test_a_leader_that_cannot_write_has_others_lead(
         assert world.coordination.has_lost_data
 
 
-async def test_a_broker_on_its_own_has_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with replicating(tmp_path) as world:
-        world.broker.cluster = None
-        await world.told(state(topic("t")))
-        world.replicas._unwritable()
-
-
 async def test_groups_hear_of_their_topic_alone(tmp_path: Path) -> None:
     record = topic(OFFSETS_TOPIC, led_by(US), led_by(US), led_by(THEM))
     async with replicating(tmp_path) as world:
@@ -311,91 +303,40 @@ async def test_groups_hear_of_their_topic_alone(tmp_path: Path) -> None:
 # Topics that are gone
 
 
-async def test_logs_go_with_topics_that_are_deleted_or_made_anew_and_with_no_others(tmp_path: Path) -> None:
-    kept, gone, deleted, anew = (topic(name) for name in ("kept", "gone", "deleted", "anew"))
+async def test_logs_go_with_topics_that_are_made_anew_and_with_no_others(tmp_path: Path) -> None:
+    """A topic that is not told of any more is not served; its log waits for the controller's word."""
+    kept, gone, anew = (topic(name) for name in ("kept", "gone", "anew"))
     followed_one = topic("followed", led_by(THEM))
     async with replicating(tmp_path) as world:
-        await world.told(state(kept, gone, deleted, anew, followed_one))
+        await world.told(state(kept, gone, anew, followed_one, topic("moved")))
         for partition in world.replicas.partitions.values():
             append(partition)
-        waiting = wait(world.replicas.partitions["deleted", 0])
-        deleting = {one.topic_id: one.name for one in (deleted, followed_one)}
-        await world.told(state(kept, topic("anew"), deleting=deleting))
+        waiting = wait(world.replicas.partitions["gone", 0])
+        await world.told(state(kept, topic("anew"), topic("moved", led_by(THEM, THEM, OTHERS))))
         await world.settled()
         assert (led(world), followed(world)) == ([("anew", 0), ("kept", 0)], [])
         assert [world.replicas.partitions[name, 0].log.log_end_offset for name in ("anew", "kept")] == [0, 1]
-        assert folders(tmp_path) == ["anew-0", "gone-0", "kept-0"]
-        assert world.coordination.removed == [set(deleting)]
+        assert folders(tmp_path) == ["anew-0", "followed-0", "gone-0", "kept-0"]
         with pytest.raises(ApiError) as error:
             await waiting
         assert error.value.code is UNKNOWN
-
-
-async def test_files_of_a_topic_made_anew_are_removed_though_no_deletion_is_noted(tmp_path: Path) -> None:
-    async with replicating(tmp_path) as world:
-        await world.told(state(topic("t"), topic("moved")))
-        await world.told(state(topic("t"), topic("moved", led_by(THEM, THEM, OTHERS))))
+        await world.replicas.stop_replicas([("gone", 0, -2, True), ("followed", 0, -2, True)])
         await world.settled()
-        assert folders(tmp_path) == ["t-0"]
-        assert world.coordination.removed == []
+        assert folders(tmp_path) == ["anew-0", "kept-0"]
 
 
-async def test_a_deletion_is_over_when_it_is_followed_and_still_noted(tmp_path: Path) -> None:
-    one, other = topic("one"), topic("other")
-    async with replicating(tmp_path) as world:
-        now = state(deleting={one.topic_id: "one"})
-        await world.told(now)
-        world.replicas.wanted = replace(now, deleting={one.topic_id: "one", other.topic_id: "other"})
-        await world.settled()
-        assert world.coordination.removed == [{one.topic_id}], "the other one is not followed yet"
-        await world.told(world.replicas.wanted)
-        world.replicas.wanted = replace(now, deleting={other.topic_id: "other"})
-        await world.settled()
-        assert world.coordination.removed == [{one.topic_id}, {other.topic_id}]
-
-
-async def test_deletions_are_finished_in_one_pass_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go_on, running, passes = threading.Event(), 0, []
-    remove = LogManager.remove_deleted
-
-    def slow(logs: LogManager) -> None:
-        nonlocal running
-        running += 1
-        passes.append(running)
-        assert go_on.wait(60)
-        remove(logs)
-        running -= 1
-
-    monkeypatch.setattr(LogManager, "remove_deleted", slow)
-    first, second, third = topic("first"), topic("second"), topic("third")
-    async with replicating(tmp_path) as world:
-        for deleting in ({first.topic_id: "first"}, {second.topic_id: "second"}, {third.topic_id: "third"}):
-            await world.told(state(deleting=deleting))
-            await turns()
-        go_on.set()
-        await world.settled()
-        assert passes == [1, 1], "one for all that came since the first began"
-        assert world.coordination.removed[-1] == {third.topic_id}
-
-
-async def test_a_deletion_that_cannot_be_noted_is_noted_with_the_next_one(
+async def test_logs_that_belong_to_no_topic_are_named_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = topic("one")
     async with replicating(tmp_path) as world:
-        world.coordination.failure = CoordinationError("ZooKeeper cannot be reached")
-        now = state(deleting={one.topic_id: "one"})
-        await world.told(now)
-        await world.settled()
+        await world.told(state(topic("kept"), topic("stray")))
+        await world.told(state(world.replicas.wanted.topics["kept"]))
+        for _ in range(2):
+            world.replicas.report_strays()
         assert [record.getMessage() for record in caplog.records] == [
-            "deleted topics stay noted: ZooKeeper cannot be reached"
+            "the log stray-0 belongs to no topic: left alone"
         ]
-        world.coordination.failure = None
-        await world.told(replace(now, controller_id=2))
-        await world.settled()
-        assert world.coordination.removed == [{one.topic_id}]
+        assert "stray-0" in folders(tmp_path)
 
 
 # What a controller has stopped
@@ -464,6 +405,6 @@ async def test_nothing_is_remembered_of_topics_that_are_deleted(tmp_path: Path) 
         await world.told(state(one, other))
         await world.replicas.stop_replicas([("t", 0, -1, True), ("other", 0, -1, True)])
         world.replicas.lose([Found("t", 1, one.topic_id), Found("other", 1, other.topic_id)], "gone")
-        await world.told(state(other, deleting={one.topic_id: "t"}))
+        await world.told(state(other))
         assert world.replicas._removed == {(other.topic_id, 0): 0}
         assert world.replicas._lost == {(other.topic_id, 1)}

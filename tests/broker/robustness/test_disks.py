@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import resource
 import shutil
@@ -27,6 +26,7 @@ from millstream_broker.protocol import (
 from millstream_broker.protocol import delete_records as delete_records_api
 from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.coordination_file import nodes_in
 from millstream_harness.disk import DyingDisk, dying_disk, small_disk
 from millstream_harness.ledger import Load, check
 from millstream_harness.scenario import eventually
@@ -513,13 +513,13 @@ def test_metadata_that_cannot_be_written(tmp_path: Path) -> None:
         )
         (refused,) = wire.call(create_topics.API, 5, request).topics
         assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert "coordination.json: cannot be written: No space left on device" in (
+        assert "coordination.journal: cannot be written: No space left on device" in (
             refused.error_message or ""
         )
         assert wire.produce(roomy, [record("a")]).error_code == 0
         disk.free()
         assert wire.call(create_topics.API, 5, request).topics[0].error_code == 0
-        assert "refused" in json.loads((disk.path / "coordination.json").read_text())["topics"]
+        assert "/brokers/topics/refused" in nodes_in(disk.path)
         assert "Traceback" not in broker.said()
 
 

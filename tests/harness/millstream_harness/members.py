@@ -12,9 +12,10 @@ from typing import Any
 
 from millstream_broker.config import Listener
 from millstream_broker.controller.store import ControllerStore, Image, StoreEvent, TopicsChanged
-from millstream_broker.coordination import BrokerRecord, ClusterState, PartitionRecord, TopicRecord
-from millstream_broker.coordination.zookeeper import parse_connect, tree
-from millstream_broker.coordination.zookeeper.coordination import ZooKeeperCoordination
+from millstream_broker.coordination import BrokerRecord, ClusterState, PartitionRecord, TopicRecord, tree
+from millstream_broker.coordination.coordination import Coordination
+from millstream_broker.coordination.stores.ensemble import parse_connect
+from millstream_broker.coordination.stores.zookeeper import ZooKeeperStore
 from millstream_broker.protocol.update_metadata import (
     LEADER_DURING_DELETE,
     UpdateMetadataBroker,
@@ -33,7 +34,8 @@ class Member:
     ) -> None:
         session_s = more.pop("session_s", 10.0)
         directory = more.pop("directory", f"directory-{broker_id}")
-        self.coordination = ZooKeeperCoordination(parse_connect(connect), session_s, known_cluster_id, **more)
+        store = ZooKeeperStore(parse_connect(connect), session_s)
+        self.coordination = Coordination(store, known_cluster_id, **more)
         self.record = BrokerRecord(
             broker_id, (Listener("PLAINTEXT", "127.0.0.1", 9000 + broker_id),), directory=directory
         )

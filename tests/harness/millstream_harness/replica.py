@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -225,7 +225,6 @@ class PlayedCoordination:
 
     def __init__(self) -> None:
         self.records: dict[tuple[str, int], PartitionRecord] = {}
-        self.removed: list[Iterable[uuid.UUID]] = []
         self.failure: Exception | None = None
         self.has_lost_data = False
 
@@ -240,11 +239,6 @@ class PlayedCoordination:
             raise Conflict(f"{name}-{index} was changed meanwhile")
         self.records[name, index] = written = replace(record, version=record.version + 1)
         return written
-
-    async def topics_removed(self, topic_ids: Collection[uuid.UUID]) -> None:
-        if self.failure is not None:
-            raise self.failure
-        self.removed.append(set(topic_ids))
 
     def lost_data(self) -> None:
         self.has_lost_data = True

@@ -1,7 +1,6 @@
 """ElectLeaders: give leadership to the preferred replica, or to any (KIP-460). The controller's work.
 
-When all partitions are asked for (null), those that need no election are left out of the answer. With one broker that
-coordinates itself each partition's only replica leads it already, so no election is needed.
+When all partitions are asked for (null), those that need no election are left out of the answer.
 """
 
 from __future__ import annotations
@@ -31,15 +30,6 @@ async def handle(
 ) -> ElectLeadersResponse:
     if request.election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
         return _unknown_type(request)
-    if broker.cluster is None:
-        return ElectLeadersResponse(
-            replica_election_results=[
-                ReplicaElectionResult(
-                    topic.topic, [_elect_alone(broker, topic.topic, index) for index in topic.partitions]
-                )
-                for topic in request.topic_partitions or []
-            ]
-        )
     timeout_s = request.timeout_ms / 1000
     if broker.controller is None:
         return await forward(broker, context, elect_leaders.API, request, timeout_s)
@@ -68,14 +58,3 @@ def _result(index: int, error: ApiError | None) -> PartitionResult:
     if error is None:
         return PartitionResult(index, ErrorCode.NONE, None)
     return PartitionResult(index, error.code, error.message)
-
-
-def _elect_alone(broker: Broker, topic: str, index: int) -> PartitionResult:
-    try:
-        broker.partition(topic, index)
-    except ApiError as error:
-        what = f"partition as {topic}-{index}" if topic in broker.metadata.topics else f"topic as {topic}"
-        return PartitionResult(index, error.code, f"No such {what}")
-    return PartitionResult(
-        index, ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
-    )

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: replicas on the move (KIP-455). The controller knows; one broker alone has none."""
+"""ListPartitionReassignments: replicas on the move (KIP-455). The controller knows."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    if broker.cluster is None:
-        return ListPartitionReassignmentsResponse(error_message=None)
     timeout_s = request.timeout_ms / 1000
     if broker.controller is None:
         return await forward(broker, context, list_partition_reassignments.API, request, timeout_s)

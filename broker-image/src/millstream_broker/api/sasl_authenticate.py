@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 def handle(
     broker: Broker, context: RequestContext, request: SaslAuthenticateRequest
 ) -> SaslAuthenticateResponse:
-    secret = b"" if broker.cluster is None else broker.cluster.coordination.secret
     try:
-        answer = context.authenticator.step(secret, broker.broker_id, request.auth_bytes)
+        answer = context.authenticator.step(broker.coordination.secret, broker.broker_id, request.auth_bytes)
     except ApiError as error:
         return SaslAuthenticateResponse(error.code, error.message)
     return SaslAuthenticateResponse(0, None, answer)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @handler(sasl_handshake.API)
 def handle(broker: Broker, context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
-    is_for_brokers = broker.cluster is not None and context.listener_name == broker.inter_broker_listener
+    is_for_brokers = context.listener_name == broker.inter_broker_listener
     if request.mechanism != MECHANISM or not is_for_brokers:
         return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE, [])
     context.authenticator.begin()

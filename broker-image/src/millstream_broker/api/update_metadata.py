@@ -1,7 +1,7 @@
 """UpdateMetadata: what the controller tells; answered when this broker does it.
 
-It must come from the broker that ZooKeeper has as the controller, in the epoch it was elected to, and be meant for the
-present registration of this broker: see `coordination.zookeeper.fencing`. What is refused changes nothing.
+It must come from the broker that the tree has as the controller, in the epoch it was elected to, and be meant for the
+present registration of this broker: see `coordination.fencing`. What is refused changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ async def handle(
     broker: Broker, context: RequestContext, request: UpdateMetadataRequest
 ) -> UpdateMetadataResponse:
     await check_controller(broker, context, request)
-    assert broker.cluster is not None
     await broker.cluster.update(request)
     return UpdateMetadataResponse()
 
@@ -32,7 +31,7 @@ async def check_controller(
     broker: Broker, context: RequestContext, request: UpdateMetadataRequest | StopReplicaRequest
 ) -> None:
     """Raises ApiError unless the present controller itself sent this, to the present registration of this broker."""
-    peer, cluster = context.authenticator.peer, broker.cluster
-    if peer is None or cluster is None or peer.broker_id != request.controller_id:
+    peer = context.authenticator.peer
+    if peer is None or peer.broker_id != request.controller_id:
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    await cluster.coordination.check(request.controller_id, request.controller_epoch, request.broker_epoch)
+    await broker.coordination.check(request.controller_id, request.controller_epoch, request.broker_epoch)

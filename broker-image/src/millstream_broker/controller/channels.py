@@ -16,12 +16,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
-from ..client.connection import Connection
 from ..client.errors import BrokerError
 from ..config import Listener
 from ..coordination import NO_LEADER, NO_STATE, BrokerRecord, PartitionRecord, TopicRecord
-from ..inter_broker import InterBroker
 from ..internal_topics import is_internal
+from ..own_connection import Caller, Reach
 from ..protocol import list_offsets, stop_replica, update_metadata
 from ..protocol.errors import ErrorCode
 from ..protocol.list_offsets import (
@@ -82,13 +81,14 @@ class Channels:
 
     def __init__(
         self,
-        peers: InterBroker,
+        controller_id: int,
+        reach: Reach,
         cluster: Cluster,
         answered: Callable[[Stopped | LogEnds], None],
         deposed: Callable[[], None],
     ) -> None:
-        self.peers = peers
-        self.controller_id = peers.broker_id
+        self.controller_id = controller_id
+        self.reach = reach
         self.cluster = cluster
         self.answered = answered
         self.deposed = deposed
@@ -165,7 +165,7 @@ class Channel:
         self._to_delete: set[TopicPartition] = set()
         self._to_ask: set[TopicPartition] = set()
         self._wake = asyncio.Event()
-        self._connection: Connection | None = None
+        self._connection: Caller | None = None
         self.task = asyncio.ensure_future(self._run())
 
     def push(self, partitions: Collection[TopicPartition] | None) -> None:
@@ -224,7 +224,7 @@ class Channel:
         """Send the next request, and wait for the answer; raises BrokerError, and is then as before."""
         if self._connection is None or self._connection.is_closed:
             name = f"controller-{self._channels.controller_id}"
-            self._connection = await self._channels.peers.connect(self._broker, name, timeout_s=PATIENCE_S)
+            self._connection = await self._channels.reach(self._broker, name, timeout_s=PATIENCE_S)
         if self._is_behind:
             await self._update(self._connection)
         elif self._to_stop or self._to_delete:
@@ -232,7 +232,7 @@ class Channel:
         else:
             await self._ask(self._connection)
 
-    async def _update(self, connection: Connection) -> None:
+    async def _update(self, connection: Caller) -> None:
         partitions = _some(self._partitions)
         self._partitions.difference_update(partitions)
         self._is_behind = bool(self._partitions)
@@ -245,7 +245,7 @@ class Channel:
             self._is_behind = True
             raise
 
-    async def _stop(self, connection: Connection) -> None:
+    async def _stop(self, connection: Caller) -> None:
         wanted = self._cluster.to_delete(self.broker_id)
         self._to_delete.intersection_update(wanted)
         self._to_stop = {key: epoch for key, epoch in self._to_stop.items() if key not in wanted}
@@ -274,7 +274,7 @@ class Channel:
                 f"{len(failed)} replicas, {key[0]}-{key[1]} among them, are not deleted: {code.name}",
             )
 
-    async def _ask(self, connection: Connection) -> None:
+    async def _ask(self, connection: Caller) -> None:
         self._to_ask = {key for key in self._to_ask if self._cluster.is_undecided(key)}
         if not self._to_ask:
             return
@@ -285,7 +285,7 @@ class Channel:
         if not ends:
             raise BrokerError(connection.host, connection.port, "it does not know where logs end yet")
 
-    def _check(self, error_code: int, connection: Connection) -> None:
+    def _check(self, error_code: int, connection: Caller) -> None:
         """Raises BrokerError for an answer that refuses all of a request."""
         if error_code == ErrorCode.STALE_CONTROLLER_EPOCH:
             self._channels.deposed()

@@ -24,7 +24,7 @@ from typing import Any
 from ..config import BrokerConfig
 from ..config_keys import BROKER_KEYS
 from ..coordination import CoordinationError, PartitionRecord
-from ..inter_broker import InterBroker
+from ..own_connection import Reach
 from ..protocol.errors import ApiError, ErrorCode
 from .channels import Channels
 from .machine import ControllerMachine
@@ -72,16 +72,18 @@ log = logging.getLogger(__name__)
 class ControllerDriver:
     """One controllership, from `start` to `stop`. All is called on the loop."""
 
-    def __init__(self, peers: InterBroker, config: BrokerConfig, store: ControllerStore) -> None:
+    def __init__(self, broker_id: int, reach: Reach, config: BrokerConfig, store: ControllerStore) -> None:
+        """`reach` connects to a broker, this one included."""
         self._config = config
         self._store = store
         self.machine = ControllerMachine(store.epoch, settings_of(config))
-        self._channels = Channels(peers, self.machine, self._handle, self._lose)
+        self._channels = Channels(broker_id, reach, self.machine, self._handle, self._lose)
         self._early: list[StoreEvent] | None = []
         self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loaded.add_done_callback(lambda done: done.exception())  # it may be that nobody waits for it
         self._writes: deque[Write] = deque()
         self._to_write = asyncio.Event()
+        self._has_written = asyncio.Event()
         self._waiting: dict[Hashable, asyncio.Future[Any]] = {}
         self._callers = itertools.count()
         self._tasks: list[asyncio.Task[None]] = []
@@ -122,6 +124,15 @@ class ControllerDriver:
         await asyncio.sleep(RESIGN_PAUSE_S)
         with contextlib.suppress(Fenced):
             await self._store.resign()
+
+    async def settled(self, timeout: float) -> None:
+        """Return when all that is decided by now is written and brokers are told, or after so many seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._has_written.wait()
+                await self._channels.told(timeout)
+        except TimeoutError:
+            log.info("the controller has more to do than fits into %g s", timeout)
 
     # What is asked of the controller. All raise ApiError: NOT_CONTROLLER, REQUEST_TIMED_OUT after `timeout` seconds.
 
@@ -220,6 +231,7 @@ class ControllerDriver:
             else:
                 self._writes.append(one)
                 self._to_write.set()
+                self._has_written.clear()
 
     def _reply(self, reply: Reply) -> None:
         waiting = self._waiting.pop(reply.caller)
@@ -240,6 +252,8 @@ class ControllerDriver:
             if not self._loaded.done():
                 self._loaded.set_result(None)
             while True:
+                if not self._writes:
+                    self._has_written.set()
                 await self._to_write.wait()
                 self._to_write.clear()
                 while self._writes:

@@ -39,7 +39,8 @@ class Situation:
     """What a partition's state depends on beside itself.
 
     `leaving` brokers live and are about to stop. `going`: replicas that a reassignment is ready to drop, so that
-    others should lead. `preferred`: give leadership to the first replica, if it may have it.
+    others should lead. `preferred`: give leadership to the first replica, if it may have it. `missed`: leader epochs
+    that may have been given since the state was stored, for what stores it was restored from an older copy.
     """
 
     live: Collection[int]
@@ -51,6 +52,7 @@ class Situation:
     unclean: bool = False
     preferred: bool = False
     new_epoch: bool = False
+    missed: int = 0
     ends: Mapping[int, LogEnd] = field(default_factory=dict)
 
 
@@ -77,7 +79,8 @@ def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
         or any(r in now.forgetful for r in replicas)
         or any(r in now.leaving and r in record.isr and r not in isr for r in replicas)
     )
-    epoch = record.leader_epoch + (leader != record.leader or (renewed and leader != NO_LEADER))
+    is_new = leader != record.leader or (renewed and leader != NO_LEADER)
+    epoch = record.leader_epoch + (1 + now.missed if is_new else 0)
     elr = (
         [r for r in replicas if r in have_all and r not in isr]
         if len(isr) < enough(record, now.min_isr)

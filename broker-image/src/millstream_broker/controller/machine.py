@@ -210,6 +210,10 @@ class ControllerMachine:
             for key in its:
                 self.partitions.note(key).forgetful.add(number)
             self._accept()
+        if broker.ahead:
+            for key in its:
+                notes = self.partitions.note(key)
+                notes.new_epoch, notes.missed = True, max(notes.missed, broker.ahead)
         self.partitions.dirty |= its
         for deletion in self.deletions.values():
             deletion.arrived(number, self._keys(deletion.name))
@@ -373,6 +377,7 @@ class ControllerMachine:
                 unclean=notes.unclean or is_unclean_allowed(config, self.settings),
                 preferred=notes.preferred,
                 new_epoch=notes.new_epoch,
+                missed=notes.missed,
                 ends=self._recovery.ends(key, self.brokers),
             ),
         )

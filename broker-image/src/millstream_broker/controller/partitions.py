@@ -20,6 +20,8 @@ class Notes:
     preferred: bool = False
     unclean: bool = False
     new_epoch: bool = False
+    missed: int = 0
+    """Leader epochs that may have been given and forgotten."""
 
     def add(self, other: Notes) -> None:
         self.restarted |= other.restarted
@@ -27,6 +29,7 @@ class Notes:
         self.preferred |= other.preferred
         self.unclean |= other.unclean
         self.new_epoch |= other.new_epoch
+        self.missed = max(self.missed, other.missed)
 
 
 class Partitions:

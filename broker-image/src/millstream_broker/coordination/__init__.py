@@ -1,22 +1,18 @@
-"""What the brokers of a cluster agree on, and the one interface to where it is kept.
+"""What the brokers of a cluster agree on: who lives, which topics there are, who leads what, and under which epochs.
 
-Two implementations: `embedded` (a cluster of one broker, a file) and ZooKeeper (a cluster of many). What both
-promise:
-
-- A write has happened, durably, when the call returns; it either happened whole or not at all.
-- A partition's state (leader, leader epoch, ISR) is written on condition of the version that was read:
-  `Conflict` means that somebody else wrote in between, and the state must be read again.
-- `changes` is called on the loop after every change, with the state as it is then, whoever made the change.
-- A topic that is deleted stays in `deleting` until its brokers have removed its logs (`topics_removed`), so that a
-  crash in between is finished after the restart rather than leaving the logs behind.
+stores             where the tree is kept: ZooKeeper's servers, or a file
+tree               the classic tree: paths and JSON
+coordination       what one broker reads and writes of it
+controller_store   what the controller reads and writes of it
+configs            configuration of topics and brokers, and the notes of its changes
+fencing            which controller is to be believed
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ..config import Listener
 from ..protocol.errors import ApiError, ErrorCode
@@ -52,6 +48,8 @@ class BrokerRecord:
     """Its logs may lack records that it acknowledged (`generations`)."""
     directory: str | None = None
     """The id of its first log directory, which tells its own earlier incarnation from another broker."""
+    ahead: int = 0
+    """How many changes its log directories have seen that coordination has forgotten (`generations`)."""
 
     def endpoint(self, listener_name: str) -> Listener:
         """Where clients of that listener reach the broker."""
@@ -101,54 +99,4 @@ class ClusterState:
     brokers: Mapping[int, BrokerRecord]
     topics: Mapping[str, TopicRecord]
     controller_id: int
-    deleting: Mapping[uuid.UUID, str] = field(default_factory=dict)
     broker_configs: Mapping[int | None, Mapping[str, str]] = field(default_factory=dict)
-
-
-class Coordination(Protocol):
-    """See the module's docstring for what every method promises."""
-
-    changes: Callable[[ClusterState], None]
-
-    def stored_topics(self) -> Mapping[str, TopicRecord]:
-        """The topics there are, known before joining: logs are opened by their configuration."""
-        ...
-
-    async def generations(self, broker_id: int) -> Mapping[str, int]:
-        """The last generation of each of the broker's log directories, by directory id; known before joining."""
-        ...
-
-    async def show_generations(self, broker_id: int, generations: Mapping[str, int]) -> None:
-        """Raises Conflict where a later one is known: another process uses a copy of that directory."""
-        ...
-
-    async def join(self, broker: BrokerRecord, *, takes_over: bool = True) -> ClusterState:
-        """Register this broker, under a new epoch; raises CoordinationError when its id is taken.
-
-        `takes_over`: a registration with our directory is that of an earlier process of ours, which is dead.
-        """
-        ...
-
-    async def create_topic(self, topic: TopicRecord) -> None:
-        """Raises Conflict when there is a topic of that name."""
-        ...
-
-    async def add_partitions(self, name: str, partitions: tuple[PartitionRecord, ...]) -> None: ...
-
-    async def set_topic_config(self, name: str, config: Mapping[str, str]) -> None: ...
-
-    async def set_broker_config(self, broker_id: int | None, config: Mapping[str, str]) -> None: ...
-
-    async def write_partition(self, name: str, index: int, record: PartitionRecord) -> PartitionRecord:
-        """Write if the stored version still is `record.version`; returns the record as it now is. Raises Conflict."""
-        ...
-
-    async def delete_topic(self, name: str) -> None: ...
-
-    async def topics_removed(self, topic_ids: Collection[uuid.UUID]) -> None: ...
-
-    async def allocate_producer_ids(self) -> range:
-        """A block of producer ids that nobody else gets, ever."""
-        ...
-
-    async def leave(self) -> None: ...

@@ -5,8 +5,8 @@ its replicas. It is led (`Broker.partitions`) or followed (`followers`), never b
 the hot path sees. `Broker.metadata` is replaced only after that, so no client is sent to a partition that is not open
 yet. Changes are followed one at a time, and always to the newest state.
 
-A log is deleted when its topic is known to be deleted, or when a controller says so (`stop_replicas`); a partition that
-is merely not mentioned any more stops being served.
+A log is deleted when its name belongs to another topic, or when a controller says so (`stop_replicas`); a partition
+that is merely not mentioned any more stops being served.
 
 What is kept of a partition that is not served is kept by topic id, or in its log, and goes with it. High watermarks
 outlive the process in `replication-offset-checkpoint` of each log directory.
@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..config import TopicConfig
-from ..coordination import NO_LEADER, ClusterState, CoordinationError, PartitionRecord, TopicRecord
+from ..coordination import NO_LEADER, ClusterState, PartitionRecord, TopicRecord
 from ..delayed_produce import Purgatory
 from ..fetch_sessions import Sessions
 from ..internal_topics import OFFSETS_TOPIC
@@ -80,7 +80,8 @@ class ReplicaManager:
         self._closing: set[asyncio.Task[None]] = set()
         self._following = asyncio.Lock()
         self._catching_up: asyncio.Task[None] | None = None
-        self._has_deletions = self._is_deleting = False
+        self._strays: set[TopicPartition] = set()
+        """Logs that belong to no topic, and that was said."""
 
     # Following coordination
 
@@ -127,9 +128,11 @@ class ReplicaManager:
         broker.configs.keep(state.topics)
         if deleted := _deleted(before, state):
             broker.groups.forget_topics(deleted)
-        if has_let_go or state.deleting:
-            self._has_deletions = True
-            broker.spawn(self._finish_deletions())
+            ids = {*deleted.values()}
+            self._lost = {one for one in self._lost if one[0] not in ids}
+            self._removed = {one: of for one, of in self._removed.items() if one[0] not in ids}
+        if has_let_go:
+            broker.spawn(asyncio.to_thread(broker.logs.remove_deleted))
 
     async def _let_go(self, state: ClusterState) -> bool:
         """Stop serving partitions of topics that are gone; whether there were any."""
@@ -138,12 +141,9 @@ class ReplicaManager:
             for held in self.all()
             if _topic_id(state, held.topic) != held.topic_id
         }
-        deleted = list[TopicPartition]()
         async for key in _in_turns(gone):
             self._stop(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            if key[0] in state.topics or gone[key] in state.deleting:
-                deleted.append(key)
-        await self._delete(deleted)
+        await self._delete([key for key in gone if key[0] in state.topics])
         return bool(gone)
 
     async def _delete(self, keys: Iterable[TopicPartition]) -> None:
@@ -160,9 +160,6 @@ class ReplicaManager:
             topic_id = _topic_id(state, key[0])
             if topic_id == ZERO_UUID or topic_id != _topic_id(before, key[0]):
                 del self.unopened[key]
-        if state.deleting is not before.deleting:
-            self._lost = {one for one in self._lost if one[0] not in state.deleting}
-            self._removed = {one: of for one, of in self._removed.items() if one[0] not in state.deleting}
 
     async def _follow_topics(self, topics: Collection[TopicRecord]) -> list[tuple[TopicRecord, int]]:
         """Bring their partitions here up to date; returns those that have to be opened."""
@@ -239,8 +236,7 @@ class ReplicaManager:
 
     def _unwritable(self) -> None:
         """Have others lead what this broker leads, where there are others."""
-        if self._broker.cluster is not None:
-            self._broker.cluster.cannot_write()
+        self._broker.cluster.cannot_write()
 
     def _isr(self, record: PartitionRecord, opened: Log, high_watermark: int, config: TopicConfig) -> Isr:
         return Isr(
@@ -279,7 +275,6 @@ class ReplicaManager:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
             broker = self._broker
-            assert broker.cluster is not None
             fetcher = Fetcher(
                 broker.cluster.peers,
                 leader,
@@ -433,22 +428,13 @@ class ReplicaManager:
     def _is_lost(self, topic: TopicRecord, index: int) -> bool:
         return (topic.topic_id, index) in self._lost
 
-    async def _finish_deletions(self) -> None:
-        """Remove the files of all topics that are being deleted, in one pass; in another those that came since."""
-        if self._is_deleting:
-            return
-        self._is_deleting = True
-        try:
-            while self._has_deletions:
-                self._has_deletions = False
-                deleting = self._broker.metadata.state.deleting.keys() & self.wanted.deleting.keys()
-                await asyncio.to_thread(self._broker.logs.remove_deleted)
-                if deleting and not self._broker.logs.offline:  # else the next start removes them
-                    await self._broker.coordination.topics_removed(deleting)
-        except CoordinationError as error:
-            log.error("deleted topics stay noted: %s", error)
-        finally:
-            self._is_deleting = False
+    def report_strays(self) -> None:
+        """Say which logs belong to no topic, as when their topic was deleted while their disk was away."""
+        topics = self.wanted.topics
+        strays = {key for key, _ in self._broker.logs.logs() if key[0] not in topics}
+        for key in sorted(strays - self._strays):
+            log.warning("the log %s-%d belongs to no topic: left alone", *key)
+        self._strays = strays
 
     # What handlers ask
 

@@ -1,4 +1,4 @@
-"""The classic tree: where Kafka kept what in ZooKeeper, and in which JSON. Pure.
+"""The classic tree: where Kafka kept what in ZooKeeper, and in which JSON; whatever store it is in. Pure.
 
     /cluster/id                                  {"version":"1","id":"5Zx…"}
     /cluster/secret                              {"version":1,"secret":"…"}: ours, by which brokers know each other
@@ -16,8 +16,8 @@
     /latest_producer_id_block                    {"version":1,"broker":1,"block_start":"0","block_end":"999"}
     /brokers/generations/N                       {"version":1,"generations":{"DIRECTORY-ID":7}}
 
-What Millstream adds: fields that other readers pass over (`directory` and `unclean` of a broker, `elr` and `suspects`
-of a state), and /brokers/generations.
+What Millstream adds: fields that other readers pass over (`directory`, `unclean` and `ahead` of a broker, `elr` and
+`suspects` of a state), and /brokers/generations.
 Reading raises TreeError, naming the path.
 """
 
@@ -30,12 +30,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...config import Listener
-from ...config_types import ConfigError
-from ...kafka_uuid import uuid_from, uuid_text
-from ...protocol.schema import ZERO_UUID
-from .. import NO_LEADER, BrokerRecord, CoordinationError, PartitionRecord, TopicRecord
-from .. import NO_STATE as NO_STATE
+from ..config import Listener
+from ..config_types import ConfigError
+from ..kafka_uuid import uuid_from, uuid_text
+from ..protocol.schema import ZERO_UUID
+from . import NO_LEADER, BrokerRecord, CoordinationError, PartitionRecord, TopicRecord
+from . import NO_STATE as NO_STATE
 
 CLUSTER_ID = "/cluster/id"
 CLUSTER_SECRET = "/cluster/secret"
@@ -71,8 +71,6 @@ ALWAYS = (
 )
 """What is there before anything else, as in Kafka."""
 LEAST_SECRET_BYTES = 16
-MAX_NODE_BYTES = 1_000_000
-"""ZooKeeper closes the connection at 1 MiB (jute.maxbuffer), which tells nobody what was wrong."""
 DEFAULT_ENTITY = "<default>"
 
 TopicPartition = tuple[str, int]
@@ -129,12 +127,12 @@ def _load(path: str, data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise TreeError(f"ZooKeeper's {path} is not a JSON object: {data[:100]!r}")
+        raise TreeError(f"{path} is not a JSON object: {data[:100]!r}")
     return value
 
 
 def _wrong(path: str, data: bytes, error: Exception) -> TreeError:
-    return TreeError(f"ZooKeeper's {path} cannot be used: {error!r} in {data[:200]!r}")
+    return TreeError(f"{path} cannot be used: {error!r} in {data[:200]!r}")
 
 
 # Brokers
@@ -156,6 +154,7 @@ def broker_json(broker: BrokerRecord, now_ms: int | None = None) -> bytes:
             **rack,
             "directory": broker.directory,
             "unclean": broker.unclean,
+            **({"ahead": broker.ahead} if broker.ahead else {}),
         }
     )
 
@@ -173,6 +172,7 @@ def broker_from(broker_id: int, data: bytes, epoch: int) -> BrokerRecord:
             epoch,
             bool(value.get("unclean", False)),
             value.get("directory"),
+            int(value.get("ahead", 0)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise _wrong(path, data, error) from None
@@ -299,7 +299,7 @@ def cluster_id_json(cluster_id: str) -> bytes:
 def cluster_id_from(data: bytes) -> str:
     value = _load(CLUSTER_ID, data).get("id")
     if not isinstance(value, str):
-        raise TreeError(f"ZooKeeper's {CLUSTER_ID} has no id: {data!r}")
+        raise TreeError(f"{CLUSTER_ID} has no id: {data!r}")
     return value
 
 
@@ -313,7 +313,7 @@ def cluster_secret_from(data: bytes) -> bytes:
     except (KeyError, TypeError, ValueError, RecursionError):
         secret = b""
     if len(secret) < LEAST_SECRET_BYTES:
-        raise TreeError(f"ZooKeeper's {CLUSTER_SECRET} has no secret")  # and the log gets none of it
+        raise TreeError(f"{CLUSTER_SECRET} has no secret")  # and the log gets none of it
     return secret
 
 
@@ -324,7 +324,7 @@ def config_json(config: Mapping[str, str]) -> bytes:
 def config_from(entity: str, data: bytes) -> dict[str, str]:
     value = _load(config_path(entity), data).get("config", {})
     if not isinstance(value, dict):
-        raise TreeError(f"ZooKeeper's {config_path(entity)} has no configuration: {data[:200]!r}")
+        raise TreeError(f"{config_path(entity)} has no configuration: {data[:200]!r}")
     return {str(key): str(of) for key, of in value.items()}
 
 
@@ -336,7 +336,7 @@ def config_change_from(path: str, data: bytes) -> str:
     """The entity that was changed."""
     entity = _load(path, data).get("entity_path")
     if not isinstance(entity, str):
-        raise TreeError(f"ZooKeeper's {path} names no entity: {data[:200]!r}")
+        raise TreeError(f"{path} names no entity: {data[:200]!r}")
     return entity
 
 

@@ -1,7 +1,7 @@
 """What brokers write into the tree on an administrator's behalf, and for their producers.
 
 Each function is one attempt. It begins by reading, so that it may be made again after an answer was lost, and raises
-`Unavailable` where it has to be: ZooKeeper is away, or something was changed between reading and writing.
+`Unavailable` where it has to be: the store is away, or something was changed between reading and writing.
 """
 
 from __future__ import annotations
@@ -12,78 +12,86 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
-
-from ...protocol.errors import ApiError, ErrorCode
-from .. import BrokerRecord, Conflict, CoordinationError, PartitionRecord, TopicRecord
-from ..embedded import PRODUCER_ID_BLOCK, new_cluster_id
-from . import tree
-from .session import Check, Create, Delete, MultiError, Operation, Session, Set, Unavailable
+from ..kafka_uuid import uuid_text
+from ..protocol.errors import ApiError, ErrorCode
+from . import BrokerRecord, Conflict, CoordinationError, PartitionRecord, TopicRecord, tree
+from .stores import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    Store,
+    Unavailable,
+)
 
 SECRET_BYTES = 32
+PRODUCER_ID_BLOCK = 1000
 
 log = logging.getLogger(__name__)
 
 
-async def agree_on_cluster_id(session: Session, wanted: str | None) -> str:
+async def agree_on_cluster_id(nodes: Store, wanted: str | None) -> str:
     """The cluster's id; the first broker's, where it had one, becomes a new cluster's."""
-    made = tree.cluster_id_json(wanted or new_cluster_id())
-    return tree.cluster_id_from(await _first(session, tree.CLUSTER_ID, made))
+    made = tree.cluster_id_json(wanted or uuid_text(uuid.uuid4()))
+    return tree.cluster_id_from(await _first(nodes, tree.CLUSTER_ID, made))
 
 
-async def agree_on_secret(session: Session) -> bytes:
+async def agree_on_secret(nodes: Store) -> bytes:
     """By which the cluster's brokers know each other; the first broker makes it."""
     made = tree.cluster_secret_json(os.urandom(SECRET_BYTES))
-    return tree.cluster_secret_from(await _first(session, tree.CLUSTER_SECRET, made))
+    return tree.cluster_secret_from(await _first(nodes, tree.CLUSTER_SECRET, made))
 
 
-async def _first(session: Session, path: str, made: bytes) -> bytes:
+async def _first(nodes: Store, path: str, made: bytes) -> bytes:
     """The node's data; ``made``, where this broker is the first. Raises Unavailable when another one is, just now."""
-    if (node := await session.get(path)) is not None:
+    if (node := await nodes.get(path)) is not None:
         return node.data
     try:
-        await session.create(path, made)
+        await nodes.create(path, made)
     except NodeExistsError:
         raise Unavailable("another broker makes the cluster") from None
     return made
 
 
-def within_limit(topic: TopicRecord) -> bytes:
-    """The topic's node; raises ApiError when it is too large for ZooKeeper."""
+def within_limit(nodes: Store, topic: TopicRecord) -> bytes:
+    """The topic's node; raises ApiError when it is too large for the store."""
     data = tree.topic_json(topic)
-    if len(data) > tree.MAX_NODE_BYTES:
+    if len(data) > nodes.max_node_bytes:
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
-            f"The {len(topic.partitions)} partitions of {topic.name} take {len(data)} bytes in ZooKeeper:"
-            f" {tree.MAX_NODE_BYTES} are allowed.",
+            f"The {len(topic.partitions)} partitions of {topic.name} take {len(data)} bytes in coordination:"
+            f" {nodes.max_node_bytes} are allowed.",
         )
     return data
 
 
-async def create_topic(session: Session, topic: TopicRecord) -> None:
+async def create_topic(nodes: Store, topic: TopicRecord) -> None:
     """Raises Conflict. One of that name that is being deleted is waited for."""
-    path, data = tree.topic_path(topic.name), within_limit(topic)
-    if (there := await session.get(path)) is not None:
+    path, data = tree.topic_path(topic.name), within_limit(nodes, topic)
+    if (there := await nodes.get(path)) is not None:
         if tree.topic_from(topic.name, there.data).topic_id == topic.topic_id:
             return  # written, and the answer was lost
-        if await session.get(tree.delete_topic_path(topic.name)) is not None:
+        if await nodes.get(tree.delete_topic_path(topic.name)) is not None:
             raise Unavailable(f"the topic {topic.name} of before is still being deleted")
         raise Conflict(f"there is a topic {topic.name}")
     config_path, config = tree.config_path(tree.topic_entity(topic.name)), tree.config_json(topic.config)
-    old = await session.get(config_path)
+    old = await nodes.get(config_path)
     configure = Create(config_path, config) if old is None else Set(config_path, config, old.version)
     try:
-        await session.multi([configure, Create(path, data)])
+        await nodes.multi([configure, Create(path, data)])
     except MultiError:
         raise Unavailable(f"the topic {topic.name} is being changed") from None
 
 
-async def add_partitions(
-    session: Session, known: TopicRecord, partitions: tuple[PartitionRecord, ...]
-) -> None:
+async def add_partitions(nodes: Store, known: TopicRecord, partitions: tuple[PartitionRecord, ...]) -> None:
     """To a topic as it is known; raises Conflict."""
     name, count = known.name, len(known.partitions)
-    node = await session.get(tree.topic_path(name))
+    node = await nodes.get(tree.topic_path(name))
     if node is None:
         raise Conflict(f"there is no topic {name}")
     stored = tree.topic_from(name, node.data)
@@ -96,34 +104,34 @@ async def add_partitions(
         raise ApiError(ErrorCode.INVALID_PARTITIONS, f"{name} is given partitions by somebody else")
     grown = replace(stored, partitions=stored.partitions + partitions)
     try:
-        await session.set(tree.topic_path(name), within_limit(grown), node.version)
+        await nodes.set(tree.topic_path(name), within_limit(nodes, grown), node.version)
     except (BadVersionError, NoNodeError):
         raise Unavailable(f"the topic {name} is being changed") from None
 
 
-async def request_deletion(session: Session, name: str) -> uuid.UUID:
+async def request_deletion(nodes: Store, name: str) -> uuid.UUID:
     """The id of the topic that will be deleted; raises Conflict."""
-    node = await session.get(tree.topic_path(name))
+    node = await nodes.get(tree.topic_path(name))
     if node is None:
         raise Conflict(f"there is no topic {name}")
     try:
-        await session.create(tree.delete_topic_path(name))
+        await nodes.create(tree.delete_topic_path(name))
     except NodeExistsError:
         log.info("the deletion of %s has been asked for before", name)
     return tree.topic_from(name, node.data).topic_id
 
 
-async def end_registration(session: Session, broker: BrokerRecord) -> None:
+async def end_registration(nodes: Store, broker: BrokerRecord) -> None:
     """What the end of its session would do to a broker in this incarnation: its registration goes, /controller with it.
 
     Nothing happens to the same broker's next incarnation: each registration raises the version of /brokers/ids, and
     each controller that of /controller_epoch.
     """
-    registrations = await session.get(tree.BROKERS)
-    elections = await session.get(tree.CONTROLLER_EPOCH)
-    controller = await session.get(tree.CONTROLLER)
+    registrations = await nodes.get(tree.BROKERS)
+    elections = await nodes.get(tree.CONTROLLER_EPOCH)
+    controller = await nodes.get(tree.CONTROLLER)
     path = tree.broker_path(broker.broker_id)
-    there = await session.get(path)
+    there = await nodes.get(path)
     if there is None or registrations is None or there.created != broker.epoch:
         return
     operations: list[Operation] = [Check(tree.BROKERS, registrations.version), Delete(path, there.version)]
@@ -133,49 +141,49 @@ async def end_registration(session: Session, broker: BrokerRecord) -> None:
             Delete(tree.CONTROLLER, controller.version),
         ]
     try:
-        await session.multi(operations)
+        await nodes.multi(operations)
     except MultiError as error:
         raise Unavailable(f"the registration of broker.id={broker.broker_id} changes: {error}") from None
     log.info("removed the registration of broker.id=%d with epoch %d", broker.broker_id, broker.epoch)
 
 
-async def take_producer_ids(session: Session, broker_id: int) -> range:
+async def take_producer_ids(nodes: Store, broker_id: int) -> range:
     """A block of our own. One that was given to nobody, for an answer was lost, does no harm."""
-    node = await session.get(tree.PRODUCER_IDS)
+    node = await nodes.get(tree.PRODUCER_IDS)
     if node is None:
-        raise CoordinationError(f"ZooKeeper's {tree.PRODUCER_IDS} is gone")
+        raise CoordinationError(f"{tree.PRODUCER_IDS} is gone")
     start = tree.producer_ids_from(node.data).end + 1 if node.data else 0
     block = range(start, start + PRODUCER_ID_BLOCK)
     stored = tree.ProducerIdBlock(broker_id, block.start, block.stop - 1)
     try:
-        await session.set(tree.PRODUCER_IDS, tree.producer_ids_json(stored), node.version)
+        await nodes.set(tree.PRODUCER_IDS, tree.producer_ids_json(stored), node.version)
     except BadVersionError:
         raise Unavailable("another broker takes producer ids") from None
     return block
 
 
-async def read_generations(session: Session, broker_id: int) -> dict[str, int]:
+async def read_generations(nodes: Store, broker_id: int) -> dict[str, int]:
     path = tree.generations_path(broker_id)
-    node = await session.get(path)
+    node = await nodes.get(path)
     return {} if node is None else tree.generations_from(path, node.data)
 
 
-async def show_generations(session: Session, broker_id: int, generations: Mapping[str, int]) -> None:
+async def show_generations(nodes: Store, broker_id: int, generations: Mapping[str, int]) -> None:
     """Raises Conflict."""
     path = tree.generations_path(broker_id)
-    node = await session.get(path)
+    node = await nodes.get(path)
     stored = {} if node is None else tree.generations_from(path, node.data)
     for directory, generation in generations.items():
         if stored.get(directory, 0) > generation:
             raise Conflict(
                 f"a log directory of broker.id={broker_id} ({directory}) is used by another process, too, which has a"
-                f" copy of it: generation {generation}, ZooKeeper has {stored[directory]}. Stop one of the two."
+                f" copy of it: generation {generation}, coordination has {stored[directory]}. Stop one of the two."
             )
     data = tree.generations_json({**stored, **generations})
     try:
         if node is None:
-            await session.create(path, data)
+            await nodes.create(path, data)
         else:
-            await session.set(path, data, node.version)
+            await nodes.set(path, data, node.version)
     except (BadVersionError, NodeExistsError, NoNodeError):
         raise Unavailable(f"{path} is being changed") from None

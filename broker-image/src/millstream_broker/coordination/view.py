@@ -2,7 +2,7 @@
 
 Each change of a partition's state raises its node's version, so of two records of a partition (of one topic id) the
 one with the higher version is newer, whoever told it; of equals the one told last counts, for its replicas may have
-changed. A topic's configuration comes from ZooKeeper, not from the controller.
+changed. A topic's configuration comes from the tree, not from the controller.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ...config import Listener
-from ...protocol.update_metadata import (
+from ..config import Listener
+from ..protocol.update_metadata import (
     LEADER_DURING_DELETE,
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from .. import NO_LEADER, BrokerRecord, ClusterState, PartitionRecord, TopicRecord
+from . import NO_LEADER, BrokerRecord, ClusterState, PartitionRecord, TopicRecord
 from .tree import NO_STATE
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

@@ -1,4 +1,4 @@
-"""Configuration of topics and brokers in ZooKeeper, and what is told of its changes.
+"""Configuration of topics and brokers in the tree, and what is told of its changes.
 
 Who changes an entity writes its node and leaves a note under /config/changes, in one multi; everybody watches the
 notes and reads the entities they name. Notes older than a quarter of an hour are removed by whoever comes by.
@@ -15,12 +15,19 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
-
-from ...config import dynamic_key, topic_key
-from ...config_types import ConfigError
+from ..config import dynamic_key, topic_key
+from ..config_types import ConfigError
 from . import tree
-from .session import Create, MultiError, Operation, Session, Set
+from .stores import (
+    BadVersionError,
+    Create,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    Store,
+)
 
 NOTES_EXPIRE_MS = 15 * 60 * 1000
 Config = Mapping[str, str]
@@ -31,8 +38,8 @@ log = logging.getLogger(__name__)
 class Configs:
     """`changed` is called with the entities (`topics/T`, `brokers/1`, `brokers/<default>`) that may have changed."""
 
-    def __init__(self, session: Session, changed: Callable[[set[str]], None]) -> None:
-        self._session = session
+    def __init__(self, nodes: Store, changed: Callable[[set[str]], None]) -> None:
+        self._nodes = nodes
         self._changed = changed
         self._seen = -1
         self._noted: Callable[[str], None] = lambda path: None
@@ -42,11 +49,11 @@ class Configs:
     async def load(self, noted: Callable[[str], None]) -> None:
         """Read everything; `noted` is the watch for notes. Raises Unavailable."""
         self._noted = noted
-        notes = await self._session.children(tree.CONFIG_CHANGES, noted) or []
+        notes = await self._nodes.children(tree.CONFIG_CHANGES, noted) or []
         entities = [
             f"{kind}/{name}"
             for kind in ("topics", "brokers")
-            for name in await self._session.children(f"{tree.CONFIG}/{kind}") or []
+            for name in await self._nodes.children(f"{tree.CONFIG}/{kind}") or []
         ]
         before = {*map(tree.topic_entity, self.topics), *map(tree.broker_entity, self.brokers)}
         await self._read({*entities, *before})
@@ -54,11 +61,11 @@ class Configs:
 
     async def read_notes(self) -> None:
         """Read what notes name that were not seen yet, and watch for more. Raises Unavailable."""
-        notes = await self._session.children(tree.CONFIG_CHANGES, self._noted) or []
+        notes = await self._nodes.children(tree.CONFIG_CHANGES, self._noted) or []
         new = sorted((note for note in notes if _number(note) > self._seen), key=_number)
         entities = set()
         paths = [f"{tree.CONFIG_CHANGES}/{note}" for note in new]
-        for path, node in zip(paths, await self._session.get_all(paths), strict=True):
+        for path, node in zip(paths, await self._nodes.get_all(paths), strict=True):
             if node is None:
                 continue
             try:
@@ -81,10 +88,10 @@ class Configs:
         path, data = tree.config_path(entity), tree.config_json(config)
         note = Create(tree.CONFIG_CHANGE, tree.config_change_json(entity), sequence=True)
         while True:
-            there = await self._session.get(path)
+            there = await self._nodes.get(path)
             change: Operation = Create(path, data) if there is None else Set(path, data, there.version)
             try:
-                await self._session.multi([change, note])
+                await self._nodes.multi([change, note])
                 break
             except MultiError as error:
                 if not isinstance(error.error, NodeExistsError | NoNodeError | BadVersionError):
@@ -94,7 +101,7 @@ class Configs:
 
     async def _read(self, entities: set[str], *, tell: bool = True) -> None:
         known = sorted(entity for entity in entities if entity.startswith(("topics/", "brokers/")))
-        nodes = await self._session.get_all(map(tree.config_path, known))
+        nodes = await self._nodes.get_all(map(tree.config_path, known))
         for entity, node in zip(known, nodes, strict=True):
             try:
                 config = {} if node is None else tree.config_from(entity, node.data)
@@ -125,10 +132,10 @@ class Configs:
         old = sorted(notes, key=_number)[:64]
         paths = [f"{tree.CONFIG_CHANGES}/{note}" for note in old if _number(note) <= self._seen]
         now_ms = time.time() * 1000
-        for path, node in zip(paths, await self._session.get_all(paths), strict=True):
+        for path, node in zip(paths, await self._nodes.get_all(paths), strict=True):
             if node is not None and now_ms - node.created_ms > NOTES_EXPIRE_MS:
                 with contextlib.suppress(NoNodeError):
-                    await self._session.delete(path)
+                    await self._nodes.delete(path)
 
 
 def _usable(entity: str, config: Config, known: Config) -> Config:
@@ -143,9 +150,9 @@ def _usable(entity: str, config: Config, known: Config) -> Config:
             path = tree.config_path(entity)
             if name in known:
                 usable[name] = known[name]
-                log.error("ZooKeeper's %s: %s=%s stays in use: %s", path, name, known[name], error)
+                log.error("%s: %s=%s stays in use: %s", path, name, known[name], error)
             else:
-                log.error("ZooKeeper's %s is used without %s=%s: %s", path, name, value, error)
+                log.error("%s is used without %s=%s: %s", path, name, value, error)
     return usable
 
 

@@ -1,15 +1,7 @@
 """ZooKeeper for an event loop: kazoo's client, whose threads stay behind this module.
 
-A call ends within its deadline: with an answer, with one of ZooKeeper's own errors (`kazoo.exceptions`: no node, bad
-version, …), or with `Unavailable`. **Unavailable says nothing about a write**: it may have happened. Whoever writes
-reads back before he writes again. A call that finds no connection is not sent at all, so nothing is carried out long
-after it was given up.
-
-A watch is set by reading with `watch=`, and is called once, on the loop, with the path. Watches are lost with the
-connection, and nothing tells them so: on every `connected` all that matters is read again, with new watches.
-
-States: `connected` (with `is_new` when this is another session than before, in which what was ephemeral is gone or
-about to go), `suspended` (no connection; the session may live on), `lost` (the session is over; kazoo makes another).
+A call ends within its deadline: with an answer, with StoreError, or with `Unavailable`. A call that finds no connection
+is not sent at all, so nothing is carried out long after it was given up. When a session is over, kazoo makes another.
 
 Of kazoo, which all of this is for: its callbacks come in its threads; the socket pair that wakes its connection thread
 blocks when some 270 requests wait (so few are in flight at a time, and none without a connection); it pauses for up to
@@ -27,108 +19,56 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from kazoo import exceptions as kazoo
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    ConnectionClosedError,
-    ConnectionLoss,
-    NodeExistsError,
-    NoNodeError,
-    OperationTimeoutError,
-    RolledBackError,
-    RuntimeInconsistency,
-    SessionExpiredError,
-    SessionMovedError,
-)
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 
-from ...protocol.errors import ErrorCode
-from .. import CoordinationError
-from . import Ensemble
+from . import (
+    BadVersionError,
+    Create,
+    Delete,
+    MultiError,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    Set,
+    State,
+    StoreError,
+    Unavailable,
+    Watch,
+)
+from .ensemble import Ensemble
 
 IN_FLIGHT = 128
+MAX_NODE_BYTES = 1_000_000
+"""ZooKeeper closes the connection at 1 MiB (jute.maxbuffer), which tells nobody what was wrong."""
 RESTART_PAUSE_S = 1.0
 T = TypeVar("T")
-Watch = Callable[[str], None]
 
 log = logging.getLogger(__name__)
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.ERROR)  # it repeats itself at every attempt to connect; states are logged here
 
 
-class Unavailable(CoordinationError):
-    """ZooKeeper did not answer in time; a write may or may not have happened."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, ErrorCode.REQUEST_TIMED_OUT)
-
-
 _UNKNOWN = (
-    ConnectionLoss,
-    ConnectionClosedError,
-    SessionExpiredError,
-    SessionMovedError,
-    OperationTimeoutError,
+    kazoo.ConnectionLoss,
+    kazoo.ConnectionClosedError,
+    kazoo.SessionExpiredError,
+    kazoo.SessionMovedError,
+    kazoo.OperationTimeoutError,
 )
-
-
-class State(Enum):
-    CONNECTED = "connected"
-    SUSPENDED = "suspended"
-    LOST = "lost"
-
-
-class Node(NamedTuple):
-    """A node as it was read: `created` is the transaction that made it (czxid), `owner` the session of an ephemeral."""
-
-    data: bytes
-    version: int
-    created: int
-    owner: int
-    created_ms: int
-
-
-class MultiError(Exception):
-    """A multi that did nothing: the operation at `index` failed with `error`."""
-
-    def __init__(self, index: int, error: Exception) -> None:
-        super().__init__(f"operation {index}: {error!r}")
-        self.index = index
-        self.error = error
-
-
-@dataclass(frozen=True, slots=True)
-class Create:
-    path: str
-    data: bytes = b""
-    ephemeral: bool = False
-    sequence: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Set:
-    path: str
-    data: bytes
-    version: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    path: str
-    version: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    path: str
-    version: int
-
-
-Operation = Create | Set | Delete | Check
+_KNOWN: dict[type[Exception], type[StoreError]] = {
+    kazoo.NoNodeError: NoNodeError,
+    kazoo.NodeExistsError: NodeExistsError,
+    kazoo.BadVersionError: BadVersionError,
+    kazoo.NotEmptyError: NotEmptyError,
+}
 
 
 class _Result(AsyncResult):  # type: ignore[misc]
@@ -148,7 +88,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 class _Watcher:
     """Equal for the same callback, so that reading twice leaves one watch with kazoo."""
 
-    session: Session
+    session: ZooKeeperStore
     callback: Watch
 
     def __call__(self, event: WatchedEvent) -> None:
@@ -156,22 +96,22 @@ class _Watcher:
             self.session._on_loop(self.callback, self.session._without_chroot(event.path))
 
 
-class Session:
-    """One broker's connection to ZooKeeper, through as many sessions as it takes. All times are in seconds."""
+class ZooKeeperStore:
+    """`Store` of one broker, through as many sessions as it takes. All times are in seconds."""
 
     def __init__(
         self,
         ensemble: Ensemble,
         timeout: float,
-        on_state: Callable[[State, bool], None],
         *,
         patience: float = 10.0,
     ) -> None:
-        """`timeout` is the session's, `patience` how long one call may take; `on_state` gets (state, is_new)."""
+        """`timeout` is the session's, `patience` how long one call may take."""
         self.ensemble = ensemble
         self.timeout = timeout
         self.patience = patience
-        self._on_state = on_state
+        self.max_node_bytes = MAX_NODE_BYTES
+        self.on_state: Callable[[State, bool], None] = lambda state, is_new: None
         self._loop = asyncio.get_running_loop()
         self._connected = asyncio.Event()
         self._session_id = 0
@@ -188,8 +128,10 @@ class Session:
         )
         self._client.add_listener(self._heard)
 
+    def __str__(self) -> str:
+        return f"ZooKeeper at {self.ensemble}"
+
     def start(self) -> None:
-        """Begin to connect."""
         self._client.start_async()
 
     @property
@@ -198,15 +140,12 @@ class Session:
 
     @property
     def session_id(self) -> int:
-        """The newest session's; what it owns is ours."""
         return self._session_id
 
     async def connected(self) -> None:
-        """Return when there is a connection."""
         await self._connected.wait()
 
     async def close(self, deadline: float) -> None:
-        """End the session, so that what is ephemeral goes at once; not later than `deadline`, come what may."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -230,7 +169,6 @@ class Session:
     # Reading
 
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
-        """None when there is no such node; the watch then tells when there is."""
         while True:
             try:
                 data, stat = await self._call(self._client.get_async, self._at(path), self._watcher(watch))
@@ -243,7 +181,6 @@ class Session:
                 return None
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
-        """The names of the nodes below; None when there is no such node, and then no watch either."""
         try:
             found: list[str] = await self._call(
                 self._client.get_children_async, self._at(path), self._watcher(watch)
@@ -253,7 +190,6 @@ class Session:
         return found
 
     async def get_all(self, paths: Iterable[str], watch: Watch | None = None) -> list[Node | None]:
-        """Many at once, in their order. The watch is on those that there are."""
         watcher = self._watcher(watch)
 
         async def finish(sent: asyncio.Future[Any]) -> Node | None:
@@ -267,7 +203,6 @@ class Session:
         )
 
     async def children_of_all(self, paths: Iterable[str]) -> list[list[str] | None]:
-        """Many at once, in their order."""
 
         async def finish(sent: asyncio.Future[Any]) -> list[str] | None:
             try:
@@ -285,14 +220,12 @@ class Session:
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
     ) -> Node:
-        """Returns what was created (of a sequence: see `multi`); raises NodeExistsError, NoNodeError (the parent)."""
         _, stat = await self._call(
             self._client.create_async, self._at(path), data, None, ephemeral, sequence, False, True
         )
         return _node(data, stat)
 
     async def ensure(self, path: str) -> None:
-        """Make the node, and those above it, where they are not."""
         names = self._at(path).strip("/").split("/")
         for depth in range(1, len(names) + 1):
             above = "/" + "/".join(names[:depth])
@@ -304,27 +237,19 @@ class Session:
                 continue
 
     async def set(self, path: str, data: bytes, version: int = -1) -> int:
-        """Returns the new version; raises BadVersionError, NoNodeError."""
         stat = await self._call(self._client.set_async, self._at(path), data, version)
         written: int = stat.version
         return written
 
     async def delete(self, path: str, version: int = -1) -> None:
-        """Raises BadVersionError, NoNodeError, NotEmptyError."""
         await self._call(self._client.delete_async, self._at(path), version)
 
     async def multi(self, operations: Sequence[Operation]) -> list[Any]:
-        """All or nothing. A result each: the path of what was created, the new version of what was set, else None.
-
-        Raises MultiError.
-        """
         return self._multi_results(operations, await self._call(self._commit, operations))
 
     async def multi_all(
         self, multis: Iterable[Sequence[Operation]]
     ) -> list[list[Any] | MultiError | Unavailable]:
-        """Many multis at once, in their order; each succeeds or fails by itself."""
-
         async def finish(
             sent: tuple[Sequence[Operation], asyncio.Future[Any]],
         ) -> list[Any] | MultiError | Unavailable:
@@ -356,13 +281,13 @@ class Session:
     def _multi_results(self, operations: Sequence[Operation], results: list[Any]) -> list[Any]:
         for index, result in enumerate(results):
             if isinstance(result, Exception) and not isinstance(
-                result, RolledBackError | RuntimeInconsistency
+                result, kazoo.RolledBackError | kazoo.RuntimeInconsistency
             ):
-                raise MultiError(index, result)
+                raise MultiError(index, _ours(result))
         found: list[Any] = []
         for one, result in zip(operations, results, strict=True):
             if isinstance(result, Exception):
-                raise MultiError(0, result)
+                raise MultiError(0, _ours(result))
             if isinstance(one, Create):
                 found.append(self._without_chroot(result))
             else:
@@ -395,10 +320,10 @@ class Session:
             async with asyncio.timeout(self.patience):
                 await self._slots.acquire()
         except TimeoutError:
-            raise Unavailable(f"ZooKeeper at {self.ensemble} does not answer") from None
+            raise Unavailable(f"{self} does not answer") from None
         if not self._connected.is_set():
             self._slots.release()
-            raise Unavailable(f"ZooKeeper at {self.ensemble} cannot be reached")
+            raise Unavailable(f"{self} cannot be reached")
         future: asyncio.Future[Any] = self._loop.create_future()
         call(*arguments).rawlink(lambda result: self._answered(future, result))
         return future
@@ -411,7 +336,7 @@ class Session:
             problem = f"did not answer within {self.patience:g} s"
         except _UNKNOWN:
             problem = "was lost before it answered"
-        raise Unavailable(f"ZooKeeper at {self.ensemble} {problem}")
+        raise Unavailable(f"{self} {problem}")
 
     def _answered(self, future: asyncio.Future[Any], result: AsyncResult) -> None:
         """In kazoo's thread: one wake-up of the loop for all that comes meanwhile."""
@@ -428,7 +353,7 @@ class Session:
             if future.done():  # it timed out
                 continue
             if result.exception is not None:
-                future.set_exception(result.exception)
+                future.set_exception(_ours(result.exception))
                 future.exception()  # somebody else's failure may be raised first, and this one never be awaited
             else:
                 future.set_result(result.value)
@@ -451,7 +376,7 @@ class Session:
             self._connected.clear()
             if self._client.client_state == KeeperState.CLOSED:
                 threading.Thread(target=self._start_again, name="zookeeper-start", daemon=True).start()
-        self._on_state(state, is_new)
+        self.on_state(state, is_new)
 
     def _start_again(self) -> None:
         time.sleep(RESTART_PAUSE_S)
@@ -478,3 +403,10 @@ class Session:
 
 def _node(data: bytes, stat: Any) -> Node:
     return Node(data or b"", stat.version, stat.czxid, stat.ephemeralOwner, stat.ctime)
+
+
+def _ours(error: Exception) -> Exception:
+    """As every store says it; what became of a call that was lost stays kazoo's."""
+    if isinstance(error, _UNKNOWN) or not isinstance(error, kazoo.KazooException):
+        return error
+    return _KNOWN.get(type(error), StoreError)(str(error) or type(error).__name__)

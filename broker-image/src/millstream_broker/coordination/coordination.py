@@ -1,15 +1,16 @@
-"""`Coordination` of one broker of a cluster in ZooKeeper.
+"""What one broker of a cluster agrees on with the others, in a tree of nodes, whatever store that is in.
 
 The broker registers as /brokers/ids/N, and what it knows of topics comes from the controller (`update`). What an
 administrator asks for is written straight into the tree, and a call returns when the controller has told this broker
 of it. A broker campaigns for /controller as long as it is registered; whoever wins it gets a `ControllerStore`.
 
-- Away from ZooKeeper the last state is kept: what was told stays true until a controller tells otherwise.
+- Away from the store the last state is kept: what was told stays true until a controller tells otherwise.
 - When the session is over, what was ephemeral is gone: whoever was the controller is so no more, and the broker
   registers again, with a new epoch, as soon as there is a session.
 - A broker's id belongs to one log directory at a time. A registration with our own directory is that of an earlier
   incarnation, which is dead, as we hold the directory's lock: it is taken over at once, unless our directory is a copy
   (`takes_over`). Any other is waited for as long as a session may live, and then this broker does not start.
+- A write has happened, durably and whole, when the call returns.
 - After an answer was lost (`Unavailable`), what is stored is read before anything is written again.
 """
 
@@ -18,18 +19,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
-
-from ...controller.store import ControllerStore
-from ...protocol.errors import ApiError, ErrorCode
-from ...protocol.schema import ZERO_UUID
-from ...protocol.update_metadata import UpdateMetadataRequest
-from .. import (
+from ..controller.store import ControllerStore
+from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.schema import ZERO_UUID
+from ..protocol.update_metadata import UpdateMetadataRequest
+from . import (
     NO_LEADER,
     BrokerRecord,
     ClusterState,
@@ -37,38 +35,46 @@ from .. import (
     CoordinationError,
     PartitionRecord,
     TopicRecord,
+    takeover,
+    tree,
+    view,
+    writes,
 )
-from . import Ensemble, tree, view, writes
 from .chores import Chores
 from .configs import Configs
-from .controller_store import ZooKeeperControllerStore
+from .controller_store import TreeControllerStore
 from .fencing import Elected, Fencing
-from .session import Create, Delete, MultiError, Operation, Session, Set, State, Unavailable
+from .stores import (
+    BadVersionError,
+    Create,
+    Delete,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    State,
+    Store,
+    Unavailable,
+)
 
 REQUEST_S = 15.0
 """How long a write may take in all, and as long again until the controller has told of it."""
 TOPICS_AT_ONCE = 200
 """Topics that are created or deleted at one time: the deadlines of a thousand others begin when it is their turn."""
 LEAVE_S = 5.0
-"""How long leaving may take though ZooKeeper is away."""
+"""How long leaving may take though the store is away."""
 SAY_S = 10.0
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class ZooKeeperCoordination:
+class Coordination:
     """`connect`, then `join`; all times are in seconds."""
 
-    def __init__(
-        self,
-        ensemble: Ensemble,
-        session_timeout: float,
-        known_cluster_id: str | None,
-        *,
-        campaigns: bool = True,
-    ) -> None:
-        self.ensemble = ensemble
+    def __init__(self, nodes: Store, known_cluster_id: str | None, *, campaigns: bool = True) -> None:
+        """`known_cluster_id`: the cluster that the logs are of, which becomes a new tree's."""
         self.cluster_id = known_cluster_id or ""
         self.campaigns = campaigns
         self.changes: Callable[[ClusterState], None] = lambda state: None
@@ -76,16 +82,14 @@ class ZooKeeperCoordination:
         self.on_deposed: Callable[[], None] = lambda: None
         self.on_accepted: Callable[[], None] = lambda: None
         """Called when what follows from our having registered as unclean is stored."""
-        self.failed: Callable[[OSError], None] = lambda error: None
-        """As of the embedded coordination, which has a file on a disk that may fail; here it is never called."""
         self.secret = b""
         """Of the cluster; known when this is connected."""
         self._known_cluster_id = known_cluster_id
-        self._session_timeout = session_timeout
-        self._session = Session(ensemble, session_timeout, self._session_became)
-        self._configs = Configs(self._session, self._configs_changed)
+        self._nodes = nodes
+        nodes.on_state = self._session_became
+        self._configs = Configs(self._nodes, self._configs_changed)
         self._chores = Chores(
-            self._session,
+            self._nodes,
             {
                 "registration": self._renew_registration,
                 "ended processes": self._end_registrations,
@@ -98,8 +102,8 @@ class ZooKeeperCoordination:
         self._tasks: list[asyncio.Task[None]] = []
         self._state: ClusterState | None = None
         self._broker: BrokerRecord | None = None
-        self._store: ZooKeeperControllerStore | None = None
-        self._fencing = Fencing(self._session)
+        self._store: TreeControllerStore | None = None
+        self._fencing = Fencing(self._nodes)
         self._updating = asyncio.Lock()
         self._administering = asyncio.Semaphore(TOPICS_AT_ONCE)
         self._waiting: dict[asyncio.Future[None], Callable[[ClusterState], bool]] = {}
@@ -112,7 +116,7 @@ class ZooKeeperCoordination:
 
     @property
     def is_connected(self) -> bool:
-        return self._session.is_connected
+        return self._nodes.is_connected
 
     @property
     def broker_epoch(self) -> int:
@@ -122,8 +126,8 @@ class ZooKeeperCoordination:
     # Joining and leaving
 
     async def connect(self) -> None:
-        """Wait for ZooKeeper, however long, and read what is needed to open logs. Raises CoordinationError."""
-        self._session.start()
+        """Wait for the store, however long, and read what is needed to open logs. Raises CoordinationError."""
+        self._nodes.start()
         telling = asyncio.create_task(self._tell_waiting())
         try:
             await self._persist(self._prepare, deadline=None)
@@ -133,16 +137,22 @@ class ZooKeeperCoordination:
     async def _tell_waiting(self) -> None:
         await asyncio.sleep(1.0)
         while True:
-            if not self._session.is_connected:
-                log.warning("waiting for ZooKeeper at %s, which cannot be reached", self.ensemble)
+            if not self._nodes.is_connected:
+                log.warning("waiting for %s, which cannot be reached", self._nodes)
             await asyncio.sleep(SAY_S)
 
     async def _prepare(self) -> None:
         for path in ("/", "/cluster", *tree.ALWAYS):
-            await self._session.ensure(path)
-        self.cluster_id = await writes.agree_on_cluster_id(self._session, self._known_cluster_id)
-        self.secret = await writes.agree_on_secret(self._session)
+            await self._nodes.ensure(path)
+        self.cluster_id = await writes.agree_on_cluster_id(self._nodes, self._known_cluster_id)
+        self.secret = await writes.agree_on_secret(self._nodes)
         await self._load_configs()
+
+    async def adopt(self, topics: Callable[[], Collection[TopicRecord]]) -> None:
+        """Before joining, in a tree that nobody ever joined: add topics whose logs are here; CoordinationError."""
+        if await self._nodes.get(tree.CONTROLLER_EPOCH) is None and (found := topics()):
+            log.warning("%s is new: going on with the %d topics whose logs are here", self._nodes, len(found))
+            await takeover.add_topics(self._nodes, found)
 
     def stored_topics(self) -> Mapping[str, TopicRecord]:
         """The topics' configurations; where they are is not known before a controller says it."""
@@ -151,13 +161,18 @@ class ZooKeeperCoordination:
         }
 
     async def generations(self, broker_id: int) -> Mapping[str, int]:
-        return await self._persist(lambda: writes.read_generations(self._session, broker_id), deadline=None)
+        """The last generation of each of the broker's log directories, by directory id; known before joining."""
+        return await self._persist(lambda: writes.read_generations(self._nodes, broker_id), deadline=None)
 
     async def show_generations(self, broker_id: int, generations: Mapping[str, int]) -> None:
-        await self._persist(lambda: writes.show_generations(self._session, broker_id, generations))
+        """Raises Conflict where a later one is known: another process uses a copy of that directory."""
+        await self._persist(lambda: writes.show_generations(self._nodes, broker_id, generations))
 
     async def join(self, broker: BrokerRecord, *, takes_over: bool = True) -> ClusterState:
-        """Raises CoordinationError when the id is taken."""
+        """Register this broker, under a new epoch; raises CoordinationError when its id is taken.
+
+        `takes_over`: a registration with our directory is that of an earlier process of ours, which is dead.
+        """
         self._broker = await self._persist(
             lambda: self._register_patiently(broker, takes_over), deadline=None
         )
@@ -178,7 +193,7 @@ class ZooKeeperCoordination:
         self._is_leaving = True
 
     async def leave(self) -> None:
-        """Go, so that nobody has to wait for the session's end; within LEAVE_S though ZooKeeper is away."""
+        """Go, so that nobody has to wait for the session's end; within LEAVE_S though the store is away."""
         self.withdraw()
         self.changes = lambda state: None
         self._depose()
@@ -186,13 +201,13 @@ class ZooKeeperCoordination:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
-        await self._session.close(min(LEAVE_S, self._session_timeout))
+        await self._nodes.close(min(LEAVE_S, self._nodes.timeout))
 
     # The session
 
     def _session_became(self, state: State, is_new: bool) -> None:
         if state is State.CONNECTED:
-            log.info("connected to ZooKeeper at %s%s", self.ensemble, ", in a new session" if is_new else "")
+            log.info("connected to %s%s", self._nodes, ", in a new session" if is_new else "")
             if self._broker is not None:
                 if is_new:
                     self._chores.need("registration", "configuration", "deleted topics")
@@ -200,23 +215,21 @@ class ZooKeeperCoordination:
             if self._store is not None:
                 self._store.reconnected()
         elif state is State.SUSPENDED:
-            log.warning(
-                "the connection to ZooKeeper at %s is lost: going on with what is known", self.ensemble
-            )
+            log.warning("the connection to %s is lost: going on with what is known", self._nodes)
         else:
-            log.warning("the session with ZooKeeper at %s is over", self.ensemble)
+            log.warning("the session with %s is over", self._nodes)
             self._depose()
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]], deadline: float | None = REQUEST_S) -> T:
-        """`attempt`, again and again while ZooKeeper is away; so it begins by reading. Raises Unavailable."""
+        """`attempt`, again and again while the store is away; so it begins by reading. Raises Unavailable."""
         end = None if deadline is None else time.monotonic() + deadline
         while True:
             try:
                 async with asyncio.timeout(None if end is None else end - time.monotonic()):
-                    await self._session.connected()
+                    await self._nodes.connected()
                 return await attempt()
             except TimeoutError:
-                raise Unavailable(f"ZooKeeper at {self.ensemble} cannot be reached") from None
+                raise Unavailable(f"{self._nodes} cannot be reached") from None
             except Unavailable:
                 if end is not None and time.monotonic() > end:
                     raise
@@ -226,7 +239,7 @@ class ZooKeeperCoordination:
 
     async def _register_patiently(self, broker: BrokerRecord, takes_over: bool) -> BrokerRecord:
         """At start: whoever has the id may be about to lose its session."""
-        end = time.monotonic() + self._session_timeout * 1.5
+        end = time.monotonic() + self._nodes.timeout * 1.5
         while True:
             try:
                 return await self._register(broker, takes_over)
@@ -239,31 +252,31 @@ class ZooKeeperCoordination:
         """Under a new epoch, or under that which we have in this session. Raises CoordinationError when it is taken."""
         path = tree.broker_path(broker.broker_id)
         watch = lambda path: self._chores.need("registration")  # noqa: E731
-        there = await self._session.get(path, watch)
+        there = await self._nodes.get(path, watch)
         take: list[Operation] = []
         if there is not None:
             other = tree.broker_from(broker.broker_id, there.data, there.created)
-            if there.owner == self._session.session_id and not self._is_outdated:
+            if there.owner == self._nodes.session_id and not self._is_outdated:
                 # The controller may have written there that it has dealt with our being unclean.
                 return replace(broker, epoch=there.created, unclean=other.unclean)
             if not takes_over or other.directory is None or other.directory != broker.directory:
                 where = ",".join(map(str, other.listeners))
                 raise CoordinationError(
                     f"broker.id={broker.broker_id} is taken: the broker at {where} has registered it at"
-                    f" ZooKeeper ({self.ensemble}{path}): stop that one, or give this one another broker.id"
+                    f" {self._nodes}{path}: stop that one, or give this one another broker.id"
                 )
             take = [Delete(path, there.version)]
-            if there.owner != self._session.session_id:
+            if there.owner != self._nodes.session_id:
                 take += await self._controller_of(there.owner)
         try:
             create = Create(path, tree.broker_json(broker), ephemeral=True)
-            await self._session.multi([*take, create, Set(tree.BROKERS, b"")])
+            await self._nodes.multi([*take, create, Set(tree.BROKERS, b"")])
         except MultiError as error:
             if not isinstance(error.error, NodeExistsError | BadVersionError | NoNodeError):
                 raise error.error from None
             raise Unavailable(f"the registration of broker.id={broker.broker_id} changes") from None
-        registered = await self._session.get(path, watch)
-        if registered is None or registered.owner != self._session.session_id:
+        registered = await self._nodes.get(path, watch)
+        if registered is None or registered.owner != self._nodes.session_id:
             raise Unavailable(f"the registration of broker.id={broker.broker_id} was lost")
         self._is_outdated = False
         log.info("registered broker.id=%d with epoch %d", broker.broker_id, registered.created)
@@ -271,7 +284,7 @@ class ZooKeeperCoordination:
 
     async def _controller_of(self, session: int) -> list[Operation]:
         """What takes /controller from a dead session, where that has it."""
-        node = await self._session.get(tree.CONTROLLER)
+        node = await self._nodes.get(tree.CONTROLLER)
         return [Delete(tree.CONTROLLER, node.version)] if node is not None and node.owner == session else []
 
     def lost_data(self) -> None:
@@ -302,12 +315,12 @@ class ZooKeeperCoordination:
 
     async def _end_registrations(self) -> None:
         while self._ended:
-            await writes.end_registration(self._session, self._ended[0])
+            await writes.end_registration(self._nodes, self._ended[0])
             del self._ended[0]
 
     async def _drop_deleted(self) -> None:
         """In a new session: topics that were deleted while nobody told us."""
-        there = set(await self._session.children(tree.TOPICS) or ())
+        there = set(await self._nodes.children(tree.TOPICS) or ())
         assert self._state is not None
         if self._state.topics.keys() - there:
             topics = {name: topic for name, topic in self._state.topics.items() if name in there}
@@ -316,18 +329,18 @@ class ZooKeeperCoordination:
     # The controller
 
     async def _look_at_controller(self) -> None:
-        node = await self._session.get(tree.CONTROLLER, lambda path: self._chores.need("the controller"))
+        node = await self._nodes.get(tree.CONTROLLER, lambda path: self._chores.need("the controller"))
         if node is None:
             self._depose()
             if self.campaigns and not self._is_leaving:
                 await self._campaign()
             return
-        if node.owner != self._session.session_id:
+        if node.owner != self._nodes.session_id:
             self._depose()
         elif self._store is None:  # we won, and the answer was lost
-            epoch = await self._session.get(tree.CONTROLLER_EPOCH)
+            epoch = await self._nodes.get(tree.CONTROLLER_EPOCH)
             if epoch is None:
-                raise CoordinationError(f"ZooKeeper's {tree.CONTROLLER_EPOCH} is gone")
+                raise CoordinationError(f"{tree.CONTROLLER_EPOCH} is gone")
             self._take_office(tree.controller_epoch_from(epoch.data), epoch.version)
         assert self._state is not None
         if (controller_id := tree.controller_from(node.data)) != self._state.controller_id:
@@ -335,15 +348,15 @@ class ZooKeeperCoordination:
 
     async def _campaign(self) -> None:
         assert self._broker is not None
-        if (node := await self._session.get(tree.CONTROLLER_EPOCH)) is None:
+        if (node := await self._nodes.get(tree.CONTROLLER_EPOCH)) is None:
             try:
-                node = await self._session.create(tree.CONTROLLER_EPOCH, b"0")
+                node = await self._nodes.create(tree.CONTROLLER_EPOCH, b"0")
             except NodeExistsError:
                 self._chores.need("the controller")
                 return
         epoch = tree.controller_epoch_from(node.data) + 1
         try:
-            await self._session.multi(
+            await self._nodes.multi(
                 [
                     Create(tree.CONTROLLER, tree.controller_json(self._broker.broker_id), ephemeral=True),
                     Set(tree.CONTROLLER_EPOCH, str(epoch).encode(), node.version),
@@ -359,9 +372,7 @@ class ZooKeeperCoordination:
     def _take_office(self, epoch: int, epoch_version: int) -> None:
         assert self._broker is not None
         self._fencing.elected(Elected(epoch, self._broker.broker_id))
-        self._store = ZooKeeperControllerStore(
-            self._session, self._configs, epoch, epoch_version, self._fenced
-        )
+        self._store = TreeControllerStore(self._nodes, self._configs, epoch, epoch_version, self._fenced)
         self.on_elected(self._store)
 
     def _fenced(self) -> None:
@@ -456,7 +467,7 @@ class ZooKeeperCoordination:
 
     async def set_topic_config(self, name: str, config: Mapping[str, str]) -> None:
         async def write() -> None:
-            if await self._session.get(tree.topic_path(name)) is None:
+            if await self._nodes.get(tree.topic_path(name)) is None:
                 raise Conflict(f"there is no topic {name}")
             await self._configs.write(tree.topic_entity(name), config)
 
@@ -468,12 +479,14 @@ class ZooKeeperCoordination:
     # Topics
 
     async def create_topic(self, topic: TopicRecord) -> None:
+        """Raises Conflict when there is a topic of that name."""
+
         def is_there(state: ClusterState) -> bool:
             found = state.topics.get(topic.name)
             return found is not None and len(found.partitions) >= len(topic.partitions)
 
         async with self._administering:
-            await self._persist(lambda: writes.create_topic(self._session, topic))
+            await self._persist(lambda: writes.create_topic(self._nodes, topic))
             await self._until(is_there, f"topic {topic.name}")
 
     async def add_partitions(self, name: str, partitions: tuple[PartitionRecord, ...]) -> None:
@@ -482,7 +495,7 @@ class ZooKeeperCoordination:
         if known is None:
             raise Conflict(f"there is no topic {name}")
         count = len(known.partitions) + len(partitions)
-        await self._persist(lambda: writes.add_partitions(self._session, known, partitions))
+        await self._persist(lambda: writes.add_partitions(self._nodes, known, partitions))
         await self._until(
             lambda state: name in state.topics and len(state.topics[name].partitions) >= count,
             f"partitions of {name}",
@@ -490,22 +503,19 @@ class ZooKeeperCoordination:
 
     async def delete_topic(self, name: str) -> None:
         async with self._administering:
-            topic_id = await self._persist(lambda: writes.request_deletion(self._session, name))
+            topic_id = await self._persist(lambda: writes.request_deletion(self._nodes, name))
             await self._until(
                 lambda state: name not in state.topics or state.topics[name].topic_id != topic_id,
                 f"the deletion of {name}",
             )
 
-    async def topics_removed(self, topic_ids: Collection[uuid.UUID]) -> None:
-        """Nothing: the controller knows, by the answers to StopReplica."""
-
     async def write_partition(self, name: str, index: int, record: PartitionRecord) -> PartitionRecord:
         """By the leader. After Unavailable either may be stored; to write the same again is right then."""
         path, data = tree.state_path(name, index), tree.state_json(record)
         try:
-            written = replace(record, version=await self._session.set(path, data, record.version))
+            written = replace(record, version=await self._nodes.set(path, data, record.version))
         except (BadVersionError, NoNodeError):
-            node = await self._session.get(path)
+            node = await self._nodes.get(path)
             if node is None:
                 raise Conflict(f"{name}-{index} is being deleted") from None
             written = tree.with_state(path, record, node.data, node.version)
@@ -526,16 +536,15 @@ class ZooKeeperCoordination:
             noted, self._isr_notes = self._isr_notes, set()
             self._isr_noted.clear()
             try:
-                await self._session.connected()
-                await self._session.multi(
-                    [Create(tree.ISR_CHANGE, tree.isr_change_json(noted), sequence=True)]
-                )
+                await self._nodes.connected()
+                await self._nodes.multi([Create(tree.ISR_CHANGE, tree.isr_change_json(noted), sequence=True)])
             except Unavailable:
                 self._isr_notes |= noted
                 self._isr_noted.set()
                 await asyncio.sleep(0.05)
 
     async def allocate_producer_ids(self) -> range:
+        """A block of producer ids that nobody else gets, ever."""
         assert self._broker is not None
         broker_id = self._broker.broker_id
-        return await self._persist(lambda: writes.take_producer_ids(self._session, broker_id))
+        return await self._persist(lambda: writes.take_producer_ids(self._nodes, broker_id))

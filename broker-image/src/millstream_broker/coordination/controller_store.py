@@ -1,7 +1,7 @@
-"""The tree as the controller reads and writes it: `ControllerStore` in ZooKeeper.
+"""The tree as the controller reads and writes it: `ControllerStore`.
 
 Every write is a multi that begins with a check of /controller_epoch's version, which each new controller raises: so a
-write of one who was deposed does nothing. Where ZooKeeper is away, calls wait; they raise `Fenced` as soon as this is
+write of one who was deposed does nothing. Where the store is away, calls wait; they raise `Fenced` as soon as this is
 the controller no more. After an answer was lost, what is stored is read, and decides what is still to be written.
 
 What is watched: the brokers, the topics and each topic's assignment, the requests for deletions, and the leaders' notes
@@ -16,9 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
-
-from ...controller.store import (
+from ..controller.store import (
     BrokersChanged,
     ConfigsChanged,
     DeletionsRequested,
@@ -29,11 +27,23 @@ from ...controller.store import (
     TopicPartition,
     TopicsChanged,
 )
-from .. import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
-from . import tree
+from . import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord, tree
 from .chores import Chores
 from .configs import Configs
-from .session import Check, Create, Delete, MultiError, Node, Operation, Session, Set, Unavailable
+from .stores import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    MultiError,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    Store,
+    Unavailable,
+)
 
 GROUP = 50
 """States that are written by one multi."""
@@ -42,19 +52,19 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class ZooKeeperControllerStore:
+class TreeControllerStore:
     """`on_fenced` is called once, when a write finds that there is another controller."""
 
     def __init__(
         self,
-        session: Session,
+        nodes: Store,
         configs: Configs,
         epoch: int,
         epoch_version: int,
         on_fenced: Callable[[], None],
     ) -> None:
         self.epoch = epoch
-        self._session = session
+        self._nodes = nodes
         self._configs = configs
         self._check = Check(tree.CONTROLLER_EPOCH, epoch_version)
         self._on_fenced = on_fenced
@@ -67,7 +77,7 @@ class ZooKeeperControllerStore:
         """Topics whose node a watch says was written."""
         self._is_over = False
         self._chores = Chores(
-            session,
+            nodes,
             {
                 "brokers": self._look_at_brokers,
                 "deletions": self._look_at_deletions,
@@ -117,16 +127,16 @@ class ZooKeeperControllerStore:
 
     async def _load(self) -> Image:
         self._brokers = await self._read_brokers()
-        names = await self._session.children(tree.TOPICS, self._watch_topics) or []
+        names = await self._nodes.children(tree.TOPICS, self._watch_topics) or []
         self._deletions = await self._read_deletions()
         await self._take_isr_notes()
         self._topics = await self._read_topics(names)
         return Image(self._brokers, dict(self._topics), self._deletions)
 
     async def _read_brokers(self) -> dict[int, BrokerRecord]:
-        names = await self._session.children(tree.BROKERS, lambda path: self._chores.need("brokers")) or []
+        names = await self._nodes.children(tree.BROKERS, lambda path: self._chores.need("brokers")) or []
         ids = sorted(int(name) for name in names if name.isdecimal())
-        nodes = await self._session.get_all(map(tree.broker_path, ids))
+        nodes = await self._nodes.get_all(map(tree.broker_path, ids))
         found = {}
         for broker_id, node in zip(ids, nodes, strict=True):
             if node is None:
@@ -139,11 +149,11 @@ class ZooKeeperControllerStore:
 
     async def _read_deletions(self) -> frozenset[str]:
         watch = lambda path: self._chores.need("deletions")  # noqa: E731
-        return frozenset(await self._session.children(tree.DELETE_TOPICS, watch) or ())
+        return frozenset(await self._nodes.children(tree.DELETE_TOPICS, watch) or ())
 
     async def _read_topics(self, names: Sequence[str]) -> dict[str, TopicRecord]:
         """With their states and configurations; those that went meanwhile are left out."""
-        nodes = await self._session.get_all(map(tree.topic_path, names), self._watch_topic)
+        nodes = await self._nodes.get_all(map(tree.topic_path, names), self._watch_topic)
         found: dict[str, TopicRecord] = {}
         for name, node in zip(names, nodes, strict=True):
             if node is None:
@@ -169,7 +179,7 @@ class ZooKeeperControllerStore:
     async def _read_states(
         self, keys: Sequence[TopicPartition], topics: Mapping[str, TopicRecord]
     ) -> dict[TopicPartition, PartitionRecord]:
-        nodes = await self._session.get_all(tree.state_path(*key) for key in keys)
+        nodes = await self._nodes.get_all(tree.state_path(*key) for key in keys)
         return {
             key: _with_state(key, topics[key[0]].partitions[key[1]], node)
             for key, node in zip(keys, nodes, strict=True)
@@ -195,7 +205,7 @@ class ZooKeeperControllerStore:
             self._report(DeletionsRequested(deletions))
 
     async def _look_at_topics(self) -> None:
-        names = await self._session.children(tree.TOPICS, self._watch_topics) or []
+        names = await self._nodes.children(tree.TOPICS, self._watch_topics) or []
         written, self._written = self._written, set()
         gone = self._topics.keys() - set(names)
         for name in gone:
@@ -241,10 +251,10 @@ class ZooKeeperControllerStore:
     async def _take_isr_notes(self) -> list[TopicPartition]:
         """Read the leaders' notes and remove them; before the states are read, so that no change is missed."""
         watch = lambda path: self._chores.need("changed ISRs")  # noqa: E731
-        names = sorted(await self._session.children(tree.ISR_CHANGES, watch) or ())
+        names = sorted(await self._nodes.children(tree.ISR_CHANGES, watch) or ())
         paths = [f"{tree.ISR_CHANGES}/{name}" for name in names]
         named: dict[TopicPartition, None] = {}
-        for path, node in zip(paths, await self._session.get_all(paths), strict=True):
+        for path, node in zip(paths, await self._nodes.get_all(paths), strict=True):
             try:
                 named |= dict.fromkeys(tree.isr_change_from(path, node.data) if node else ())
             except tree.TreeError as error:
@@ -267,7 +277,7 @@ class ZooKeeperControllerStore:
             if new:
                 await self._create_parents({topic for topic, _ in new})
             groups = [*_groups(pending.keys() - alone), *([key] for key in sorted(pending.keys() & alone))]
-            answers = await self._session.multi_all(
+            answers = await self._nodes.multi_all(
                 [self._check, *(op for key in group for op in _write_state(key, pending[key]))]
                 for group in groups
             )
@@ -300,13 +310,13 @@ class ZooKeeperControllerStore:
     ) -> None:
         """Read what became of writes; those that did not happen, and still may, stay in `pending`."""
         for key, node in zip(
-            unclear, await self._session.get_all(tree.state_path(*key) for key in unclear), strict=True
+            unclear, await self._nodes.get_all(tree.state_path(*key) for key in unclear), strict=True
         ):
             record = pending[key]
             if node is None and record.version == tree.NO_STATE:
-                if await self._session.get(tree.topic_path(key[0])) is None:
+                if await self._nodes.get(tree.topic_path(key[0])) is None:
                     stored[key] = _with_state(key, pending.pop(key), None)
-                elif await self._session.get(tree.partition_path(*key)) is not None:
+                elif await self._nodes.get(tree.partition_path(*key)) is not None:
                     await self._delete_each([tree.partition_path(*key)])
             elif node is None or node.version != record.version:
                 stored[key] = _with_state(key, pending.pop(key), node)
@@ -320,14 +330,14 @@ class ZooKeeperControllerStore:
     async def _create_parents(self, topics: Collection[str]) -> None:
         paths = [tree.partitions_path(name) for name in sorted(topics)]
         missing = [
-            path for path, node in zip(paths, await self._session.get_all(paths), strict=True) if node is None
+            path for path, node in zip(paths, await self._nodes.get_all(paths), strict=True) if node is None
         ]
         await self._each([Create(path) for path in missing])
 
     async def write_assignment(self, topic: TopicRecord) -> None:
         async def write() -> None:
             path = tree.topic_path(topic.name)
-            node = await self._session.get(path, self._watch_topic)
+            node = await self._nodes.get(path, self._watch_topic)
             if node is None:
                 return
             stored = tree.topic_from(topic.name, node.data)
@@ -349,8 +359,8 @@ class ZooKeeperControllerStore:
         path = tree.broker_path(broker.broker_id)
 
         async def write() -> None:
-            registrations = await self._session.get(tree.BROKERS)
-            node = await self._session.get(path)
+            registrations = await self._nodes.get(tree.BROKERS)
+            node = await self._nodes.get(path)
             if registrations is None or node is None or node.created != broker.epoch:
                 return
             accepted = replace(tree.broker_from(broker.broker_id, node.data, node.created), unclean=False)
@@ -364,9 +374,9 @@ class ZooKeeperControllerStore:
 
     async def remove_topic(self, name: str) -> None:
         async def remove() -> None:
-            indexes = await self._session.children(tree.partitions_path(name))
+            indexes = await self._nodes.children(tree.partitions_path(name))
             parts = [f"{tree.partitions_path(name)}/{index}" for index in indexes or ()]
-            below = await self._session.children_of_all(parts)
+            below = await self._nodes.children_of_all(parts)
             doomed = [
                 f"{part}/{child}" for part, found in zip(parts, below, strict=True) for child in found or ()
             ]
@@ -378,7 +388,7 @@ class ZooKeeperControllerStore:
                 tree.config_path(tree.topic_entity(name)),
                 tree.delete_topic_path(name),
             ]
-            there = zip(last, await self._session.get_all(last), strict=True)
+            there = zip(last, await self._nodes.get_all(last), strict=True)
             await self._fenced_multi([Delete(path) for path, node in there if node is not None])
 
         await self._persist(remove)
@@ -386,7 +396,7 @@ class ZooKeeperControllerStore:
 
     async def resign(self) -> None:
         async def leave() -> None:
-            if (node := await self._session.get(tree.CONTROLLER)) is not None:
+            if (node := await self._nodes.get(tree.CONTROLLER)) is not None:
                 await self._fenced_multi([Delete(tree.CONTROLLER, node.version)])
 
         await self._persist(leave)
@@ -394,7 +404,7 @@ class ZooKeeperControllerStore:
     async def refuse_deletion(self, names: Collection[str]) -> None:
         async def refuse() -> None:
             """The controller may not know yet of a topic that is made and deleted at once."""
-            topics = await self._session.get_all(map(tree.topic_path, names))
+            topics = await self._nodes.get_all(map(tree.topic_path, names))
             absent = [name for name, node in zip(names, topics, strict=True) if node is None]
             await self._delete_each([tree.delete_topic_path(name) for name in absent])
 
@@ -405,7 +415,7 @@ class ZooKeeperControllerStore:
 
     async def _each(self, operations: Sequence[Operation]) -> None:
         """Each by itself, but all at once; what is done already is well. Raises Fenced, Unavailable."""
-        for answer in await self._session.multi_all([self._check, one] for one in operations):
+        for answer in await self._nodes.multi_all([self._check, one] for one in operations):
             self._raise_if_fenced(answer)
             if isinstance(answer, Unavailable):
                 raise answer
@@ -415,7 +425,7 @@ class ZooKeeperControllerStore:
     async def _fenced_multi(self, operations: Sequence[Operation]) -> None:
         """Raises Unavailable, too, where something is not as it was when it was read."""
         try:
-            await self._session.multi([self._check, *operations])
+            await self._nodes.multi([self._check, *operations])
         except MultiError as error:
             self._raise_if_fenced(error)
             raise Unavailable(f"a node changes: {error}") from None
@@ -431,9 +441,9 @@ class ZooKeeperControllerStore:
             raise Fenced(f"epoch {self.epoch} is over")
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """`attempt`, again and again while ZooKeeper is away; so it begins by reading. Raises Fenced."""
+        """`attempt`, again and again while the store is away; so it begins by reading. Raises Fenced."""
         while True:
-            await self._session.connected()
+            await self._nodes.connected()
             if self._is_over:
                 raise Fenced(f"epoch {self.epoch} is over")
             try:

@@ -1,7 +1,7 @@
-"""What has to be looked at again: level-triggered work on ZooKeeper, one thing at a time.
+"""What has to be looked at again: level-triggered work on the tree, one thing at a time.
 
 A watch or a reconnection says that something `need`s a look; however often it is said, one look follows that begins
-after the last time. A look that fails because ZooKeeper is away is repeated when it is back.
+after the last time. A look that fails because the store is away is repeated when it is back.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from kazoo.exceptions import KazooException
-
-from ...controller.store import Fenced
-from .. import CoordinationError
-from .session import Session, Unavailable
+from ..controller.store import Fenced
+from . import CoordinationError
+from .stores import Store, StoreError, Unavailable
 
 PAUSE_S = 1.0
 """After a failure that waiting may mend."""
@@ -25,8 +23,8 @@ log = logging.getLogger(__name__)
 class Chores:
     """`looks` in their order of precedence, by name."""
 
-    def __init__(self, session: Session, looks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
-        self._session = session
+    def __init__(self, nodes: Store, looks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
+        self._nodes = nodes
         self._looks = looks
         self._needed: set[str] = set()
         self._wake = asyncio.Event()
@@ -39,7 +37,7 @@ class Chores:
         """Until cancelled, or until a look raises Fenced."""
         while True:
             await self._wake.wait()
-            await self._session.connected()
+            await self._nodes.connected()
             name = next(name for name in self._looks if name in self._needed)
             self._needed.discard(name)
             if not self._needed:
@@ -51,11 +49,11 @@ class Chores:
                 pause = 0.05
             except Fenced:
                 raise
-            except (CoordinationError, KazooException) as error:
-                log.error("ZooKeeper, %s: %s", name, error)
+            except (CoordinationError, StoreError) as error:
+                log.error("coordination, %s: %s", name, error)
                 pause = PAUSE_S
             except Exception:
-                log.exception("ZooKeeper, %s", name)
+                log.exception("coordination, %s", name)
                 pause = PAUSE_S
             self.need(name)
             await asyncio.sleep(pause)

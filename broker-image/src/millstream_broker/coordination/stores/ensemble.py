@@ -1,11 +1,4 @@
-"""Coordination of a cluster in ZooKeeper.
-
-tree               the classic tree: paths and JSON
-session            kazoo on the event loop: calls with deadlines, watches, what became of the session
-coordination       `Coordination` of one broker
-configs            configuration of topics and brokers, and the notes of its changes
-controller_store   the tree as the controller reads and writes it
-"""
+"""`zookeeper.connect`: which servers make up the ensemble, and where in it the cluster's tree is."""
 
 from __future__ import annotations
 
@@ -16,7 +9,7 @@ from ...config_types import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """`zookeeper.connect`: the servers, as kazoo takes them, and the path that stands for the root."""
+    """The servers, as kazoo takes them, and the path that stands for the root."""
 
     servers: str
     chroot: str

@@ -1,0 +1,458 @@
+"""The tree in a file of the first log directory, for a broker by itself: `coordination.journal`.
+
+The file is a log of transactions, one in a line: eight hexadecimal digits (CRC-32 of what follows the space), a space,
+JSON. The first line says which format it is.
+
+    {"format": 1}
+    {"zxid": 7, "nodes": {"/brokers/topics/flights": ["{…}", 0, 7, 1763800000000, 0]}, "gone": ["/admin/…"]}
+
+A node has its data, its version, the transaction that made it, when that was (ms), and how many numbered nodes were
+made below it. Ephemeral nodes are not written: they end with the process. When the file is much longer than what it
+says, it is written anew, beside itself, and renamed.
+
+A call returns when its transaction is on the disk; a thread writes all that wait with one fsync (group commit). What is
+read is what is on the disk. A transaction that cannot be written has not happened. A line that a crash cut is dropped,
+for nobody was told of it; a damaged one in the midst of others is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...log.files import write_atomically
+from .. import CoordinationError
+from . import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    MultiError,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    Set,
+    State,
+    StoreError,
+    Unavailable,
+    Watch,
+)
+
+FILE_NAME = "coordination.journal"
+FORMAT = 1
+SESSION = 1
+"""There is one, and it lasts as long as the process."""
+MAX_NODE_BYTES = 16 * 1024 * 1024
+TOLD_AT_ONCE = 200
+"""Callers that are resumed in one turn of the loop."""
+NODES_IN_LINE = 500
+SLACK_BYTES = 1024 * 1024
+"""The file is written anew when it is longer than twice what it was then, and this."""
+
+log = logging.getLogger(__name__)
+
+
+class Stored(NamedTuple):
+    """A node, and how many numbered nodes were made below it."""
+
+    node: Node
+    numbered: int = 0
+
+
+Changes = Mapping[str, Stored | None]
+"""Nodes by path; None: gone."""
+
+
+class FileStore:
+    """`Store`, of one process: whoever makes it holds the lock of the log directory."""
+
+    timeout = 0.0
+    max_node_bytes = MAX_NODE_BYTES
+    is_connected = True
+    session_id = SESSION
+
+    def __init__(self, path: Path) -> None:
+        self.on_state: Callable[[State, bool], None] = lambda state, is_new: None
+        self.failed: Callable[[OSError], None] = lambda error: None
+        """Called when the file cannot be written."""
+        self._path = path
+        self._nodes: dict[str, Stored] = {"/": Stored(Node(b"", 0, 0, 0, 0))}
+        self._below: dict[str, dict[str, None]] = defaultdict(dict)
+        """The names of the nodes below each."""
+        self._zxid = 0
+        self._watches: dict[str, dict[Watch, None]] = defaultdict(dict)
+        self._child_watches: dict[str, dict[Watch, None]] = defaultdict(dict)
+        self._waiting: list[tuple[Sequence[Operation], asyncio.Future[list[Any]]]] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._file = -1
+        """Open for appending; -1: the next write makes the file anew."""
+        self._size = self._full_size = 0
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def start(self) -> None:
+        """Read the file, if there is one and it has not been read yet. Raises CoordinationError."""
+        if self._zxid:
+            return
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise CoordinationError(f"{self._path}: cannot be read: {error.strerror}") from None
+        for transaction in _transactions(self._path, data):
+            self._zxid = transaction["zxid"]
+            self._take(_changes(transaction))
+
+    async def connected(self) -> None:
+        pass
+
+    async def close(self, deadline: float) -> None:
+        if self._writing is not None:
+            await asyncio.wait([self._writing], timeout=deadline)
+        self._watches.clear()
+        self._child_watches.clear()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    # Reading
+
+    async def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        if watch is not None:
+            self._watches[path][watch] = None
+        stored = self._nodes.get(path)
+        return None if stored is None else stored.node
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
+        if path not in self._nodes:
+            return None
+        if watch is not None:
+            self._child_watches[path][watch] = None
+        return list(self._below.get(path, ()))
+
+    async def get_all(self, paths: Iterable[str], watch: Watch | None = None) -> list[Node | None]:
+        return [await self.get(path, watch if path in self._nodes else None) for path in paths]
+
+    async def children_of_all(self, paths: Iterable[str]) -> list[list[str] | None]:
+        return [await self.children(path) for path in paths]
+
+    # Writing
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+    ) -> Node:
+        (made,) = await self._one(Create(path, data, ephemeral, sequence))
+        return self._nodes[made].node
+
+    async def ensure(self, path: str) -> None:
+        names = path.strip("/").split("/")
+        missing = [
+            above
+            for above in ("/" + "/".join(names[:depth]) for depth in range(1, len(names) + 1))
+            if above != "/" and above not in self._nodes
+        ]
+        if missing:
+            await self.multi([Create(above) for above in missing])
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> int:
+        (written,) = await self._one(Set(path, data, version))
+        return int(written)
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        await self._one(Delete(path, version))
+
+    async def _one(self, operation: Operation) -> list[Any]:
+        try:
+            return await self.multi([operation])
+        except MultiError as error:
+            raise error.error from None
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Any]:
+        return await self._begin(operations)
+
+    async def multi_all(
+        self, multis: Iterable[Sequence[Operation]]
+    ) -> list[list[Any] | MultiError | Unavailable]:
+        begun = [self._begin(operations) for operations in multis]
+        found: list[list[Any] | MultiError | Unavailable] = []
+        failure: BaseException | None = None
+        for answer in await asyncio.gather(*begun, return_exceptions=True):
+            if isinstance(answer, list | MultiError | Unavailable):
+                found.append(answer)
+            else:
+                failure = answer
+        if failure is not None:
+            raise failure
+        return found
+
+    def _begin(self, operations: Sequence[Operation]) -> asyncio.Future[list[Any]]:
+        """Completes when it is written; MultiError, CoordinationError."""
+        written: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((operations, written))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_all())
+        return written
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                await self._write(waiting)
+        finally:
+            self._writing = None
+
+    async def _write(self, waiting: list[tuple[Sequence[Operation], asyncio.Future[list[Any]]]]) -> None:
+        """Carry these out in their order, with one write."""
+        group = Group(self._nodes, self._below, self._zxid, int(time.time() * 1000))
+        outcomes: list[list[Any] | Exception] = []
+        for operations, _ in waiting:
+            try:
+                outcomes.append(group.multi(operations))
+            except MultiError as error:
+                outcomes.append(error)
+        if group.zxid > self._zxid:
+            failure = await self._store(group)
+            if failure is None:
+                self._zxid = group.zxid
+                self._take(group.changes, tell=True)
+            else:
+                outcomes = [failure] * len(outcomes)  # what refused some of them has not happened either
+        for number, ((_, written), outcome) in enumerate(zip(waiting, outcomes, strict=True), 1):
+            if not written.done():
+                if isinstance(outcome, Exception):
+                    written.set_exception(outcome)
+                else:
+                    written.set_result(outcome)
+            if number % TOLD_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _take(self, changes: Changes, *, tell: bool = False) -> None:
+        """These changes are on the disk."""
+        for path, stored in changes.items():
+            above, _, name = path.rpartition("/")
+            above = above or "/"
+            is_new = path not in self._nodes
+            if stored is None:
+                if is_new:  # it came and went between two writes
+                    continue
+                del self._nodes[path]
+                self._below[above].pop(name, None)
+                self._below.pop(path, None)
+            else:
+                self._nodes[path] = stored
+                self._below[above][name] = None
+            if tell:
+                self._tell(self._watches, path)
+                if stored is None:
+                    self._tell(self._child_watches, path)
+                if is_new or stored is None:
+                    self._tell(self._child_watches, above)
+
+    def _tell(self, watches: dict[str, dict[Watch, None]], path: str) -> None:
+        for watch in watches.pop(path, ()):
+            asyncio.get_running_loop().call_soon(watch, path)
+
+    # The file
+
+    async def _store(self, group: Group) -> CoordinationError | None:
+        try:
+            await asyncio.to_thread(self._append, group)
+        except OSError as error:
+            log.error("%s: cannot be written: %s", self._path, error.strerror)
+            self.failed(error)
+            return CoordinationError(f"{self._path}: cannot be written: {error.strerror}")
+        except Exception as error:  # else those who wait for the write would wait for ever
+            log.exception("%s: cannot be written", self._path)
+            return CoordinationError(f"{self._path}: cannot be written: {error!r}")
+        return None
+
+    def _append(self, group: Group) -> None:
+        """In a thread, while nothing changes `_nodes`. After a failure the file is made anew by the next write."""
+        if self._file < 0 or self._size > 2 * self._full_size + SLACK_BYTES:
+            self._write_anew(group)
+            return
+        data = b"".join(_lines(group.zxid, group.changes))
+        file, self._file = self._file, -1
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(file, rest) :]
+            os.fdatasync(file)
+        except BaseException:
+            os.close(file)
+            raise
+        self._file = file
+        self._size += len(data)
+
+    def _write_anew(self, group: Group) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        nodes: dict[str, Stored | None] = {**self._nodes, **group.changes}
+        there = {path: stored for path, stored in nodes.items() if stored is not None}
+        data = b"".join([_line({"format": FORMAT}), *_lines(group.zxid, there)])
+        write_atomically(str(self._path), data)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._size = self._full_size = len(data)
+
+
+class Group:
+    """Multis that are carried out one after the other and written together; what they are based on stays as it is."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Stored],
+        below: Mapping[str, Mapping[str, None]],
+        zxid: int,
+        now_ms: int,
+    ) -> None:
+        self.changes: dict[str, Stored | None] = {}
+        self.zxid = zxid
+        self._nodes = nodes
+        self._below = below
+        self._now_ms = now_ms
+        self._more: dict[str, int] = defaultdict(int)
+        """How many nodes more than `_below` says there are below a path."""
+
+    def multi(self, operations: Sequence[Operation]) -> list[Any]:
+        """See `Store.multi`. Raises MultiError, and has then changed nothing."""
+        before: dict[str, tuple[bool, Stored | None]] = {}
+        more: dict[str, int] = defaultdict(int)
+        results = []
+        is_change = any(not isinstance(one, Check) for one in operations)
+        for index, one in enumerate(operations):
+            try:
+                results.append(self._carry_out(one, before, more))
+            except StoreError as error:
+                for path, (was_changed, stored) in before.items():
+                    if was_changed:
+                        self.changes[path] = stored
+                    else:
+                        del self.changes[path]
+                for path, count in more.items():
+                    self._more[path] -= count
+                raise MultiError(index, error) from None
+        self.zxid += is_change
+        return results
+
+    def _carry_out(
+        self, one: Operation, before: dict[str, tuple[bool, Stored | None]], more: dict[str, int]
+    ) -> Any:
+        def put(path: str, stored: Stored | None) -> None:
+            before.setdefault(path, (path in self.changes, self.changes.get(path)))
+            self.changes[path] = stored
+
+        def count(path: str, by: int) -> None:
+            self._more[path] += by
+            more[path] += by
+
+        if isinstance(one, Create):
+            above = one.path.rpartition("/")[0] or "/"
+            parent, path = self._get(above), one.path
+            if parent is None:
+                raise NoNodeError(above)
+            if one.sequence:
+                path = f"{path}{parent.numbered:010}"
+                put(above, parent._replace(numbered=parent.numbered + 1))
+            if self._get(path) is not None:
+                raise NodeExistsError(path)
+            owner = SESSION if one.ephemeral else 0
+            put(path, Stored(Node(one.data, 0, self.zxid + 1, owner, self._now_ms)))
+            count(above, 1)
+            return path
+        stored = self._get(one.path)
+        if stored is None:
+            raise NoNodeError(one.path)
+        if one.version not in (-1, stored.node.version):
+            raise BadVersionError(one.path)
+        if isinstance(one, Set):
+            version = stored.node.version + 1
+            put(one.path, stored._replace(node=stored.node._replace(data=one.data, version=version)))
+            return version
+        if isinstance(one, Delete):
+            if len(self._below.get(one.path, ())) + self._more[one.path] > 0:
+                raise NotEmptyError(one.path)
+            put(one.path, None)
+            count(one.path.rpartition("/")[0] or "/", -1)
+        return None
+
+    def _get(self, path: str) -> Stored | None:
+        return self.changes[path] if path in self.changes else self._nodes.get(path)
+
+
+def _lines(zxid: int, changes: Changes) -> Iterator[bytes]:
+    """In short steps, however many nodes there are: the loop runs beside it."""
+    lasting: dict[str, list[object]] = {}
+    gone = [path for path, stored in changes.items() if stored is None]
+    for path, stored in changes.items():
+        if stored is None or stored.node.owner:
+            continue
+        node = stored.node
+        lasting[path] = [node.data.decode(), node.version, node.created, node.created_ms, stored.numbered]
+        if len(lasting) == NODES_IN_LINE:
+            yield _line({"part": zxid, "nodes": lasting})
+            lasting = {}
+    yield _line({"zxid": zxid, "nodes": lasting, "gone": gone})
+
+
+def _line(value: object) -> bytes:
+    data = json.dumps(value, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(data), data)
+
+
+def _changes(transaction: Mapping[str, Any]) -> Changes:
+    changes: dict[str, Stored | None] = dict.fromkeys(transaction["gone"])
+    for path, (data, version, created, created_ms, numbered) in transaction["nodes"].items():
+        changes[path] = Stored(Node(data.encode(), version, created, 0, created_ms), numbered)
+    return changes
+
+
+def _transactions(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
+    """Each that is whole; raises CoordinationError."""
+    lines = data.split(b"\n")
+    values = [_value(line) for line in lines[:-1]]
+    good = next((number for number, value in enumerate(values) if value is None), len(values))
+    if any(value is not None for value in values[good:]):
+        raise CoordinationError(
+            f"{path}: cannot be read: line {good + 1} is damaged. Restore the file from a copy, or move it away:"
+            " then the broker goes on with the topics whose logs it has, without their configuration."
+        )
+    if not good:
+        raise CoordinationError(f"{path}: cannot be read: it is empty, or its first line is damaged")
+    head = values[0]
+    assert head is not None
+    if head.get("format") != FORMAT:
+        raise CoordinationError(f"{path}: format {head.get('format')} is not known: expected {FORMAT}")
+    if good < len(lines) - 1 or lines[-1]:
+        log.warning("%s: the last line is incomplete, as after a crash: it is dropped", path)
+    parts: dict[str, Any] = {}
+    for value in values[1:good]:
+        assert value is not None
+        if "part" in value:
+            parts |= value["nodes"]
+        else:
+            yield {"zxid": value["zxid"], "nodes": {**parts, **value["nodes"]}, "gone": value["gone"]}
+            parts = {}
+
+
+def _value(line: bytes) -> dict[str, Any] | None:
+    """None for a line that is damaged."""
+    try:
+        if int(line[:8], 16) != zlib.crc32(line[9:]):
+            return None
+        value = json.loads(line[9:])
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,114 @@
+"""What a tree in a file begins with where there was something before: a `coordination.json`, or logs.
+
+    {"version": 1, "cluster_id": "5Zx…", "next_producer_id": 3000,
+     "topics": {"flights": {"id": "…", "config": {"retention.ms": "1000"},
+                            "partitions": [{"replicas": [1], "leader": 1, "leader_epoch": 2, "isr": [1],
+                                            "version": 3}]}},
+     "broker_configs": {"": {}, "1": {"log.retention.ms": "1000"}},
+     "generations": {"DIRECTORY-ID": 7}}         absent in older files
+
+is what a broker by itself kept until version 0.2. All of it can be done again after a crash in its midst.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from . import CoordinationError, PartitionRecord, TopicRecord, tree
+from .stores import Create, Operation, Store
+
+OLD_FILE_NAME = "coordination.json"
+AT_ONCE = 100
+"""Topics in one transaction."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """What a `coordination.json` says."""
+
+    path: Path
+    cluster_id: str
+    next_producer_id: int
+    topics: Collection[TopicRecord]
+    broker_configs: Mapping[int | None, Mapping[str, str]]
+    generations: Mapping[str, int]
+
+
+def find_old(folder: Path) -> Old | None:
+    """Raises CoordinationError for a file that cannot be read."""
+    path = folder / OLD_FILE_NAME
+    try:
+        data = json.loads(path.read_text("utf-8"))
+        if data["version"] != 1:
+            raise CoordinationError(f"{path}: version {data['version']} is not known: expected 1")
+        return Old(
+            path,
+            data["cluster_id"],
+            data["next_producer_id"],
+            [_topic(name, topic) for name, topic in data["topics"].items()],
+            {int(key) if key else None: of for key, of in data["broker_configs"].items()},
+            data.get("generations", {}),
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CoordinationError(f"{path}: cannot be read: {error!r}") from None
+
+
+def _topic(name: str, topic: Mapping[str, Any]) -> TopicRecord:
+    partitions = tuple(
+        PartitionRecord(
+            tuple(one["replicas"]), one["leader"], one["leader_epoch"], tuple(one["isr"]), one["version"]
+        )
+        for one in topic["partitions"]
+    )
+    return TopicRecord(name, uuid.UUID(topic["id"]), partitions, topic["config"])
+
+
+async def take_over(nodes: Store, old: Old, broker_id: int) -> None:
+    """Bring it into the tree and put the file aside. Raises CoordinationError."""
+    for path in tree.ALWAYS:
+        await nodes.ensure(path)
+    await add_topics(nodes, old.topics)
+    more: dict[str, bytes] = {
+        tree.config_path(tree.broker_entity(one)): tree.config_json(config)
+        for one, config in old.broker_configs.items()
+    }
+    more[tree.generations_path(broker_id)] = tree.generations_json(old.generations)
+    for path, data in more.items():
+        if await nodes.get(path) is None:
+            await nodes.create(path, data)
+    ids = await nodes.get(tree.PRODUCER_IDS)
+    if old.next_producer_id and ids is not None and not ids.data:
+        block = tree.ProducerIdBlock(broker_id, 0, old.next_producer_id - 1)
+        await nodes.set(tree.PRODUCER_IDS, tree.producer_ids_json(block), ids.version)
+    try:
+        old.path.rename(f"{old.path}.taken-over")
+    except OSError as error:
+        raise CoordinationError(f"{old.path}: cannot be renamed: {error.strerror}") from None
+    log.info("%s: taken over into %s, with %d topics", old.path, nodes, len(old.topics))
+
+
+async def add_topics(nodes: Store, topics: Iterable[TopicRecord]) -> None:
+    """With their states; those that are there already stay as they are. Raises CoordinationError."""
+    there = set(await nodes.children(tree.TOPICS) or ())
+    new = [topic for topic in topics if topic.name not in there]
+    for at in range(0, len(new), AT_ONCE):
+        await nodes.multi([one for topic in new[at : at + AT_ONCE] for one in _create(topic)])
+
+
+def _create(topic: TopicRecord) -> Iterable[Operation]:
+    yield Create(tree.config_path(tree.topic_entity(topic.name)), tree.config_json(topic.config))
+    yield Create(tree.topic_path(topic.name), tree.topic_json(topic))
+    yield Create(tree.partitions_path(topic.name))
+    for index, record in enumerate(topic.partitions):
+        yield Create(tree.partition_path(topic.name, index))
+        yield Create(tree.state_path(topic.name, index), tree.state_json(replace(record, version=0)))

@@ -1,0 +1,323 @@
+"""The stores of the tree: ZooKeeper's and the file's keep the same rules, and the file survives what befalls it."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from millstream_broker.coordination import CoordinationError
+from millstream_broker.coordination.stores import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Set,
+    Store,
+)
+from millstream_broker.coordination.stores import file as module
+from millstream_broker.coordination.stores.ensemble import parse_connect
+from millstream_broker.coordination.stores.file import FILE_NAME, FileStore
+from millstream_broker.coordination.stores.zookeeper import ZooKeeperStore
+from millstream_harness.members import until
+from millstream_harness.zookeeper import ZooKeeperProcess
+
+
+@pytest.fixture(params=["zookeeper", "file"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    made: Store
+    if request.param == "file":
+        made = FileStore(tmp_path / FILE_NAME)
+    else:
+        zookeeper: ZooKeeperProcess = request.getfixturevalue("shared_zookeeper")
+        made = ZooKeeperStore(parse_connect(zookeeper.own_tree()), 10.0)
+    made.start()
+    await made.connected()
+    await made.ensure("/")
+    yield made
+    await made.close(5.0)
+
+
+# The rules of any store
+
+
+async def test_nodes_come_change_and_go(store: Store) -> None:
+    assert await store.get("/a") is None
+    made = await store.create("/a", b"1")
+    assert (made.data, made.version, made.owner) == (b"1", 0, 0)
+    assert await store.set("/a", b"2", 0) == 1
+    there = await store.get("/a")
+    assert there is not None
+    assert (there.data, there.version, there.created) == (b"2", 1, made.created)
+    assert await store.set("/a", b"3") == 2
+    later = await store.create("/b")
+    assert later.created > made.created
+    assert sorted(await store.children("/") or ()) == ["a", "b"]
+    await store.delete("/a", 2)
+    assert await store.get("/a") is None
+    assert await store.children("/a") is None
+
+
+async def test_what_cannot_be_is_refused(store: Store) -> None:
+    await store.create("/a")
+    await store.create("/a/b")
+    with pytest.raises(NodeExistsError):
+        await store.create("/a")
+    with pytest.raises(NoNodeError):
+        await store.create("/none/b")
+    for version in (1, 7):
+        with pytest.raises(BadVersionError):
+            await store.set("/a", b"", version)
+    with pytest.raises(NoNodeError):
+        await store.set("/none", b"")
+    with pytest.raises(NoNodeError):
+        await store.delete("/none")
+    with pytest.raises(NotEmptyError):
+        await store.delete("/a")
+    await store.delete("/a/b")
+    await store.delete("/a")
+
+
+async def test_a_multi_happens_whole_or_not_at_all(store: Store) -> None:
+    await store.create("/a", b"1")
+    results = await store.multi(
+        [Check("/a", 0), Create("/a/b"), Set("/a", b"2"), Create("/a/b/c"), Delete("/a/b/c")]
+    )
+    assert results == [None, "/a/b", 1, "/a/b/c", None]
+    with pytest.raises(MultiError) as failed:
+        await store.multi([Set("/a", b"3"), Create("/a/d"), Delete("/a/b"), Check("/a", 1), Create("/e")])
+    assert failed.value.index == 3
+    assert isinstance(failed.value.error, BadVersionError)
+    assert await store.children("/a") == ["b"]
+    there = await store.get("/a")
+    assert there is not None
+    assert there.data == b"2"
+    await store.delete("/a/b")
+    await store.delete("/a")
+
+
+async def test_multis_succeed_and_fail_by_themselves(store: Store) -> None:
+    answers = await store.multi_all(
+        [
+            [Create("/a"), Create("/a/b")],
+            [Create("/a")],
+            [Create("/c"), Delete("/none")],
+            [Delete("/a/b"), Delete("/a")],
+        ]
+    )
+    assert answers[0] == ["/a", "/a/b"]
+    assert isinstance(answers[1], MultiError)
+    assert isinstance(answers[1].error, NodeExistsError)
+    assert isinstance(answers[2], MultiError)
+    assert (answers[2].index, answers[3]) == (1, [None, None])
+    assert await store.get_all(["/a", "/c"]) == [None, None]
+    assert await store.children_of_all(["/", "/c"]) == [[], None]
+
+
+async def test_numbered_nodes_rise_though_the_last_one_went(store: Store) -> None:
+    await store.create("/notes")
+    made = [
+        path
+        for _ in range(3)
+        for path in await store.multi(
+            [Create("/notes/n_", sequence=True), Create("/notes/n_", sequence=True)]
+        )
+    ]
+    assert made == sorted(set(made))
+    assert all(path.startswith("/notes/n_") and len(path) == len("/notes/n_") + 10 for path in made)
+    await store.delete(made[-1])
+    (again,) = await store.multi([Create("/notes/n_", sequence=True)])
+    assert again > made[-1]
+
+
+async def test_ephemeral_nodes_are_the_sessions(store: Store) -> None:
+    made = await store.create("/mine", ephemeral=True)
+    there = await store.get("/mine")
+    assert there is not None
+    assert there.owner == made.owner == store.session_id != 0
+
+
+async def test_watches_are_told_once(store: Store) -> None:
+    told: list[str] = []
+
+    def data(path: str) -> None:
+        told.append(f"data {path}")
+
+    def names(path: str) -> None:
+        told.append(f"names {path}")
+
+    assert await store.get("/a", data) is None
+    await store.children("/", names)
+    await store.create("/a")
+    await until(lambda: sorted(told) == ["data /a", "names /"])
+    await store.set("/a", b"1")
+    assert (await store.get_all(["/a"], data)) != [None]
+    await store.children("/a", names)
+    await store.set("/a", b"2")
+    await until(lambda: told[2:] == ["data /a"])
+    await store.create("/a/b")
+    await until(lambda: told[3:] == ["names /a"])
+    await store.get("/a/b", data)
+    await store.delete("/a/b")
+    await until(lambda: told[4:] == ["data /a/b"])
+
+
+# The file
+
+
+async def opened(folder: Path) -> FileStore:
+    store = FileStore(folder / FILE_NAME)
+    store.start()
+    return store
+
+
+async def test_what_is_written_is_there_again(tmp_path: Path) -> None:
+    first = await opened(tmp_path)
+    await first.ensure("/a/b")
+    await first.create("/a/gone")
+    await first.create("/mine", ephemeral=True)
+    await first.multi([Set("/a", "ä".encode()), Delete("/a/gone"), Create("/a/n_", sequence=True)])
+    before = await first.get_all(["/a", "/a/b", "/a/n_0000000000"])
+    await first.close(5.0)
+    again = await opened(tmp_path)
+    assert await again.get_all(["/a", "/a/b", "/a/n_0000000000"]) == before
+    assert await again.get_all(["/a/gone", "/mine"]) == [None, None]
+    node = before[0]
+    assert node is not None
+    assert (await again.create("/later")).created > node.created
+    assert await again.multi([Create("/a/n_", sequence=True)]) == ["/a/n_0000000001"]
+    await again.close(5.0)
+
+
+async def test_a_call_returns_when_it_is_on_the_disk(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    for number in range(5):
+        await store.create(f"/n{number}")
+        other = await opened(tmp_path)
+        assert await other.get(f"/n{number}") is not None
+    await store.close(5.0)
+
+
+async def test_transactions_that_wait_are_written_with_one_fsync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened(tmp_path)
+    await store.create("/a")
+    synced: list[int] = []
+    monkeypatch.setattr(module.os, "fdatasync", synced.append)
+    await asyncio.gather(*(store.create(f"/a/{number}") for number in range(300)))
+    assert len(synced) == 1
+    assert len(await store.children("/a") or ()) == 300
+    await store.close(5.0)
+
+
+async def test_a_long_file_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLACK_BYTES", 4096)
+    monkeypatch.setattr(module, "NODES_IN_LINE", 7)
+    store = await opened(tmp_path)
+    await store.ensure("/a")
+    await store.multi([Create(f"/a/{number}") for number in range(20)])
+    for number in range(500):
+        await store.set("/a", b"%d" % number)
+    await store.close(5.0)
+    assert (tmp_path / FILE_NAME).stat().st_size < 12_000
+    again = await opened(tmp_path)
+    assert len(await again.children("/a") or ()) == 20
+    node = await again.get("/a")
+    assert node is not None
+    assert (node.data, node.version) == (b"499", 500)
+
+
+@pytest.mark.parametrize("cut", range(1, 40))
+async def test_a_line_that_a_crash_cut_is_dropped(tmp_path: Path, cut: int) -> None:
+    store = await opened(tmp_path)
+    await store.create("/a")
+    await store.create("/b")
+    await store.close(5.0)
+    path = tmp_path / FILE_NAME
+    path.write_bytes(path.read_bytes()[:-cut])
+    again = await opened(tmp_path)
+    assert [node is not None for node in await again.get_all(["/a", "/b"])] == [True, False]
+    await again.create("/c")
+    await again.close(5.0)
+    last = await opened(tmp_path)
+    assert [node is not None for node in await last.get_all(["/a", "/b", "/c"])] == [True, False, True]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+async def test_damage_in_the_midst_is_named(tmp_path: Path, number: int) -> None:
+    store = await opened(tmp_path)
+    for name in "abc":
+        await store.create(f"/{name}")
+    await store.close(5.0)
+    path = tmp_path / FILE_NAME
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[number] = lines[number].replace(b'"', b"'", 1)
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(
+        CoordinationError, match=rf"coordination\.journal: cannot be read: line {number + 1} is"
+    ):
+        await opened(tmp_path)
+    assert path.read_bytes() == b"".join(lines)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"{}\n", b"\0" * 100])
+async def test_a_file_of_something_else_is_named(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / FILE_NAME).write_bytes(text)
+    with pytest.raises(CoordinationError, match=r"coordination\.journal: cannot be read"):
+        await opened(tmp_path)
+
+
+async def test_a_file_of_the_future_is_refused(tmp_path: Path) -> None:
+    text = b'{"format":2}'
+    (tmp_path / FILE_NAME).write_bytes(b"%08x %s\n" % (zlib.crc32(text), text))
+    with pytest.raises(CoordinationError, match="format 2 is not known: expected 1"):
+        await opened(tmp_path)
+
+
+async def test_what_cannot_be_written_has_not_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a new file cannot be made or the one that is there cannot grow; afterwards everything goes on."""
+    failures: list[OSError] = []
+    store = await opened(tmp_path)
+    store.failed = failures.append
+    (tmp_path / f"{FILE_NAME}.tmp").mkdir()
+    with pytest.raises(CoordinationError, match=r"coordination\.journal: cannot be written: Is a directory"):
+        await store.create("/a")
+    assert (await store.get("/a"), len(failures)) == (None, 1)
+    (tmp_path / f"{FILE_NAME}.tmp").rmdir()
+    await store.create("/a")
+
+    def full(file: int, data: memoryview) -> int:
+        write(file, data[:5])
+        raise OSError(28, "No space left on device")
+
+    write = module.os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(module.os, "write", full)
+        answers = await asyncio.gather(
+            store.create("/b"), store.delete("/a"), store.delete("/none"), return_exceptions=True
+        )
+    assert ["cannot be written: No space left on device" in str(one) for one in answers] == [True] * 3
+    assert (await store.get("/b"), await store.get("/a") is None, len(failures)) == (None, False, 2)
+    await store.create("/b")
+    await store.close(5.0)
+    again = await opened(tmp_path)
+    assert None not in await again.get_all(["/a", "/b"])
+
+
+async def test_who_waits_is_answered_though_nothing_can_hold_it(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    async with asyncio.timeout(20):
+        with pytest.raises(CoordinationError, match="cannot be written"):
+            await store.create("/a", b"\xff")
+        await store.create("/b")
+    await store.close(5.0)
