@@ -58,7 +58,6 @@ class OwnConnection:
             "controller",
             self.host,
             self._broker.inter_broker_listener,
-            0,
             self._authenticator,
         )
         try:
