@@ -106,6 +106,20 @@ async def test_what_the_machine_decides_is_written_and_told(caplog: pytest.LogCa
 
 
 @virtual_time
+async def test_it_is_settled_when_what_it_decided_first_is_written_and_told() -> None:
+    store = MemoryStore((2, 3), topic("t", (1, 2)))
+    store.takes_s = 2.0
+    async with office(store) as it:
+        await it.driver.settled(0.5)
+        assert not store.called("write_states"), "the time was over"
+        await it.driver.settled(100)
+        assert it.driver.machine.records["t", 0].leader == 2
+        (told,) = it.peers.of(3)[-1].topic_states
+        assert told.partition_states[0].leader == 2
+        assert now() < 10
+
+
+@virtual_time
 async def test_a_topic_is_deleted_and_a_request_refused() -> None:
     async with office() as it:
         it.store.report(DeletionsRequested(frozenset({"t", "unknown"})))

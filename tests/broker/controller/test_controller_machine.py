@@ -328,6 +328,17 @@ def test_of_suspects_the_one_with_the_most_complete_log_leads() -> None:
     assert not log_ends(controller, 3, 9, 900), "it is decided"
 
 
+def test_leader_epochs_rise_by_what_coordination_has_forgotten() -> None:
+    """A registration says by how much its broker is ahead of a store that was restored from an older copy."""
+    controller = Controller(topic("t", (1,)), topic("u", (2,)), brokers=(1, 2))
+    before = controller.record("t").leader_epoch
+    controller.handle(
+        BrokersChanged({**controller.brokers(), 1: replace(controller.brokers()[1], epoch=99, ahead=5)})
+    )
+    assert (controller.record("t").leader, controller.record("t").leader_epoch) == (1, before + 6)
+    assert controller.record("u").leader_epoch == 0
+
+
 def test_a_wiped_replica_does_not_lead_where_one_that_left_the_isr_has_more() -> None:
     controller = Controller(topic("t", (1, 2)))
     controller.live(1)
