@@ -31,6 +31,11 @@ settings.register_profile(
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Long bytes say nothing, and those with the present time in them would differ from one process to the next."""
+    return f"{len(val)} bytes" if isinstance(val, bytes) and len(val) > 16 else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the long tests; with several workers, begin with files of long tests and end with those of quick ones."""
     for item in items:
