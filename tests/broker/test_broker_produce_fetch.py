@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from millstream_broker.log.batch import build_batch, read_records
+from millstream_broker.log.directory import BOOT_ID
 from millstream_broker.protocol import (
     create_topics,
     delete_topics,
@@ -252,7 +253,11 @@ def test_leader_epochs_are_checked(start_broker: StartBroker) -> None:
     with Wire(broker.bootstrap) as wire:
         wire.create("epochs")
         wire.produce("epochs", [record("a"), record("b")])
-    broker.restart()
+    broker.kill()
+    (broker.data / BOOT_ID).write_text(
+        "of another boot"
+    )  # so that records may be missing, and an epoch begins
+    broker.start()
     with Wire(broker.bootstrap) as wire:
         wire.produce("epochs", [record("c")])
         assert wire.fetch("epochs", 0, epoch=0).error_code == ErrorCode.FENCED_LEADER_EPOCH

@@ -199,7 +199,7 @@ async def test_partitions_are_added(connect: str) -> None:
 
 async def test_too_large_a_topic_is_refused_before_zookeeper_hangs_up(connect: str) -> None:
     async with members(connect, 1) as (one,):
-        with pytest.raises(ApiError, match="bytes in ZooKeeper: 1000000 are allowed"):
+        with pytest.raises(ApiError, match="bytes in coordination: 1000000 are allowed"):
             await one.coordination.create_topic(topic_of("t", 100_000, (1, 2, 3)))
 
 

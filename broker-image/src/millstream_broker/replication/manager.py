@@ -360,7 +360,9 @@ class ReplicaManager:
             for topic, index in new
             for log in logs.release_others((topic.name, index), (None, topic.topic_id).__contains__)
         ]
-        await self._put_aside(older)
+        if older:
+            await self._put_aside(older)
+            self._broker.spawn(asyncio.to_thread(logs.remove_deleted))
         failed = await self._open_in_thread(new)
         async for topic, index in _in_turns(new):
             key = topic.name, index
