@@ -169,6 +169,18 @@ async def test_watches_are_told_once(store: Store) -> None:
     await until(lambda: told[4:] == ["data /a/b"])
 
 
+async def test_a_node_that_is_made_anew_at_once_is_another_child(store: Store) -> None:
+    """As a broker's registration is, when it registers again."""
+    told: list[str] = []
+    first = await store.create("/a")
+    await store.children("/", told.append)
+    await store.multi([Delete("/a", 0), Create("/a")])
+    await until(lambda: told == ["/"])
+    again = await store.get("/a")
+    assert again is not None
+    assert (again.version, again.created > first.created) == (0, True)
+
+
 # The file
 
 

@@ -164,6 +164,8 @@ class Broker:
             self.spawn(work)
         self.server.start(bound, self.cluster.told)
         await self.cluster.begun()
+        if self.controller is not None:  # then all that there is has been told
+            self.replicas.report_strays()
         self.server.open()
         self._ready = True
         http = f"{self.http_address[0]}:{http_port}"

@@ -69,6 +69,7 @@ class Cluster:
         self._following: asyncio.Task[None] | None = None
         self.told = asyncio.Event()
         """Set when this broker does what a controller has told it of the cluster for the first time."""
+        self._has_begun = False
         self._gave_up_at = float("-inf")
         self.peers: InterBroker
         """How it reaches the other brokers; when it is connected."""
@@ -168,9 +169,8 @@ class Cluster:
 
     async def update(self, request: UpdateMetadataRequest) -> None:
         """Do what the controller tells; raises ApiError."""
-        is_first = not self.told.is_set()
         await self.coordination.update(request)
-        if is_first and self._broker.logs.offline:
+        if not self._has_begun and self._broker.logs.offline:
             self._broker.replicas.find_lost()
         await self._broker.follow()
         self.told.set()
@@ -180,6 +180,7 @@ class Cluster:
         await self.told.wait()
         if self.controller is not None:
             await self.controller.settled(BEGIN_S)
+        self._has_begun = True
 
     # The controller
 

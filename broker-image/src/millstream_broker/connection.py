@@ -349,7 +349,9 @@ class Connection:
                 self._out.put(encoded)
                 route.stats.observe(perf_counter() - started)
                 return
-        elif registration.api.key == PRODUCE:
+        elif (
+            registration.api.key == PRODUCE and registration.pipelined
+        ):  # else it may not have been handled yet
             self._shortcut.learn(frame, context, request)
         if answer is None or isinstance(answer, Struct):
             if not self.pending:

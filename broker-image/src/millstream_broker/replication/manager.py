@@ -170,8 +170,10 @@ class ReplicaManager:
                 self._broker.groups.has_partitions(len(topic.partitions))
         async for topic, index in _in_turns(partitions):
             key = topic.name, index
-            if self._broker.broker_id not in topic.partitions[index].replicas:
+            if self._broker.broker_id not in (replicas := topic.partitions[index].replicas):
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                if replicas and key not in self.unopened:  # it was never here
+                    self._lost.discard((topic.topic_id, index))
                 if not self._is_lost(topic, index):  # else it cannot be deleted yet
                     self.unopened.pop(key, None)
             elif (held := self._held(key)) is not None:
@@ -419,12 +421,16 @@ class ReplicaManager:
                 self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def find_lost(self) -> None:
-        """Partitions that are not in the directories we have must be in those we have not: never made anew."""
+        """Partitions that are not in the directories we have must be in those we have not: never made anew.
+
+        Of some it is not told yet whose they are (`controller.machine`, `may_tell`).
+        """
         for topic in self.wanted.topics.values():
             for index, record in enumerate(topic.partitions):
                 here = self._broker.logs.get(topic.name, index)
                 is_here = here is not None and here.topic_id in (None, topic.topic_id)
-                if self._broker.broker_id in record.replicas and not is_here:
+                is_ours = not record.replicas or self._broker.broker_id in record.replicas
+                if is_ours and not is_here:
                     self._lost.add((topic.topic_id, index))
 
     def _is_lost(self, topic: TopicRecord, index: int) -> bool:

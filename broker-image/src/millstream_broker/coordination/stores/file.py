@@ -243,9 +243,9 @@ class FileStore:
         for path, stored in changes.items():
             above, _, name = path.rpartition("/")
             above = above or "/"
-            is_new = path not in self._nodes
+            before = self._nodes.get(path)
             if stored is None:
-                if is_new:  # it came and went between two writes
+                if before is None:  # it came and went between two writes
                     continue
                 del self._nodes[path]
                 self._below[above].pop(name, None)
@@ -257,7 +257,7 @@ class FileStore:
                 self._tell(self._watches, path)
                 if stored is None:
                     self._tell(self._child_watches, path)
-                if is_new or stored is None:
+                if stored is None or before is None or before.node.created != stored.node.created:
                     self._tell(self._child_watches, above)
 
     def _tell(self, watches: dict[str, dict[Watch, None]], path: str) -> None:
