@@ -500,7 +500,7 @@ async def test_the_end_of_a_process_is_the_end_of_its_registration(connect: str)
         assert (one.depositions, two.depositions) == (0, 0)
         one.coordination.process_ended(old)
         await until(lambda: not one.coordination._ended)
-        node = await one.coordination._session.get("/brokers/ids/2")
+        node = await one.coordination._nodes.get("/brokers/ids/2")
         assert node is not None
         assert node.created == two.epoch, "the proof was of the incarnation before"
 
@@ -534,7 +534,7 @@ async def test_a_broker_that_registers_meanwhile_keeps_its_registration(
         one.coordination.process_ended(old)
         await until(lambda: not one.coordination._ended)
         assert two.epoch > old.epoch
-        node = await one.coordination._session.get("/brokers/ids/2")
+        node = await one.coordination._nodes.get("/brokers/ids/2")
         assert node is not None
         assert node.created == two.epoch
 
@@ -555,7 +555,7 @@ async def test_a_broker_that_registers_meanwhile_as_unclean_stays_so(
 
 
 def registering_before_the_next_multi(monkeypatch: pytest.MonkeyPatch, writer: Member, other: Member) -> None:
-    session, epoch = writer.coordination._session, other.epoch
+    session, epoch = writer.coordination._nodes, other.epoch
     multi = session.multi
 
     async def late(operations: Any) -> Any:
