@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .controller.placement import place
+from .controller.reassignment import check_assignment
 from .coordination import Conflict, PartitionRecord, TopicRecord
 from .internal_topics import INTERNAL_CONFIG, OFFSETS_TOPIC, is_internal, offsets_topic_config
 from .metadata import Metadata, check_topic_name, plain_name
@@ -124,27 +125,10 @@ def check_partition_count(count: int) -> None:
         )
 
 
-def check_assignment(broker: Broker, replicas: Sequence[int]) -> None:
-    """Raises ApiError INVALID_REPLICA_ASSIGNMENT for replicas that a partition cannot have."""
-    problem = None if replicas else "an empty replica list."
-    before = None
-    for one in sorted(replicas):
-        if one not in broker.metadata.brokers:
-            problem = f"broker {one}, but no such broker is registered."
-        elif one == before:
-            problem = f"the broker {one} more than once."
-        if problem is not None:
-            break
-        before = one
-    if problem is not None:
-        message = f"The manual partition assignment includes {problem}"
-        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-
-
 def _partitions(broker: Broker, replicas: Sequence[Sequence[int]]) -> tuple[PartitionRecord, ...]:
     """The records of new partitions, led by their first replicas; raises ApiError for an assignment that cannot be."""
     for of_partition in replicas:
-        check_assignment(broker, of_partition)
+        check_assignment(of_partition, broker.metadata.brokers)
         if len(of_partition) != len(replicas[0]):
             problem = "includes partitions with different replication factors."
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment {problem}")

@@ -174,7 +174,7 @@ def test_nothing_is_elected_or_moved_in_a_topic_that_is_being_deleted() -> None:
         assert elected["t", 0].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     moving = controller.reply(ReassignmentRequested("caller", {("t", 0): (2, 3)}))
     assert moving["t", 0].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert moving["t", 0].message == "The partition does not exist."
+    assert moving["t", 0].message == "Unable to find a topic named t."
 
 
 def led_by_two(settings: Settings) -> Controller:

@@ -5,7 +5,6 @@ When all partitions are asked for (null), those that need no election are left o
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ..controller.messages import ElectionType
@@ -37,9 +36,9 @@ async def handle(
     if request.topic_partitions is not None:
         asked = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
     found = await broker.controller.elect_leaders(ElectionType(request.election_type), asked, timeout_s)
-    results: dict[str, list[PartitionResult]] = defaultdict(list)
+    results: dict[str, list[PartitionResult]] = {topic.topic: [] for topic in request.topic_partitions or []}
     for (topic, index), error in found.items():
-        results[topic].append(_result(index, error))
+        results.setdefault(topic, []).append(_result(index, error))
     return ElectLeadersResponse(
         replica_election_results=[ReplicaElectionResult(topic, of) for topic, of in results.items()]
     )

@@ -56,7 +56,9 @@ def elect(machine: ControllerMachine, event: ElectionRequested) -> None:
     request = Request(event.caller, lambda request: request.results)
     for key in machine.records if event.partitions is None else event.partitions:
         record = machine.records.get(key)
-        if record is None or key[0] in machine.deletions:
+        if key[0] not in machine.topics or key[0] in machine.deletions:
+            error = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {key[0]}")
+        elif record is None:
             error = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {key[0]}-{key[1]}")
         elif _is_elected(machine, record, event.kind):
             error = ApiError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
@@ -118,6 +120,9 @@ def _planned(
     machine: ControllerMachine, key: TopicPartition, wanted: tuple[int, ...] | None, able: Collection[int]
 ) -> PartitionRecord:
     """Raises ApiError."""
-    if key not in machine.records or key[0] in machine.deletions:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+    name, index = key
+    if name not in machine.topics or name in machine.deletions:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+    if key not in machine.records:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
     return reassignment.plan(machine.assignments.newest(key, machine.records[key]), wanted, able)

@@ -47,19 +47,25 @@ def plan(record: PartitionRecord, wanted: Sequence[int] | None, live: Collection
         if not is_moving(record):
             raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         return begin(record, origin(record))
-    problem = None
-    if not wanted:
-        problem = "The manual partition assignment includes an empty replica list."
-    elif len(set(wanted)) < len(wanted):
-        twice = next(one for one in wanted if wanted.count(one) > 1)
-        problem = f"The manual partition assignment includes the broker {twice} more than once."
-    elif unknown := [one for one in wanted if one not in origin(record) and one not in live]:
-        problem = (
-            f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
-        )
-    if problem is not None:
-        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+    check_assignment(wanted, {*origin(record), *live})
     return begin(record, tuple(wanted))
+
+
+def check_assignment(replicas: Sequence[int], brokers: Collection[int]) -> None:
+    """Raises ApiError INVALID_REPLICA_ASSIGNMENT, as Kafka says it, for replicas that a partition cannot have."""
+    problem = None if replicas else "an empty replica list."
+    before = None
+    for one in sorted(replicas):
+        if one not in brokers:
+            problem = f"broker {one}, but no such broker is registered."
+        elif one == before:
+            problem = f"the broker {one} more than once."
+        if problem is not None:
+            break
+        before = one
+    if problem is not None:
+        message = f"The manual partition assignment includes {problem}"
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 def begin(record: PartitionRecord, wanted: tuple[int, ...]) -> PartitionRecord:
