@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import resource
 import uuid
@@ -61,6 +62,7 @@ def log(manager: LogManager) -> Log:
 @contextmanager
 def no_more_files() -> Iterator[None]:
     """This process may open no further file."""
+    gc.collect()  # which may close files of tests before
     lowest = os.open(os.devnull, os.O_RDONLY)
     os.close(lowest)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -207,7 +207,7 @@ def test_a_follower_that_lags_leaves_the_isr_and_comes_back(patient: ClusterProc
         second.resume()
         cluster.await_in_sync("t")
         assert wire.end_offset("t") == 3
-    assert metric(leader, "isr_expands_total") == seen + 2
+    assert metric(leader, "isr_expands_total") >= seen + 2
     assert metric(leader, "under_replicated_partitions") == 0
     same_everywhere(cluster)
 

@@ -512,6 +512,7 @@ def test_metadata_that_cannot_be_written(tmp_path: Path) -> None:
         request = create_topics.CreateTopicsRequest(
             [create_topics.CreatableTopic("refused", 1, 1)], 10_000, False
         )
+        wire.socket.settimeout(60)  # longer than a broker waits until what was asked for is carried out
         (refused,) = wire.call(create_topics.API, 5, request).topics
         assert refused.error_code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT)
         assert "coordination.journal: cannot be written: No space left on device" in broker.said()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import subprocess
@@ -20,10 +21,23 @@ class Disk:
         self._ballast = path / "ballast"
 
     def fill(self, leave: int = 0) -> None:
-        """Take all space but ``leave`` bytes, as somebody else's files would."""
-        free = os.statvfs(self.path)
-        with self._ballast.open("ab") as file, contextlib.suppress(OSError):
-            os.posix_fallocate(file.fileno(), file.tell(), free.f_bavail * free.f_frsize - leave)
+        """Take all space but ``leave`` bytes, as somebody else's files would.
+
+        Again, where there was less space by then than a moment before: nothing at all is taken in that case.
+        """
+        with self._ballast.open("ab") as file:
+            while True:
+                free = os.statvfs(self.path)
+                wanted = free.f_bavail * free.f_frsize - leave
+                if wanted <= 0:
+                    return
+                try:
+                    os.posix_fallocate(file.fileno(), file.tell(), wanted)
+                except OSError as error:
+                    if error.errno not in (errno.ENOSPC, errno.EINTR):
+                        raise
+                else:
+                    return
 
     def free(self) -> None:
         self._ballast.unlink(missing_ok=True)
