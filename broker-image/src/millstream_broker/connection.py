@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from .api import HANDLERS, Answer, CloseConnection, Registration, RequestContext
+from .api import HANDLERS, Answer, CloseConnection, Registration, RequestContext, error_response
 from .inter_broker import Authenticator
 from .other_protocols import LOOKED_AT, recognise
 from .outbox import Outbox
@@ -38,7 +38,7 @@ from .produce_shortcut import Known, ProduceShortcut
 from .protocol import MalformedRequest
 from .protocol.errors import ApiError
 from .protocol.header import decode_request_header
-from .protocol.schema import Struct, fields_of
+from .protocol.schema import Struct
 from .request_memory import CutOffFrame
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ class Pending:
             answer: Struct | None = self.response.result()
             return answer
         except ApiError as error:
-            return _error_response(self.route, error)
+            failed: Struct = error_response(self.route.registration.api, error)
+            return failed
         except asyncio.CancelledError:
             raise CloseConnection from None
 
@@ -340,7 +341,7 @@ class Connection:
         try:
             answer = registration.handle(self._broker, context, request)
         except ApiError as error:
-            answer = _error_response(route, error)
+            answer = error_response(route.registration.api, error)
         except Exception as error:
             raise self._failed(route, error) from None
         if known is not None:
@@ -481,14 +482,3 @@ class Connection:
 
 
 _GONE = {errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT, errno.ENOTCONN}
-
-
-def _error_response(route: Route, error: ApiError) -> Struct:
-    """The response of an API whose whole request failed; where it has no field for that, the connection ends."""
-    response = route.registration.api.response
-    fields = {name for name, _ in fields_of(response)}
-    if "error_code" not in fields:
-        raise CloseConnection(f"{route.registration.api.name}: {error}")
-    message = {"error_message": error.message} if "error_message" in fields else {}
-    failed: Struct = response(error_code=int(error.code), **message)
-    return failed

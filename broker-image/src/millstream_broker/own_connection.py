@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from .api import HANDLERS, RequestContext
+from .api import HANDLERS, RequestContext, error_response
+from .client.errors import BrokerError
 from .coordination import BrokerRecord
 from .inter_broker import Authenticator, Peer
 from .protocol.api import Api
@@ -14,6 +16,8 @@ from .protocol.schema import Struct
 
 if TYPE_CHECKING:
     from .broker import Broker
+
+log = logging.getLogger(__name__)
 
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
@@ -64,8 +68,10 @@ class OwnConnection:
             answer: Any = HANDLERS[api.key].handle(self._broker, context, request)
             response: Res = await answer if inspect.isawaitable(answer) else answer
         except ApiError as error:
-            failed: Any = api.response
-            response = failed(error_code=int(error.code))
+            return error_response(api, error)
+        except Exception:  # a connection would end by it: then a controller asks again
+            log.exception("%s version %d failed", api.name, version)
+            raise BrokerError(self.host, self.port, f"{api.name} failed in the broker") from None
         return response
 
     async def close(self) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ..inter_broker import Authenticator
 from ..protocol.api import Api
 from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.schema import Struct
+from ..protocol.schema import Struct, fields_of
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -85,6 +85,17 @@ def _for_brokers(handle: Handler) -> Handler:
         return handle(broker, context, request)
 
     return check
+
+
+def error_response(api: Api[Any, Res], error: ApiError) -> Res:
+    """What answers a request that failed as a whole; CloseConnection where the API has no field for that."""
+    fields = {name for name, _ in fields_of(api.response)}
+    if "error_code" not in fields:
+        raise CloseConnection(f"{api.name}: {error}")
+    message = {"error_message": error.message} if "error_message" in fields else {}
+    response: Any = api.response
+    failed: Res = response(error_code=int(error.code), **message)
+    return failed
 
 
 def load() -> None:
