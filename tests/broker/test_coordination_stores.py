@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.coordination import CoordinationError
+from millstream_broker.coordination import CoordinationError, tree
 from millstream_broker.coordination.stores import (
     BadVersionError,
     Check,
@@ -181,6 +181,17 @@ async def test_a_node_that_is_made_anew_at_once_is_another_child(store: Store) -
     assert (again.version, again.created > first.created) == (0, True)
 
 
+async def test_nodes_are_ensured_together(store: Store) -> None:
+    await store.create("/a", b"1")
+    for _ in range(2):
+        await store.ensure("/", "/a/b/c", "/a/b/d", "/e")
+    assert sorted(await store.children("/") or ()) == ["a", "e"]
+    assert sorted(await store.children("/a/b") or ()) == ["c", "d"]
+    kept = await store.get("/a")
+    assert kept is not None
+    assert (kept.data, kept.version) == (b"1", 0)
+
+
 # The file
 
 
@@ -227,6 +238,14 @@ async def test_transactions_that_wait_are_written_with_one_fsync(
     await asyncio.gather(*(store.create(f"/a/{number}") for number in range(300)))
     assert len(synced) == 1
     assert len(await store.children("/a") or ()) == 300
+    await store.close(5.0)
+
+
+async def test_a_new_tree_costs_one_write(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    await store.ensure("/cluster", *tree.ALWAYS)
+    assert len((tmp_path / FILE_NAME).read_bytes().splitlines()) == 2
+    assert None not in await store.get_all(tree.ALWAYS)
     await store.close(5.0)
 
 

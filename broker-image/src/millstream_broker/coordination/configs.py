@@ -1,4 +1,4 @@
-"""Configuration of topics and brokers in the tree, and what is told of its changes.
+"""The configuration of topics and brokers in the tree, and the notes that announce changes.
 
 Who changes an entity writes its node and leaves a note under /config/changes, in one multi; everybody watches the
 notes and reads the entities they name. Notes older than a quarter of an hour are removed by whoever comes by.

@@ -4,7 +4,7 @@ The broker registers as /brokers/ids/N, and what it knows of topics comes from t
 administrator asks for is written straight into the tree, and a call returns when the controller has told this broker
 of it. A broker campaigns for /controller as long as it is registered; whoever wins it gets a `ControllerStore`.
 
-- Away from the store the last state is kept: what was told stays true until a controller tells otherwise.
+- While the store cannot be reached, the broker keeps the last state it was told.
 - When the session is over, what was ephemeral is gone: whoever was the controller is so no more, and the broker
   registers again, with a new epoch, as soon as there is a session.
 - A broker's id belongs to one log directory at a time. A registration with our own directory is that of an earlier
@@ -142,8 +142,7 @@ class Coordination:
             await asyncio.sleep(SAY_S)
 
     async def _prepare(self) -> None:
-        for path in ("/", "/cluster", *tree.ALWAYS):
-            await self._nodes.ensure(path)
+        await self._nodes.ensure("/", "/cluster", *tree.ALWAYS)
         self.cluster_id = await writes.agree_on_cluster_id(self._nodes, self._known_cluster_id)
         self.secret = await writes.agree_on_secret(self._nodes)
         await self._load_configs()

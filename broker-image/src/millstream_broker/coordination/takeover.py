@@ -75,8 +75,7 @@ def _topic(name: str, topic: Mapping[str, Any]) -> TopicRecord:
 
 async def take_over(nodes: Store, old: Old, broker_id: int) -> None:
     """Bring it into the tree and put the file aside. Raises CoordinationError."""
-    for path in tree.ALWAYS:
-        await nodes.ensure(path)
+    await nodes.ensure(*tree.ALWAYS)
     await add_topics(nodes, old.topics)
     more: dict[str, bytes] = {
         tree.config_path(tree.broker_entity(one)): tree.config_json(config)

@@ -33,7 +33,7 @@ class Unavailable(CoordinationError):
 
 
 class StoreError(Exception):
-    """The store refuses an operation; the text is the path, as far as it is known."""
+    """The store refuses an operation; the text is the path, where it is known."""
 
 
 class NoNodeError(StoreError):
@@ -165,8 +165,8 @@ class Store(Protocol):
         """Returns what was created (of a sequence: see `multi`); raises NodeExistsError, NoNodeError (the parent)."""
         ...
 
-    async def ensure(self, path: str) -> None:
-        """Make the node, and those above it, where they are not."""
+    async def ensure(self, *paths: str) -> None:
+        """Make these nodes, and those above them, where they are not."""
         ...
 
     async def set(self, path: str, data: bytes, version: int = -1) -> int:
@@ -189,3 +189,12 @@ class Store(Protocol):
     ) -> list[list[Any] | MultiError | Unavailable]:
         """Many multis at once, in their order; each succeeds or fails by itself."""
         ...
+
+
+def with_parents(paths: Iterable[str]) -> list[str]:
+    """These paths and all above them but the root, each once, parents first."""
+    found: dict[str, None] = {}
+    for path in paths:
+        names = path.strip("/").split("/") if path != "/" else []
+        found.update(("/" + "/".join(names[:depth]), None) for depth in range(1, len(names) + 1))
+    return list(found)

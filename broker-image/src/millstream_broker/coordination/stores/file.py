@@ -11,8 +11,8 @@ made below it. Ephemeral nodes are not written: they end with the process. When 
 says, it is written anew, beside itself, and renamed.
 
 A call returns when its transaction is on the disk; a thread writes all that wait with one fsync (group commit). What is
-read is what is on the disk. A transaction that cannot be written has not happened. A line that a crash cut is dropped,
-for nobody was told of it; a damaged one in the midst of others is an error.
+read is what is on the disk. A transaction that cannot be written has not happened. The store drops a last line that a
+crash cut off, as nobody was told of it; a damaged line before others is an error.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from . import (
     StoreError,
     Unavailable,
     Watch,
+    with_parents,
 )
 
 FILE_NAME = "coordination.journal"
@@ -156,14 +157,8 @@ class FileStore:
         (made,) = await self._one(Create(path, data, ephemeral, sequence))
         return self._nodes[made].node
 
-    async def ensure(self, path: str) -> None:
-        names = path.strip("/").split("/")
-        missing = [
-            above
-            for above in ("/" + "/".join(names[:depth]) for depth in range(1, len(names) + 1))
-            if above != "/" and above not in self._nodes
-        ]
-        if missing:
+    async def ensure(self, *paths: str) -> None:
+        if missing := [above for above in with_parents(paths) if above not in self._nodes]:
             await self.multi([Create(above) for above in missing])
 
     async def set(self, path: str, data: bytes, version: int = -1) -> int:
@@ -279,7 +274,7 @@ class FileStore:
         return None
 
     def _append(self, group: Group) -> None:
-        """In a thread, while nothing changes `_nodes`. After a failure the file is made anew by the next write."""
+        """Runs in a thread, while nothing changes `_nodes`. After a failure the next write replaces the whole file."""
         if self._file < 0 or self._size > 2 * self._full_size + SLACK_BYTES:
             self._write_anew(group)
             return
@@ -309,7 +304,7 @@ class FileStore:
 
 
 class Group:
-    """Multis that are carried out one after the other and written together; what they are based on stays as it is."""
+    """Applies multis one after the other, to be written together, and leaves the nodes they start from unchanged."""
 
     def __init__(
         self,

@@ -42,6 +42,7 @@ from . import (
     StoreError,
     Unavailable,
     Watch,
+    with_parents,
 )
 from .ensemble import Ensemble
 
@@ -225,11 +226,9 @@ class ZooKeeperStore:
         )
         return _node(data, stat)
 
-    async def ensure(self, path: str) -> None:
-        names = self._at(path).strip("/").split("/")
-        for depth in range(1, len(names) + 1):
-            above = "/" + "/".join(names[:depth])
-            if above == "/" or await self._call(self._client.exists_async, above) is not None:
+    async def ensure(self, *paths: str) -> None:
+        for above in with_parents(map(self._at, paths)):
+            if await self._call(self._client.exists_async, above) is not None:
                 continue
             try:
                 await self._call(self._client.create_async, above)
