@@ -203,11 +203,7 @@ def test_all_brokers_are_killed_at_once(cluster: ClusterProcesses) -> None:
     writer.write(3000)
     for one in cluster.brokers.values():
         one.kill()
-    begun = {number: one.printed() for number, one in cluster.brokers.items()}
-    for one in cluster.brokers.values():
-        one.launch(one.command)
-    for number, one in cluster.brokers.items():
-        one.await_ready(one.is_ready, begun[number])
+    cluster.start()
     writer.write(1000)
     cluster.await_in_sync("t")
     holds(cluster, writer)

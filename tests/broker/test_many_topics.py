@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.broker import Broker
 from millstream_broker.client import Connection
-from millstream_broker.config import BrokerConfig
 from millstream_broker.coordination.stores.file import FileStore
 from millstream_broker.log.manager import LogManager
 from millstream_broker.protocol import create_partitions, create_topics, delete_topics, metadata
@@ -24,6 +22,7 @@ from millstream_broker.protocol.metadata import MetadataRequest, MetadataRequest
 from millstream_broker.replication import manager
 from millstream_broker.replication.manager import ReplicaManager
 from millstream_harness.coordination_file import nodes_in
+from millstream_harness.in_process import connected, running
 from millstream_harness.scenario import eventually
 
 TOPICS, PARTITIONS = 150, 3
@@ -79,14 +78,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
 @pytest.fixture
 async def client(tmp_path: Path, counts: Counts) -> AsyncIterator[Connection]:
     """Of a broker in this process."""
-    listeners = {"listeners": "PLAINTEXT://127.0.0.1:0", "http.listener": "127.0.0.1:0"}
-    broker = Broker(BrokerConfig({"log.dirs": str(tmp_path), **listeners}))
-    ready = await broker.start()
-    port = int(ready.split("listeners=")[1].split()[0].rpartition(":")[2])
-    connection = await Connection.open("127.0.0.1", port, "many")
-    yield connection
-    await connection.close()
-    await broker.stop()
+    async with running(tmp_path) as broker, connected(broker) as connection:
+        yield connection
 
 
 def names(count: int = TOPICS) -> list[str]:

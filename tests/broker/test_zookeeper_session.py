@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from millstream_broker.coordination.stores import (
 )
 from millstream_broker.coordination.stores.ensemble import Ensemble, parse_connect
 from millstream_broker.coordination.stores.zookeeper import ZooKeeperStore
+from millstream_harness.members import until
 from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
 
 States = list[tuple[State, bool]]
@@ -42,13 +43,6 @@ async def session_of(connect: str, session_s: float = 2.0) -> AsyncIterator[tupl
         yield session, states
     finally:
         await session.close(5.0)
-
-
-async def until(condition: Callable[[], object], deadline: float = 20.0) -> None:
-    end = time.monotonic() + deadline
-    while not condition():
-        assert time.monotonic() < end, "it never came to be"
-        await asyncio.sleep(0.01)
 
 
 @pytest.fixture

@@ -66,7 +66,6 @@ class Cluster:
         self._broker = broker
         self._ensemble = ensemble
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._following: asyncio.Task[None] | None = None
         self.told = asyncio.Event()
         """Set when this broker does what a controller has told it of the cluster for the first time."""
         self._has_begun = False
@@ -154,18 +153,12 @@ class Cluster:
         """`Coordination.changes`: whoever made the change, it is followed."""
         self._watches.watch(self._watched(state))
         self._broker.replicas.changed(state)
-        if self._following is None or self._following.done():
-            self._following = self._spawn(self._follow())
 
     def _watched(self, state: ClusterState) -> list[BrokerRecord]:
         """The brokers that this one watches: the controller; all others where this is the controller."""
         if state.controller_id == self._broker.broker_id:
             return [one for one in state.brokers.values() if one.broker_id != self._broker.broker_id]
         return [one for one in state.brokers.values() if one.broker_id == state.controller_id]
-
-    async def _follow(self) -> None:
-        while self._broker.replicas.wanted is not self._broker.metadata.state:
-            await self._broker.follow()
 
     async def update(self, request: UpdateMetadataRequest) -> None:
         """Do what the controller tells; raises ApiError."""
@@ -176,7 +169,7 @@ class Cluster:
         self.told.set()
 
     async def begun(self) -> None:
-        """Return when this broker does what it was told, and, if it is the controller, who leads what is decided."""
+        """Return when this broker does what it was told and, as the controller, has elected the first leaders."""
         await self.told.wait()
         if self.controller is not None:
             await self.controller.settled(BEGIN_S)

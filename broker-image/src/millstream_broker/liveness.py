@@ -9,7 +9,7 @@ ones. So an incarnation of a broker has ended when
 
 Nothing less is proof: neither silence nor an unreachable host, nor a refusal by an incarnation that was never reached,
 for it may not listen yet. A proof may be wrong all the same, as a firewall can refuse for a broker that lives. So what
-is done about it must be as safe as the end of a session is (`ZooKeeperCoordination.process_ended`).
+is done about it must be as safe as the end of a session is (`Coordination.process_ended`).
 """
 
 from __future__ import annotations

@@ -155,11 +155,7 @@ def test_a_coordinator_that_was_away_does_not_serve_what_it_last_knew(cluster: C
     scene.create()
     for one in cluster.brokers.values():
         one.kill()
-    begun = {number: one.printed() for number, one in cluster.brokers.items()}
-    for one in cluster.brokers.values():
-        one.launch(one.command)
-    for number, one in cluster.brokers.items():
-        one.await_ready(one.is_ready, begun[number])
+    cluster.start()
     cluster.await_in_sync("__consumer_offsets")
     assert scene.committed() == -1
     scene.play_successor()

@@ -1,6 +1,6 @@
 """AlterPartitionReassignments: move replicas, or (null) move them back (KIP-455). The controller's work.
 
-The answer comes when the new assignments are stored; moving goes on behind it.
+The controller answers once it has stored the new assignments, and moves the replicas afterwards.
 """
 
 from __future__ import annotations

@@ -115,9 +115,7 @@ def _count(info: AppendInfo, broker: Broker) -> None:
 def _refused(answer: PartitionProduceResponse, error: ApiError, broker: Broker) -> PartitionProduceResponse:
     broker.stats.records_refused += 1
     answer.error_code = error.code
-    if (
-        answer.base_offset < 0
-    ):  # else it is appended, and not safe: as in Kafka, the offset is told all the same
+    if answer.base_offset < 0:  # else it is appended but not safe, and clients get the offset, as from Kafka
         answer.error_message = error.message
         if isinstance(error, RecordsRefusedError):
             answer.record_errors = [BatchIndexAndErrorMessage(*one) for one in error.records]

@@ -126,7 +126,7 @@ class ControllerDriver:
             await self._store.resign()
 
     async def settled(self, timeout: float) -> None:
-        """Return when all that is decided by now is written and brokers are told, or after so many seconds."""
+        """Return when every decision so far is stored and told to the brokers, or after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self._has_written.wait()

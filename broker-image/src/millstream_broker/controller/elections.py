@@ -8,8 +8,8 @@ itself. Its rules, in this order:
   place (KIP-966): those have every acknowledged record, too. As long as nobody leads, it is remembered among the
   `suspects`.
 - Where all that could lead are suspects, and one of them lives, the replica with the most complete log (`ends`, see
-  `recovery`) leads, as soon as it is known of all replicas that live: one that left the ISR before has more than one
-  whose disk was wiped. A single one leads at once.
+  `recovery`) leads, as soon as every live replica has said where its log ends: a replica that left the ISR earlier has
+  more than one whose disk was wiped. A single one leads at once.
 - Of the ISR those stay who live, are not about to stop, and have not restarted since; if there are none, those who
   live; if there are none of those either, all (the last ones to have everything are never forgotten).
 - The leader stays while it is in the ISR; else the first of the ISR in the order of the replicas leads. If no member

@@ -119,18 +119,16 @@ class ReplicaManager:
                 or state.broker_configs is not before.broker_configs
             ]
             new = await self._follow_topics(changed)
-            self._forget(state, before)
+            deleted = _deleted(before, state)
+            self._forget(state, before, {*deleted.values()})
             await self._bring_up(new)
             broker.metadata = Metadata(state)
             if state.brokers is not before.brokers:
                 self._follow_brokers(state)
             self._end_idle_fetchers()
         broker.configs.keep(state.topics)
-        if deleted := _deleted(before, state):
+        if deleted:
             broker.groups.forget_topics(deleted)
-            ids = {*deleted.values()}
-            self._lost = {one for one in self._lost if one[0] not in ids}
-            self._removed = {one: of for one, of in self._removed.items() if one[0] not in ids}
         if has_let_go:
             broker.spawn(asyncio.to_thread(broker.logs.remove_deleted))
 
@@ -154,8 +152,10 @@ class ReplicaManager:
         if released:
             await _to_its_end(asyncio.to_thread(self._broker.logs.put_aside, released))
 
-    def _forget(self, state: ClusterState, before: ClusterState) -> None:
+    def _forget(self, state: ClusterState, before: ClusterState, deleted: Collection[uuid.UUID]) -> None:
         """Keep nothing of topics that are gone, or that have only the name of one that is there."""
+        self._lost = {one for one in self._lost if one[0] not in deleted}
+        self._removed = {one: of for one, of in self._removed.items() if one[0] not in deleted}
         for key in list(self.unopened):
             topic_id = _topic_id(state, key[0])
             if topic_id == ZERO_UUID or topic_id != _topic_id(before, key[0]):
