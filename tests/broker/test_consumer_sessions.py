@@ -257,3 +257,22 @@ async def test_without_slots_there_are_no_sessions(tmp_path: Path) -> None:
     async with serving(tmp_path, max_incremental_fetch_session_cache_slots="0") as broker:
         assert (await broker.consumer.ask({0: 0})).session_id == 0
         assert broker.watchers() == [0, 0, 0]
+
+
+async def test_partitions_of_all_sessions_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they exist or not; what is forgotten makes room, and a session that would grow too large ends."""
+    monkeypatch.setattr(fetch_sessions, "MOST_PARTITIONS", 6)
+    async with serving(tmp_path) as broker:
+        one, other = Consumer(broker.connection), Consumer(broker.connection)
+        assert (await one.ask(dict.fromkeys(range(4), 0))).session_id != 0
+        assert (await other.ask(dict.fromkeys(range(100, 103), 0))).session_id == 0
+        assert (await one.ask({}, forgotten=(1, 2))).error_code == 0
+        other.next = FULL
+        assert (await other.ask(dict.fromkeys(range(100, 103), 0))).session_id != 0
+        for asked in (dict.fromkeys(range(10, 15), 0), {}):
+            assert (await one.ask(asked)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert len(broker.sessions) == 1
+        one.next = FULL
+        assert (await one.ask(dict.fromkeys(range(3), 0))).session_id != 0

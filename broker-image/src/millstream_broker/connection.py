@@ -350,9 +350,8 @@ class Connection:
                 self._out.put(encoded)
                 route.stats.observe(perf_counter() - started)
                 return
-        elif (
-            registration.api.key == PRODUCE and registration.pipelined
-        ):  # else it may not have been handled yet
+        elif registration.api.key == PRODUCE and registration.pipelined:
+            # One that is not pipelined may wait for the controller, and needs its records still.
             self._shortcut.learn(frame, context, request)
         if answer is None or isinstance(answer, Struct):
             if not self.pending:

@@ -2,7 +2,8 @@
 
 A consumer's session belongs to nobody: who names its id and its next epoch continues it. There are
 `max.incremental.fetch.session.cache.slots` of them. One that was not used for EVICTION_MS makes room for any other, one
-that is older than that for a larger one; else a client is told session 0, and goes without.
+that is older than that for a larger one; else a client is told session 0, and goes without. So it is where all of them
+together would have more than MOST_PARTITIONS, whoever names them; a session that would grow beyond ends.
 
 A follower's session belongs to a broker in one incarnation, over one connection that has proven to be that broker's
 (`inter_broker`). That broker's next connection begins a new session, which ends its old one; nobody else can. There is
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from .broker import Broker
 
 EVICTION_MS = 120_000
+MOST_PARTITIONS = 500_000
+"""In the sessions of consumers together; each takes some 400 bytes."""
 RACKS_SINCE = 11
 """Consumers that ask in older versions are served by leaders alone."""
 
@@ -56,6 +59,8 @@ class Sessions:
         self._by_replica: dict[int, FollowerSession] = {}
         self._consumers: dict[int, Session] = {}
         """By their ids, the one that was used last at the end."""
+        self._partitions = 0
+        """In the sessions of consumers."""
 
     def __len__(self) -> int:
         return len(self._by_replica) + len(self._consumers)
@@ -68,7 +73,10 @@ class Sessions:
             session = self._of_follower(request, client, client.peer)
         else:
             session = self._of_consumer(request, version)
+        known = session.size
         answer = session.answer(request)
+        if session.session_id in self._consumers:
+            self._partitions += session.size - known
         if not session.session_id:
             if not isinstance(answer, FetchResponse):
                 answer.add_done_callback(lambda _: session.close())
@@ -120,12 +128,15 @@ class Sessions:
                 self._end(session_id)
             session = Session(self._broker, reads_followers=version >= RACKS_SINCE)
             if epoch == FULL:
-                self._begin(session, sum(len(topic.partitions) for topic in request.topics))
+                self._begin(session, _size(request))
             return session
         found = self._consumers.get(session_id)
         if found is None:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         _next(found, request)
+        if self._partitions + _size(request) > MOST_PARTITIONS:
+            self._end(session_id)
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         found.used = monotonic()
         self._consumers[session_id] = self._consumers.pop(session_id)
         return found
@@ -133,16 +144,19 @@ class Sessions:
     def _begin(self, session: Session, size: int) -> None:
         """Give the session an id, if there is room or one that has to make room."""
         now = monotonic()
-        slots = self._broker.config.integer("max.incremental.fetch.session.cache.slots")
-        if len(self._consumers) >= slots:
-            if (evicted := self._evictable(size, now)) is None:
-                return
+        if not self._has_room(size) and (evicted := self._evictable(size, now)) is not None:
             self._end(evicted)
+        if not self._has_room(size):
+            return
         session_id = 0
         while not session_id or session_id in self._consumers:
             session_id = random.randint(1, 0x7FFFFFFF)
         session.identify(session_id, now)
         self._consumers[session_id] = session
+
+    def _has_room(self, size: int) -> bool:
+        slots = self._broker.config.integer("max.incremental.fetch.session.cache.slots")
+        return len(self._consumers) < slots and self._partitions + size <= MOST_PARTITIONS
 
     def _evictable(self, size: int, now: float) -> int | None:
         """Kafka's rules (KIP-227): the one unused for longest; else the smallest of the old ones, if it is smaller."""
@@ -158,7 +172,12 @@ class Sessions:
 
     def _end(self, session_id: int) -> None:
         if (session := self._consumers.pop(session_id, None)) is not None:
+            self._partitions -= session.size
             session.close()
+
+
+def _size(request: FetchRequest) -> int:
+    return sum(len(topic.partitions) for topic in request.topics)
 
 
 def _next(session: Session, request: FetchRequest) -> None:

@@ -249,9 +249,8 @@ class Partition(Replica):
             raise
         if not info.duplicate:
             self._grown(len(batches))
-        elif (
-            info.last_offset >= self.high_watermark
-        ):  # its fsync has failed, perhaps: nobody else tries again
+        elif info.last_offset >= self.high_watermark:
+            # Its fsync has failed, perhaps, and nobody else tries again.
             self._grown(0)
         return info
 
