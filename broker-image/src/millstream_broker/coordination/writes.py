@@ -76,7 +76,8 @@ async def create_topic(nodes: Store, topic: TopicRecord) -> None:
     if (there := await nodes.get(path)) is not None:
         if tree.topic_from(topic.name, there.data).topic_id == topic.topic_id:
             return  # written, and the answer was lost
-        if await nodes.get(tree.delete_topic_path(topic.name)) is not None:
+        is_deleting = await nodes.get(tree.delete_topic_path(topic.name)) is not None
+        if is_deleting or await nodes.get(path) is None:  # both nodes may have gone since the first was read
             raise Unavailable(f"the topic {topic.name} of before is still being deleted")
         raise Conflict(f"there is a topic {topic.name}")
     config_path, config = tree.config_path(tree.topic_entity(topic.name)), tree.config_json(topic.config)
