@@ -505,6 +505,21 @@ async def test_the_end_of_a_process_is_the_end_of_its_registration(connect: str)
         assert node.created == two.epoch, "the proof was of the incarnation before"
 
 
+async def test_a_broker_registers_again_though_the_connection_was_lost_before(tmp_path: Path) -> None:
+    """Watches go with a connection, also where the session lives on."""
+    with ZooKeeperProcess(tmp_path) as server:
+        async with members(f"{server.connect}/kafka", 1, 2, session_s=30.0) as (one, two):
+            await one.elected()
+            await until(lambda: two.state.controller_id == 1)  # it has looked at all that it watches
+            server.kill()
+            await until(lambda: not two.coordination.is_connected)
+            await asyncio.to_thread(server.start)
+            await until(lambda: one.coordination.is_connected and two.coordination.is_connected)
+            old = incarnation(two)
+            one.coordination.process_ended(old)
+            await until(lambda: two.epoch > old.epoch)
+
+
 async def test_the_end_of_the_controllers_process_is_the_end_of_its_controllership(connect: str) -> None:
     async with members(connect, 1, 2, session_s=30.0) as (one, two):
         topic = await led_topic(one)

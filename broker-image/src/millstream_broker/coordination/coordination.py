@@ -209,8 +209,8 @@ class Coordination:
             log.info("connected to %s%s", self._nodes, ", in a new session" if is_new else "")
             if self._broker is not None:
                 if is_new:
-                    self._chores.need("registration", "configuration", "deleted topics")
-                self._chores.need("the controller", "changes of configuration")
+                    self._chores.need("configuration", "deleted topics")
+                self._chores.need("registration", "the controller", "changes of configuration")
             if self._store is not None:
                 self._store.reconnected()
         elif state is State.SUSPENDED:
