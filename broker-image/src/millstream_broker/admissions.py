@@ -17,10 +17,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import time
 from typing import TYPE_CHECKING
 
+from . import supervision
 from .delayed_produce import DelayedProduce
 from .protocol.errors import ApiError, ErrorCode
 from .request_memory import RequestMemory
@@ -34,8 +36,10 @@ log = logging.getLogger(__name__)
 class Admissions:
     """All calls are made on the loop."""
 
-    def __init__(self, memory: RequestMemory) -> None:
+    def __init__(self, memory: RequestMemory, fatal: Callable[[str], None] = lambda why: None) -> None:
+        """`fatal` is called if appending fails as a whole: nobody knows then which batch was the last."""
         self._memory = memory
+        self._fatal = fatal
         self._thread = ThreadPoolExecutor(1, "admit")
         self._queue: deque[tuple[Partition, DelayedProduce, bytearray]] = deque()
         self._work: asyncio.Task[None] | None = None
@@ -45,7 +49,7 @@ class Admissions:
         self._memory.hold(len(batches))
         self._queue.append((partition, delayed, batches))
         if self._work is None:
-            self._work = asyncio.create_task(self._append_all())
+            self._work = supervision.run("appends", self._append_all(), fatal=self._fatal)
 
     async def _append_all(self) -> None:
         while self._queue:

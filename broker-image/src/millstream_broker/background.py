@@ -2,18 +2,19 @@
 segments and by `flush.ms`.
 
 Each is a loop of its own that sleeps, decides on the event loop and leaves what blocks to a thread. A failure is
-logged and tried again at the next turn; so is an error that nobody expected, with its stack: no loop ends before it is
-cancelled.
+logged and tried again at the next turn; after an error that nobody expected the loop begins again (`supervision`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from . import supervision
 from .cleaner import Cleaner
 from .log import upkeep
 from .log.config import FOREVER
@@ -26,45 +27,34 @@ if TYPE_CHECKING:
 FLUSH_ROLLED_S = 0.5
 """How often is looked for segments that were closed."""
 
-RESTART_S = 1.0
-"""Pause before background work that failed unexpectedly begins again."""
-
 log = logging.getLogger(__name__)
 
 
-def work_of(broker: Broker) -> Iterator[Coroutine[Any, Any, None]]:
-    """The loops to run as long as the broker does."""
-    yield _every(broker, "log.retention.check.interval.ms", _retain)
-    yield _every(broker, "log.flush.offset.checkpoint.interval.ms", _checkpoint)
-    yield lasting(lambda: _flush_by_time(broker))
+def start(broker: Broker) -> Iterator[asyncio.Task[None]]:
+    """The loops that run as long as the broker does."""
+
+    def every(name: str, key: str, work: Callable[[Broker], Awaitable[None]]) -> asyncio.Task[None]:
+        return supervision.keep(name, lambda: _every(broker, name, key, work))
+
+    yield every("retention", "log.retention.check.interval.ms", _retain)
+    yield every("checkpoints", "log.flush.offset.checkpoint.interval.ms", _checkpoint)
+    yield supervision.keep("flush by time", lambda: _flush_by_time(broker))
     for home in broker.logs.dirs:
-        yield _flush_rolled(home)
-    yield lasting(broker.replicas.membership.run)
-    yield lasting(broker.replicas.keep_watermarks)
-    yield _every(broker, "replica.high.watermark.checkpoint.interval.ms", _raise_generations)
+        yield supervision.keep("flush of rolled segments", partial(_flush_rolled, home))
+    yield supervision.keep("ISR review", broker.replicas.membership.run)
+    yield supervision.keep("high watermarks", broker.replicas.keep_watermarks)
+    yield every("generations", "replica.high.watermark.checkpoint.interval.ms", _raise_generations)
     if broker.config.flag("log.cleaner.enable"):
-        yield lasting(Cleaner(broker).run)
+        yield supervision.keep("cleaner", lambda: Cleaner(broker).run())
 
 
-async def lasting(work: Callable[[], Awaitable[None]], pause_s: float = RESTART_S) -> None:
-    """Begin ``work`` again, after a pause, when it ends by an error that it did not expect."""
-    while True:
-        try:
-            return await work()
-        except Exception:
-            log.exception("background work failed, it begins again in %s s", pause_s)
-            await asyncio.sleep(pause_s)
-
-
-async def _every(broker: Broker, key: str, work: Callable[[Broker], Awaitable[None]]) -> None:
+async def _every(broker: Broker, name: str, key: str, work: Callable[[Broker], Awaitable[None]]) -> None:
     while True:
         await asyncio.sleep(max(broker.config.integer(key), 1) / 1000)
         try:
             await work(broker)
         except (OSError, ApiError, LogDirError) as error:
-            log.error("%s: %s", work.__name__.strip("_"), error)
-        except Exception:
-            log.exception("%s", work.__name__.strip("_"))
+            log.error("%s: %s", name, error)
 
 
 def _now_ms() -> int:
@@ -91,16 +81,14 @@ async def _raise_generations(broker: Broker) -> None:
 async def _flush_rolled(home: LogDir) -> None:
     """fsync segments soon after they were closed, one at a time in each directory."""
 
-    async def flush() -> None:
+    try:
         while home.failure is None:
             await asyncio.sleep(FLUSH_ROLLED_S)
             if home.rolled:
                 await asyncio.to_thread(upkeep.flush_rolled, home)
-
-    try:
-        await lasting(flush)
-    finally:
+    except asyncio.CancelledError:
         home.closing = True  # the thread begins nothing more
+        raise
 
 
 async def _flush_by_time(broker: Broker) -> None:

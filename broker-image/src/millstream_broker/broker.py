@@ -16,10 +16,10 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from . import api, background
 from .admissions import Admissions
@@ -95,7 +95,7 @@ class Broker:
         """What this broker leads: all that produces and fetches look at."""
         self.logs = LogManager(self.log_dirs, config_of=self._log_config_of, files=FileCache(_open_files()))
         self.request_memory = RequestMemory(config.integer("queued.max.request.bytes"))
-        self.admissions = Admissions(self.request_memory)
+        self.admissions = Admissions(self.request_memory, self.fail)
         self.encoded_topics = EncodedTopics(
             self.broker_id, lambda: self.metadata, lambda: frozenset(self.replicas.unopened)
         )
@@ -160,8 +160,8 @@ class Broker:
         self.metadata = Metadata(replace(self.replicas.wanted, brokers={}, topics={}))
         self._watch_directories()
         await self.follow()
-        for work in background.work_of(self):
-            self.spawn(work)
+        for task in background.start(self):
+            self.own(task)
         self.server.start(bound, self.cluster.told)
         await self.cluster.begun()
         if self.controller is not None:  # then all that there is has been told
@@ -223,10 +223,15 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
+    def own(self, task: asyncio.Task[None]) -> None:
+        """Cancel it when the broker stops."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def fail(self, why: str) -> None:
+        """End the broker: it cannot go on."""
+        if not self.failure.done():
+            self.failure.set_result(why)
 
     # What handlers ask
 
@@ -277,11 +282,9 @@ class Broker:
             why = f"It is the first of log.dirs and has {COORDINATION}: nothing goes without"
         elif not self.logs.dirs:
             why = "No log directory is left"
-        if why is not None and not self.failure.done():
+        if why is not None:
             reason = self.logs.offline[home.path]
-            self.failure.set_result(
-                f"{reason} {why}, so the broker ends. Start it again when the disk is in order."
-            )
+            self.fail(f"{reason} {why}, so the broker ends. Start it again when the disk is in order.")
 
     def _log_config_of(self, topic: str) -> LogConfig:
         """For logs that are opened at start, before the cluster is joined."""

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import time
 from typing import TYPE_CHECKING, cast
 
+from . import supervision
 from .log.compaction import KEY_BYTES, Allowance, Compaction, Throttle, give_up
 from .log.log import Log
 
@@ -49,7 +50,7 @@ class Cleaner:
                 while len(self._passes) < self._broker.config.integer("log.cleaner.threads"):
                     if (compaction := self._next()) is None:
                         break
-                    task = asyncio.create_task(self._clean(compaction))
+                    task = supervision.run("compaction", self._clean(compaction))
                     self._passes.add(task)
                     task.add_done_callback(self._passes.discard)
         finally:

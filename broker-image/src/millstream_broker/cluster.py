@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from . import supervision
 from .coordination import BrokerRecord, ClusterState
 from .coordination.coordination import Coordination
 from .coordination.stores.ensemble import Ensemble
@@ -106,6 +107,7 @@ class Cluster:
         old = find_old(home.path)
         nodes = FileStore(home.path / FILE_NAME)
         nodes.failed = home.check
+        nodes.fatal = self._broker.fail
         nodes.start()
         if old is not None:
             await take_over(nodes, old, self._broker.broker_id)
@@ -139,7 +141,7 @@ class Cluster:
             except ApiError as error:
                 log.warning("the generations of the log directories rise later: %s", error)
 
-        self._spawn(rise())
+        self._own(supervision.run("generations", rise()))
 
     def cannot_write(self) -> None:
         """A disk takes no records, being full perhaps: others had better lead, and this broker catch up when it can."""
@@ -186,10 +188,9 @@ class Cluster:
     def _deposed(self) -> None:
         if self.controller is not None:
             driver, self.controller = self.controller, None
-            self._spawn(driver.stop())
+            self._own(supervision.run("controller's end", driver.stop()))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(work)
+    def _own(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

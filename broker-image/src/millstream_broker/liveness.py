@@ -18,8 +18,10 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
+from . import supervision
 from .client.errors import BrokerError
 from .coordination import BrokerRecord
 from .inter_broker import InterBroker
@@ -48,7 +50,7 @@ class Watches:
         for key in self._tasks.keys() - wanted.keys():
             self._tasks.pop(key).cancel()
         for key in wanted.keys() - self._tasks.keys():
-            self._tasks[key] = asyncio.ensure_future(self._watch(wanted[key]))
+            self._tasks[key] = supervision.keep("watch of a broker", partial(self._watch, wanted[key]))
 
     async def close(self) -> None:
         tasks = list(self._tasks.values())

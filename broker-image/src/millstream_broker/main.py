@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import __version__
+from . import __version__, supervision
 from .config import BrokerConfig, parse_properties
 from .config_providers import resolve
 from .config_types import ConfigError
@@ -122,6 +122,7 @@ async def _serve(config: BrokerConfig) -> int:
     sys.setswitchinterval(0.0005)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(supervision.unhandled)
     for which in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(which, stop.set)
     try:

@@ -10,6 +10,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from . import supervision
+
 if TYPE_CHECKING:
     from .broker import Broker
 
@@ -114,6 +116,12 @@ class BrokerCollector:
             ),
         ):
             yield CounterMetricFamily(f"millstream_{name}", text, value=value)
+        failures = CounterMetricFamily(
+            "millstream_task_failures", "Background tasks that ended unexpectedly.", labels=["task"]
+        )
+        for name, value in supervision.failures.items():
+            failures.add_metric([name], value)
+        yield failures
         for name, text, value in (
             ("connections", "Connections that are open.", len(broker.server.connections)),
             ("topics", "Topics in the cluster.", len(broker.metadata.topics)),

@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable
 from time import monotonic_ns
 
+from . import supervision
 from .admissions import Admissions
 from .config import TopicConfig
 from .config_types import LONG_MAX
@@ -328,7 +329,7 @@ class Partition(Replica):
             wake(self.followers, size)
         self._secure(min(end, self.log.flushed_offset + self._flush_messages - 1))
         if self._flushing is None and self._secured < end:
-            self._flushing = asyncio.ensure_future(self._flush())
+            self._flushing = supervision.keep("acknowledged flush", self._flush)
 
     def _secure(self, offset: int) -> None:
         """This broker's own log counts up to `offset`."""
@@ -367,8 +368,7 @@ class Partition(Replica):
             if not self.log.is_deleted:
                 log.error("%s: %s", self, error.message)
             self._let_go(error.code)
-        finally:
-            self._flushing = None
+        self._flushing = None
 
     def step_down(self) -> Purgatory:
         """Another broker leads: those who wait for all replicas are the follower's now, the others are let go."""

@@ -391,7 +391,7 @@ async def test_an_unexpected_error_does_not_end_the_fetches(
         call = await world.asked()
         call.fail(RuntimeError("a bug"))
         assert await world.peers.is_asked_nothing()
-        assert said(caplog) == [("ERROR", "the fetcher from broker 2 failed")]
+        assert said(caplog) == [("ERROR", "fetcher failed, from broker 2, retrying")]
         await clock.advance(1)
         assert call.connection.is_closed
         await world.asked()

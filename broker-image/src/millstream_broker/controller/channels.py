@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
+from .. import supervision
 from ..client.errors import BrokerError
 from ..config import Listener
 from ..coordination import NO_LEADER, NO_STATE, BrokerRecord, PartitionRecord, TopicRecord
@@ -166,7 +167,7 @@ class Channel:
         self._to_ask: set[TopicPartition] = set()
         self._wake = asyncio.Event()
         self._connection: Caller | None = None
-        self.task = asyncio.ensure_future(self._run())
+        self.task = supervision.keep("controller's channel", self._run)
 
     def push(self, partitions: Collection[TopicPartition] | None) -> None:
         self._partitions.update(self._cluster.records if partitions is None else partitions)

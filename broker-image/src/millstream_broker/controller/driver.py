@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Mapping
 from typing import Any
 
+from .. import supervision
 from ..config import BrokerConfig
 from ..config_keys import BROKER_KEYS
 from ..coordination import CoordinationError, PartitionRecord
@@ -91,7 +92,10 @@ class ControllerDriver:
 
     def start(self) -> None:
         log.info("this broker is the controller now, epoch %d", self._store.epoch)
-        self._tasks = [asyncio.ensure_future(work) for work in (self._run(), self._tick())]
+        self._tasks = [
+            supervision.run("controller", self._run()),
+            supervision.keep("controller's clock", self._tick),
+        ]
 
     async def stop(self) -> None:
         """After the session ended, or before it does: nothing happens any more."""
@@ -114,11 +118,11 @@ class ControllerDriver:
         for task in self._tasks:
             task.cancel()
 
-    def _fail(self) -> None:
-        log.exception("the controller has failed: this broker resigns")
+    def _fail(self, error: Exception) -> None:
+        supervision.failed("controller", error, ": this broker resigns")
         self._writes.clear()
         self._lose()
-        self._tasks.append(asyncio.ensure_future(self._resign()))
+        self._tasks.append(supervision.keep("controller's end", self._resign))
 
     async def _resign(self) -> None:
         await asyncio.sleep(RESIGN_PAUSE_S)
@@ -215,8 +219,8 @@ class ControllerDriver:
             return
         try:
             self._carry_out(self.machine.handle(event))
-        except Exception:
-            self._fail()
+        except Exception as error:
+            self._fail(error)
 
     def _carry_out(self, instructions: Collection[Instruction]) -> None:
         for one in instructions:
@@ -262,8 +266,8 @@ class ControllerDriver:
                             self._handle(event)
         except Fenced:
             self._lose()
-        except Exception:
-            self._fail()
+        except Exception as error:
+            self._fail(error)
 
     def _next_writes(self) -> list[Write]:
         """The oldest write, and with it those that may be made at the same time: removals of other topics."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
+from .. import supervision
 from ..controller.store import Fenced
 from . import CoordinationError
 from .stores import Store, StoreError, Unavailable
@@ -52,8 +53,8 @@ class Chores:
             except (CoordinationError, StoreError) as error:
                 log.error("coordination, %s: %s", name, error)
                 pause = PAUSE_S
-            except Exception:
-                log.exception("coordination, %s", name)
+            except Exception as error:
+                supervision.failed("coordination's watches", error, f", {name}, retrying")
                 pause = PAUSE_S
             self.need(name)
             await asyncio.sleep(pause)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from .. import supervision
 from ..controller.store import (
     BrokersChanged,
     ConfigsChanged,
@@ -116,7 +117,7 @@ class TreeControllerStore:
     async def load(self, report: Callable[[StoreEvent], None]) -> Image:
         image = await self._persist(self._load)
         self._report = report
-        self._working = asyncio.create_task(self._work())
+        self._working = supervision.keep("controller's watches", self._work)
         return image
 
     async def _work(self) -> None:

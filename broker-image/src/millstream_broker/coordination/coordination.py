@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from .. import supervision
 from ..controller.store import ControllerStore
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.schema import ZERO_UUID
@@ -128,7 +129,7 @@ class Coordination:
     async def connect(self) -> None:
         """Wait for the store, however long, and read what is needed to open logs. Raises CoordinationError."""
         self._nodes.start()
-        telling = asyncio.create_task(self._tell_waiting())
+        telling = supervision.run("waiting for coordination", self._tell_waiting())
         try:
             await self._persist(self._prepare, deadline=None)
         finally:
@@ -182,8 +183,8 @@ class Coordination:
             NO_LEADER,
             broker_configs=dict(self._configs.brokers),
         )
-        for work in (self._chores.run(), self._note_isr_changes()):
-            self._tasks.append(asyncio.create_task(work))
+        self._tasks.append(supervision.keep("ZooKeeper's watches", self._chores.run))
+        self._tasks.append(supervision.keep("ISR notes", self._note_isr_changes))
         self._chores.need("the controller", "changes of configuration")
         return self._state
 

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
+from .. import supervision
 from ..protocol.errors import ApiError, ErrorCode
 from .coordinator import GroupCoordinator
 from .messages import (
@@ -75,7 +76,7 @@ class GroupDriver:
         if self._topic.partition_count() is not None:
             return
         if self._creating is None:
-            self._creating = asyncio.create_task(self._create())
+            self._creating = supervision.run("creation of __consumer_offsets", self._create())
             self._creating.add_done_callback(lambda _: setattr(self, "_creating", None))
         await asyncio.shield(self._creating)
 
@@ -92,7 +93,7 @@ class GroupDriver:
         """This broker leads the partition of __consumer_offsets from now on: load its groups."""
         if partition in self._loads or not self._coordinator.begin_load(partition):
             return
-        self._loads[partition] = asyncio.create_task(self._load(partition))
+        self._loads[partition] = supervision.keep("loading of groups", partial(self._load, partition))
 
     def resign(self, partition: int) -> None:
         """Another broker leads it: callers that wait get NOT_COORDINATOR; a load, or a write not begun, is given up."""
@@ -111,13 +112,12 @@ class GroupDriver:
                 loaded = await asyncio.to_thread(read_groups, batches, partition, partitions)
                 self._event(partial(self._coordinator.loaded, partition, loaded.groups))
                 break
-            except Exception as error:
+            except (ApiError, OSError) as error:
                 logger.error(
                     "__consumer_offsets-%d: cannot load its groups, retrying in %g s: %s",
                     partition,
                     pause_s,
                     error,
-                    exc_info=not isinstance(error, ApiError | OSError),
                 )
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_RETRY_S)

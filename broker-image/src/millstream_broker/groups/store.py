@@ -12,8 +12,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
+from .. import supervision
 from ..log.batch import Buffer, Record, build_batch
 from ..protocol.errors import ApiError, ErrorCode
 from .messages import Store
@@ -54,7 +56,9 @@ class OffsetsWriter:
     def write(self, store: Store) -> None:
         self._queues.setdefault(store.partition, deque()).append(store)
         if store.partition not in self._tasks:
-            self._tasks[store.partition] = asyncio.create_task(self._drain(store.partition))
+            self._tasks[store.partition] = supervision.keep(
+                "writes of groups", partial(self._drain, store.partition)
+            )
 
     def give_up(self, partition: int) -> None:
         """Append nothing of what waits: it belongs to a leadership that is over."""
@@ -74,13 +78,11 @@ class OffsetsWriter:
 
     async def _drain(self, partition: int) -> None:
         queue = self._queues[partition]
-        try:
-            while queue:
-                stores = self._take(queue)
-                error = await self._append(partition, stores)
-                self._stored([store.write for store in stores], error)
-        finally:
-            del self._tasks[partition]
+        while queue:
+            stores = self._take(queue)
+            error = await self._append(partition, stores)
+            self._stored([store.write for store in stores], error)
+        del self._tasks[partition]
 
     @staticmethod
     def _take(queue: deque[Store]) -> list[Store]:

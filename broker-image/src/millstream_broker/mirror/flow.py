@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
+from .. import supervision
 from ..client import BrokerError, ClusterClient
 from ..protocol import fetch, produce
 from ..protocol.errors import ApiError, ErrorCode
@@ -76,6 +77,8 @@ class Flow:
         self._keeper = keeper
         self._reachability = reachability
         self._counters = counters
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Fails where nobody knows any more how far lanes are: the worker ends, and another takes them over."""
         self._supervisor: asyncio.Task[None] | None = None
         self._workers: dict[Any, asyncio.Task[None]] = {}  # pumps by broker, recoveries by lane
         self._produces: set[asyncio.Task[None]] = set()
@@ -83,7 +86,7 @@ class Flow:
         self._wake = asyncio.Event()
 
     def start(self, names: list[LaneName]) -> None:
-        self._supervisor = asyncio.create_task(self._supervise(names))
+        self._supervisor = self._run("lanes", self._supervise(names))
 
     async def stop(self, *, drain: bool) -> None:
         """Fetch no more and, with ``drain``, wait for the answers to what was sent. The lanes stay to be looked at."""
@@ -108,10 +111,10 @@ class Flow:
             for lane in self.lanes.values():
                 if lane.failed and not lane.in_flight and not lane.recovering:
                     lane.recovering = True
-                    self._workers[lane] = asyncio.create_task(self._recover(lane))
+                    self._workers[lane] = self._run("recovery of a lane", self._recover(lane))
             all_found = await self._locate([lane for lane in lanes if lane.leader < 0])
             for node in {lane.leader for lane in lanes if lane.leader >= 0} - self._workers.keys():
-                self._workers[node] = asyncio.create_task(self._pump(node))
+                self._workers[node] = self._run("fetches", self._pump(node))
             await _wait(self._wake, BACKOFF_MAX_S if all_found else BACKOFF_S)
 
     async def _open(self, names: list[LaneName]) -> list[Lane]:
@@ -156,6 +159,13 @@ class Flow:
                 pause = min(max(pause * 2, BACKOFF_S), BACKOFF_MAX_S)
         lane.recovering = False
         self._wake.set()
+
+    def _run(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return supervision.run(name, work, fatal=self._fatal)
+
+    def _fatal(self, why: str) -> None:
+        if not self.failure.done():
+            self.failure.set_exception(RuntimeError(f"source {self.source_name}: {why}"))
 
     def _failure(self, what: str) -> None:
         self._counters.failures += 1
@@ -216,7 +226,7 @@ class Flow:
         for by_node in rounds:
             for node, of_node in by_node.items():
                 self._bytes_in_flight += sum(sent.size for _, sent, _ in of_node)
-                task = asyncio.create_task(self._produce(node, of_node))
+                task = self._run("produces", self._produce(node, of_node))
                 self._produces.add(task)
                 task.add_done_callback(self._produces.discard)
         if rounds:

@@ -66,6 +66,7 @@ class SourceMirror:
                 tasks.create_task(self._refresh_on())
                 tasks.create_task(self._commit_on())
                 tasks.create_task(self.member.run())
+                await self._flow.failure
         finally:
             for client in self._clients:
                 await client.close()

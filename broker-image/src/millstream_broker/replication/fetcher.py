@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Iterable
 from time import perf_counter
 
+from .. import supervision
 from ..client.connection import Connection
 from ..client.errors import BrokerError, ConnectionLost
 from ..config import BrokerConfig
@@ -93,7 +94,7 @@ class Fetcher:
         return self._followers.values()
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"fetcher-{self.leader_id}")
+        self._task = supervision.keep("fetcher", self._run, pause_s=self._longest_pause_s())
 
     async def close(self) -> None:
         if self._task is not None:
@@ -152,8 +153,8 @@ class Fetcher:
                 else:
                     self._say_unreachable(error)
                     await self._pause()
-            except Exception:
-                log.exception("the fetcher from broker %d failed", self.leader_id)
+            except Exception as error:
+                supervision.failed("fetcher", error, f", from broker {self.leader_id}, retrying")
                 await self._pause()
             finally:
                 if connection is not None:

@@ -21,6 +21,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from .. import supervision
 from ..config import TopicConfig
 from ..coordination import NO_LEADER, ClusterState, PartitionRecord, TopicRecord
 from ..delayed_produce import Purgatory
@@ -89,18 +90,13 @@ class ReplicaManager:
         """To be called by coordination: starts `follow`. A caller that needs its end awaits `follow` itself."""
         self.wanted = state
         if self._catching_up is None:
-            self._catching_up = asyncio.create_task(self._catch_up())
+            self._catching_up = supervision.keep("following", self._catch_up)
 
     async def _catch_up(self) -> None:
         state = None
         while state is not self.wanted:
             state = self.wanted
-            try:
-                await self.follow()
-            except Exception:  # else the broker would stay behind until the next change
-                log.exception("cannot follow the cluster's state, retrying in %g s", RETRY_S)
-                state = None
-                await asyncio.sleep(RETRY_S)
+            await self.follow()
         self._catching_up = None
 
     async def follow(self) -> None:
@@ -130,7 +126,7 @@ class ReplicaManager:
         if deleted:
             broker.groups.forget_topics(deleted)
         if has_let_go:
-            broker.spawn(asyncio.to_thread(broker.logs.remove_deleted))
+            broker.own(supervision.run("deletions", asyncio.to_thread(broker.logs.remove_deleted)))
 
     async def _let_go(self, state: ClusterState) -> bool:
         """Stop serving partitions of topics that are gone; whether there were any."""
@@ -294,7 +290,7 @@ class ReplicaManager:
 
     def _end_idle_fetchers(self) -> None:
         for leader in [leader for leader, fetcher in self._fetchers.items() if not len(fetcher)]:
-            closing = asyncio.create_task(self._fetchers.pop(leader).close())
+            closing = supervision.run("fetcher's end", self._fetchers.pop(leader).close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
@@ -333,7 +329,8 @@ class ReplicaManager:
                     deleted.append(key)
             await self._delete(deleted)
             self._end_idle_fetchers()
-        self._broker.spawn(asyncio.to_thread(self._broker.logs.remove_deleted))
+        removal = asyncio.to_thread(self._broker.logs.remove_deleted)
+        self._broker.own(supervision.run("deletions", removal))
         return errors
 
     def known_record(self, partition: Partition) -> PartitionRecord | None:
@@ -364,7 +361,7 @@ class ReplicaManager:
         ]
         if older:
             await self._put_aside(older)
-            self._broker.spawn(asyncio.to_thread(logs.remove_deleted))
+            self._broker.own(supervision.run("deletions", asyncio.to_thread(logs.remove_deleted)))
         failed = await self._open_in_thread(new)
         async for topic, index in _in_turns(new):
             key = topic.name, index

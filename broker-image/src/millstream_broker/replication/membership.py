@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from .. import supervision
 from ..coordination import Conflict, CoordinationError, PartitionRecord
 from ..partition import Partition, now_ms
 
@@ -55,7 +56,7 @@ class Membership:
         """Write the ISR if it should be another one."""
         if partition.isr is None or (record := partition.isr.propose(now_ms())) is None:
             return
-        write = asyncio.create_task(self._write(partition, record))
+        write = supervision.run("ISR writes", self._write(partition, record))
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
 
@@ -72,6 +73,9 @@ class Membership:
             if not self._is_failing:
                 log.warning("%s: ISR write failed, retrying: %s", partition, error)
             self._is_failing, is_known = True, False
+        except Exception as error:
+            supervision.failed("ISR writes", error, f": {partition}, retrying")
+            is_known = False
         else:
             self._is_failing = False
             isr.written(stored)

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ... import supervision
 from ...log.files import write_atomically
 from .. import CoordinationError
 from . import (
@@ -86,6 +87,8 @@ class FileStore:
         self.on_state: Callable[[State, bool], None] = lambda state, is_new: None
         self.failed: Callable[[OSError], None] = lambda error: None
         """Called when the file cannot be written."""
+        self.fatal: Callable[[str], None] = lambda why: None
+        """Called when nobody knows any more what is written."""
         self._path = path
         self._nodes: dict[str, Stored] = {"/": Stored(Node(b"", 0, 0, 0, 0))}
         self._below: dict[str, dict[str, None]] = defaultdict(dict)
@@ -197,7 +200,7 @@ class FileStore:
         written: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._waiting.append((operations, written))
         if self._writing is None:
-            self._writing = asyncio.create_task(self._write_all())
+            self._writing = supervision.run(self._path.name, self._write_all(), fatal=self.fatal)
         return written
 
     async def _write_all(self) -> None:

@@ -1,0 +1,84 @@
+"""Background tasks, by name: none fails unnoticed.
+
+A task that ends by an error it did not expect is logged with its stack and counted in `failures`
+(`millstream_task_failures_total`). What follows is its owner's choice:
+
+    run(name, work)              nothing: the rest goes on without it
+    run(name, work, fatal=end)   `end` is called with one line for people; the broker ends
+    keep(name, begin)            it begins again after a pause, which doubles up to LONGEST_PAUSE_S
+
+An error that a task expects, it handles itself. Being cancelled is no failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+"""Before a task begins again. One that has worked for LONGEST_PAUSE_S starts over with the shortest pause."""
+
+T = TypeVar("T")
+
+failures: dict[str, int] = {}
+"""How often each task has failed since the process started, by name; 0 for those that never did."""
+
+_running: set[asyncio.Task[Any]] = set()
+"""The loop itself would not keep them from being collected."""
+
+log = logging.getLogger(__name__)
+
+
+def run(
+    name: str, work: Coroutine[Any, Any, T], *, fatal: Callable[[str], None] | None = None
+) -> asyncio.Task[T]:
+    """Start `work`. Whoever awaits the task gets its error, too."""
+    failures.setdefault(name, 0)
+    task = asyncio.create_task(work, name=name)
+    _running.add(task)
+
+    def ended(task: asyncio.Task[T]) -> None:
+        _running.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        failed(name, error, "" if fatal is None else "; nothing can go on without it")
+        if fatal is not None:
+            fatal(f"{name} failed: {error!r}")
+
+    task.add_done_callback(ended)
+    return task
+
+
+def keep(
+    name: str, begin: Callable[[], Coroutine[Any, Any, None]], *, pause_s: float = PAUSE_S
+) -> asyncio.Task[None]:
+    """Do what `begin` begins until it returns: again, after a pause, where it fails."""
+
+    async def lasting() -> None:
+        clock, pause = asyncio.get_running_loop().time, pause_s
+        while True:
+            began = clock()
+            try:
+                return await begin()
+            except Exception as error:
+                if clock() - began > LONGEST_PAUSE_S:
+                    pause = pause_s
+                failed(name, error, f", beginning again in {pause:g} s")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    return run(name, lasting())
+
+
+def failed(name: str, error: BaseException, consequence: str = "") -> None:
+    """Log and count an error that the task `name` did not expect."""
+    failures[name] = failures.get(name, 0) + 1
+    log.error("%s failed%s", name, consequence, exc_info=error)
+
+
+def unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """For `set_exception_handler`: what failed under nobody's supervision, as a callback of the loop does."""
+    failures["callbacks"] = failures.get("callbacks", 0) + 1
+    loop.default_exception_handler(context)
