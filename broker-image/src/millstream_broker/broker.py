@@ -40,8 +40,9 @@ from .log.config import LogConfig
 from .log.directory import LogDir, LogDirError
 from .log.files import FileCache
 from .log.manager import LogManager
+from .loop import stalls
 from .metadata import Metadata
-from .metrics import Stats
+from .metrics import Stats, exposition
 from .offsets_topic import BrokerOffsetsTopic
 from .partition import Partition
 from .producer_ids import ProducerIds
@@ -90,6 +91,7 @@ class Broker:
         self.max_fetch_bytes = config.integer("fetch.max.bytes")
         self.selects_by_rack = config["replica.selector.class"] == RACK_AWARE
         self.stats = Stats()
+        self.stalls = stalls()
         self.replicas = ReplicaManager(self)
         self.partitions = self.replicas.partitions
         """What this broker leads: all that produces and fetches look at."""
@@ -302,9 +304,7 @@ class Broker:
     async def _metrics(self) -> Response:
         if not self._ready:
             return Response(b"starting\n", 503)
-        from .metrics import exposition
-
-        return Response(exposition(self), content_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await exposition(self), content_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _cannot_listen(key: str, where: object, free: object, error: OSError) -> StartError:

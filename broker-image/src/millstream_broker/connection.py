@@ -43,7 +43,8 @@ from .request_memory import CutOffFrame
 
 if TYPE_CHECKING:
     from .broker import Broker
-    from .metrics import ApiStats, Stats
+    from .histogram import Histogram
+    from .metrics import Stats
     from .server import Server
 
 PIPELINE_DEPTH = 256
@@ -73,7 +74,7 @@ class Route:
     registration: Registration
     version: int
     head: struct.Struct
-    stats: ApiStats
+    stats: Histogram
     copied: bool
 
 
@@ -147,6 +148,7 @@ class Connection:
         "_out",
         "_prefix",
         "_reading",
+        "_route",
         "_server",
         "_shortcut",
         "_sock",
@@ -172,6 +174,8 @@ class Connection:
         self.pending: deque[Pending] = deque()
         self._frame: CutOffFrame | None = None
         self._shortcut = ProduceShortcut()
+        self._route: Route | None = None
+        """Of the last request, for `__repr__`."""
         self._prefix = b""
         """Less than a frame's size and API."""
         self._backlog: memoryview | None = None
@@ -179,6 +183,10 @@ class Connection:
         self._out = Outbox(sock, server.loop, server.stats, self._drained, self._fail)
         self._reading = True
         server.loop.add_reader(sock, self._readable)
+
+    def __repr__(self) -> str:
+        last = "nothing yet" if self._route is None else f"{self._route.registration.api.name} last"
+        return f"the connection of {self.peer} ({last})"
 
     # Receiving
 
@@ -325,6 +333,7 @@ class Connection:
         if route is None:
             self._refuse(frame)
             return
+        self._route = route
         version, registration = route.version, route.registration
         known = self._shortcut.find(frame, version) if registration.pipelined else None
         if known is not None:
@@ -361,6 +370,8 @@ class Connection:
             waiting.set_result(answer)
         else:
             waiting = answer if isinstance(answer, asyncio.Future) else asyncio.ensure_future(answer)
+            if isinstance(waiting, asyncio.Task):
+                waiting.set_name(registration.api.name)
         self.pending.append(Pending(route, correlation_id, started, waiting, known))
         waiting.add_done_callback(self._answered)
 

@@ -1,16 +1,132 @@
-"""Which event loop the commands of this package run on."""
+"""The event loop that commands of this package run on: uvloop's where it is installed, else asyncio's.
+
+It measures how long it is held. A step is one callback: a socket that can be read, a timer, a task from one `await` to
+the next. After LOOK_S of steps the loop queues a mark behind what is to run already. A stall is the time from the
+beginning of the last of those steps until the mark has its turn, as any other callback would have to wait. It is
+counted by the clock and by the processor's time: on a busy machine the clock also counts what other processes took. A
+step of NAMED_S or longer is named in the log. All this costs two looks at the clock a step, and no timer runs: an idle
+loop stays idle.
+
+What transports of the loop's own do between callbacks is not a step; the broker's connections use none.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from time import perf_counter, thread_time
+from typing import Any
+
+from .histogram import Histogram
+
+LEAST_S = 0.001
+NAMED_S = 1.0
+BOUNDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Upper bounds of the buckets for stalls, in seconds."""
+LOOK_S = 0.0005
+
+log = logging.getLogger(__name__)
 
 
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's loop where it is installed, else asyncio's."""
+class Stalls:
+    """Those of LEAST_S or longer."""
+
+    def __init__(self) -> None:
+        self.by_clock = Histogram(BOUNDS)
+        self.by_processor = Histogram(BOUNDS)
+
+    def timed(
+        self, call_soon: Callable[..., object]
+    ) -> Callable[[Callable[..., object], tuple[Any, ...]], None]:
+        """Calls a function with arguments, and measures how long that takes. `call_soon` is the loop's."""
+        busy, is_marked, processor = 0.0, False, thread_time()
+
+        def timed(
+            step: Callable[..., object],
+            arguments: tuple[Any, ...],
+            clock: Callable[[], float] = perf_counter,
+        ) -> None:
+            nonlocal busy, is_marked
+            began = clock()
+            try:
+                step(*arguments)
+            finally:
+                took = clock() - began
+                busy += took
+                if busy > LOOK_S and not is_marked:
+                    is_marked = True
+                    call_soon(mark, began)
+                if took >= NAMED_S:
+                    log.warning("the event loop was held for %.1f s by %s", took, _name(step))
+
+        def mark(since: float) -> None:
+            nonlocal busy, is_marked, processor
+            took, before = perf_counter() - since, processor
+            busy, is_marked, processor = 0.0, False, thread_time()
+            if took >= LEAST_S:
+                self.by_clock.observe(took)
+                if (used := min(took, processor - before)) >= LEAST_S:
+                    self.by_processor.observe(used)
+
+        return timed
+
+
+def _name(step: Callable[..., object]) -> str:
+    owner = getattr(step, "__self__", None)
+    if not isinstance(owner, asyncio.Task):
+        return getattr(step, "__qualname__", str(step)) + (f" of {owner}" if owner is not None else "")
+    where = owner.get_stack(limit=1)
+    coroutine = getattr(owner.get_coro(), "__qualname__", "")
+    now = f", now in {where[0].f_code.co_filename}:{where[0].f_lineno}" if where else ""
+    return f"the task {owner.get_name()} ({coroutine}{now})"
+
+
+_Loop: Any = object
+
+
+class _Measured(_Loop):  # type: ignore[misc]
+    """What a loop calls, it calls by `Stalls.timed`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stalls = Stalls()
+        self._timed = self.stalls.timed(super().call_soon)
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        return super().call_soon(self._timed, callback, args, context=context)
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        return super().call_soon_threadsafe(self._timed, callback, args, context=context)
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        return super().call_later(delay, *self._once(callback, args), context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        return super().call_at(when, *self._once(callback, args), context=context)
+
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
+        super().add_reader(fd, self._timed, callback, args)
+
+    def add_writer(self, fd: Any, callback: Any, *args: Any) -> None:
+        super().add_writer(fd, self._timed, callback, args)
+
+    def _once(self, callback: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """One of `call_at` and `call_later` calls the other."""
+        return (callback, *args) if callback is self._timed else (self._timed, callback, args)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """A loop that measures its steps."""
+    base: Any
     try:
-        import uvloop
+        from uvloop import Loop as base
     except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
+        base = asyncio.SelectorEventLoop
+    return type("Loop", (_Measured, base), {})
+
+
+def stalls() -> Stalls:
+    """Those of the running loop; none where it is a loop that does not measure."""
+    found = getattr(asyncio.get_running_loop(), "stalls", None)
+    return found if isinstance(found, Stalls) else Stalls()

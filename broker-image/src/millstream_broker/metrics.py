@@ -1,55 +1,27 @@
 """What the broker counts, and how Prometheus gets it.
 
-The hot path only adds to plain attributes; what Prometheus reads is made from them when it asks. prometheus-client
-is imported at the first scrape, which spares every start its 40 ms.
+The hot path only adds to plain attributes. When Prometheus asks, the loop takes what there is to tell, AT_ONCE
+partitions in a turn, and a thread makes the text of it. A scrape looks at each partition once; those that come or go
+meanwhile are in the next one. prometheus-client is imported at the first scrape, which spares every start its 40 ms.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from . import supervision
+from .histogram import Histogram
+from .partition import Partition
 
 if TYPE_CHECKING:
     from .broker import Broker
+    from .replication.follower import Follower
 
-BOUNDS = (
-    0.0001,
-    0.00025,
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-)
-"""Upper bounds of the latency buckets, in seconds."""
-
-
-class ApiStats:
-    """Requests of one API, and how long they took from being received to being answered."""
-
-    __slots__ = ("buckets", "count", "seconds")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.seconds = 0.0
-        self.buckets = [0] * (len(BOUNDS) + 1)
-
-    def observe(self, seconds: float) -> None:
-        self.count += 1
-        self.seconds += seconds
-        self.buckets[bisect_left(BOUNDS, seconds)] += 1
+AT_ONCE = 500
+"""Partitions that are looked at in one turn of the loop."""
 
 
 class Stats:
@@ -67,7 +39,8 @@ class Stats:
     )
 
     def __init__(self) -> None:
-        self.apis: dict[str, ApiStats] = {}
+        self.apis: dict[str, Histogram] = {}
+        """Of each API, how long requests took from being received to being answered."""
         self.bytes_in = 0
         self.bytes_out = 0
         self.connections_accepted = 0
@@ -76,116 +49,202 @@ class Stats:
         self.records_in = 0
         self.records_refused = 0
 
-    def api(self, name: str) -> ApiStats:
-        return self.apis.setdefault(name, ApiStats())
+    def api(self, name: str) -> Histogram:
+        return self.apis.setdefault(name, Histogram())
 
 
-class BrokerCollector:
-    """Makes Prometheus's metric families from a broker's counters and state."""
+class Page:
+    """Metrics, as they were when they were added."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self) -> None:
+        self._metrics: list[tuple[str, str, str, tuple[str, ...], list[tuple[tuple[str, ...], Any]]]] = []
+
+    def add(
+        self,
+        kind: str,
+        name: str,
+        text: str,
+        values: float | Mapping[tuple[str, ...], float],
+        labels: tuple[str, ...] = (),
+    ) -> None:
+        """`kind`: gauge or counter; `values`: one, or several by the values of the labels."""
+        self._metrics.append(
+            (
+                kind,
+                name,
+                text,
+                labels,
+                list(values.items()) if isinstance(values, Mapping) else [((), values)],
+            )
+        )
+
+    def add_histogram(
+        self,
+        name: str,
+        text: str,
+        of: Mapping[tuple[str, ...], Histogram],
+        labels: tuple[str, ...] = (),
+    ) -> None:
+        values = [(of_labels, (one.cumulative(), one.seconds)) for of_labels, one in of.items()]
+        self._metrics.append(("histogram", name, text, labels, values))
 
     def collect(self) -> Iterator[Any]:
+        """For Prometheus's registry."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-        broker, stats, replicas = self._broker, self._broker.stats, self._broker.replicas
-        led, controller = list(replicas.partitions.values()), broker.controller
-        requests = HistogramMetricFamily(
-            "millstream_request_seconds", "Time from a request's last byte to its answer.", labels=["api"]
-        )
-        for name, api in stats.apis.items():
-            total, buckets = 0, []
-            for bound, count in zip((*BOUNDS, "+Inf"), api.buckets, strict=True):
-                total += count
-                buckets.append((str(bound), total))
-            requests.add_metric([name], buckets, api.seconds)
-        yield requests
-        for name, text, value in (
-            ("received_bytes", "Bytes received from clients.", stats.bytes_in),
-            ("sent_bytes", "Bytes sent to clients.", stats.bytes_out),
-            ("connections_accepted", "Connections accepted since the start.", stats.connections_accepted),
-            ("records_received", "Records appended to logs.", stats.records_in),
-            ("batches_refused", "Produce requests' partitions that were refused.", stats.records_refused),
-            ("isr_shrinks", "Followers that left the ISR of a partition led here.", stats.isr_shrinks),
-            ("isr_expands", "Followers that joined it.", stats.isr_expands),
-            (
-                "group_records_unreadable",
-                "Records of __consumer_offsets that were skipped when groups were loaded.",
-                broker.groups.unreadable,
-            ),
-        ):
-            yield CounterMetricFamily(f"millstream_{name}", text, value=value)
-        failures = CounterMetricFamily(
-            "millstream_task_failures", "Background tasks that ended unexpectedly.", labels=["task"]
-        )
-        for name, value in supervision.failures.items():
-            failures.add_metric([name], value)
-        yield failures
-        for name, text, value in (
-            ("connections", "Connections that are open.", len(broker.server.connections)),
-            ("topics", "Topics in the cluster.", len(broker.metadata.topics)),
-            ("partitions", "Partitions on this broker.", len(replicas.partitions) + len(replicas.followers)),
-            ("leaders", "Partitions that this broker leads.", len(replicas.partitions)),
-            (
-                "under_replicated_partitions",
-                "Partitions led here with fewer replicas in sync than there are.",
-                sum(len(one.record.isr) < len(one.record.replicas) for one in led),
-            ),
-            (
-                "under_min_isr_partitions",
-                "Partitions led here with fewer replicas in sync than min.insync.replicas.",
-                sum(len(one.record.isr) < one.min_insync_replicas for one in led),
-            ),
-            (
-                "replica_max_lag",
-                "Records that the follower furthest behind a leader here still has to fetch.",
-                max((one.isr.max_lag() for one in led if one.isr is not None), default=0),
-            ),
-            ("active_controller", "1 where this broker is the controller.", controller is not None),
-            (
-                "leaderless_partitions",
-                "Partitions of the cluster that nobody leads, where this broker is the controller.",
-                0 if controller is None else controller.machine.leaderless(),
-            ),
-            (
-                "not_preferred_leaders",
-                "Partitions of the cluster that another than the preferred replica leads, likewise.",
-                0 if controller is None else controller.machine.not_preferred(),
-            ),
-            (
-                "group_partitions_loading",
-                "Partitions of __consumer_offsets led here whose groups are not loaded yet.",
-                broker.groups.loading,
-            ),
-            (
-                "uncleanable_partitions",
-                "Partitions that are not compacted any more, because compaction failed on them.",
-                sum(one.uncleanable for one in broker.logs),
-            ),
-            ("offline_log_directories", "Log directories that cannot be used.", len(broker.logs.offline)),
-            ("offline_partitions", "Partitions whose log cannot be used.", broker.replicas.offline_count()),
-        ):
-            yield GaugeMetricFamily(f"millstream_{name}", text, value=value)
-        sizes = GaugeMetricFamily("millstream_log_bytes", "Size of a topic's logs here.", labels=["topic"])
-        ends = GaugeMetricFamily(
-            "millstream_log_end_offset", "The next offset of a partition.", labels=["topic", "partition"]
-        )
-        by_topic: dict[str, int] = {}
-        for partition in replicas.all():
-            by_topic[partition.topic] = by_topic.get(partition.topic, 0) + partition.log.size
-            ends.add_metric([partition.topic, str(partition.index)], partition.log.log_end_offset)
-        for topic, size in by_topic.items():
-            sizes.add_metric([topic], size)
-        yield sizes
-        yield ends
+        for kind, name, text, labels, values in self._metrics:
+            if kind == "histogram":
+                histogram = HistogramMetricFamily(f"millstream_{name}", text, labels=labels)
+                for of_labels, (buckets, seconds) in values:
+                    histogram.add_metric(of_labels, buckets, seconds)
+                yield histogram
+            else:
+                plain = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+                family = plain(f"millstream_{name}", text, labels=labels)
+                for of_labels, value in values:
+                    family.add_metric(of_labels, value)
+                yield family
+
+    def text(self) -> bytes:
+        """In Prometheus's text format, with what it tells of any process. Takes long: belongs in a thread."""
+        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+
+        registry = CollectorRegistry()
+        registry.register(self)
+        ProcessCollector(registry=registry)
+        return generate_latest(registry)
 
 
-def exposition(broker: Broker) -> bytes:
+@dataclass
+class _Replicas:
+    """What the replicas of this broker come to, one by one."""
+
+    led: int = 0
+    under_replicated: int = 0
+    under_min_isr: int = 0
+    max_lag: int = 0
+    uncleanable: int = 0
+    offline: int = 0
+    sizes: dict[tuple[str, ...], int] = field(default_factory=dict)
+    ends: dict[tuple[str, ...], int] = field(default_factory=dict)
+
+    def add(self, one: Partition | Follower) -> None:
+        log = one.log
+        topic = (one.topic,)
+        self.sizes[topic] = self.sizes.get(topic, 0) + log.size
+        self.ends[one.topic, str(one.index)] = log.log_end_offset
+        self.uncleanable += log.uncleanable
+        self.offline += log.offline is not None
+        if isinstance(one, Partition):
+            in_sync = len(one.record.isr)
+            self.led += 1
+            self.under_replicated += in_sync < len(one.record.replicas)
+            self.under_min_isr += in_sync < one.min_insync_replicas
+            if one.isr is not None:
+                self.max_lag = max(self.max_lag, one.isr.max_lag())
+
+
+async def exposition(broker: Broker) -> bytes:
     """Everything, in Prometheus's text format; the process's own metrics too."""
-    from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+    page, found = Page(), _Replicas()
+    for number, one in enumerate(list(broker.replicas.all()), 1):
+        found.add(one)
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
+    found.offline += len(broker.replicas.unopened)
+    _add_counters(page, broker)
+    _add_gauges(page, broker, found)
+    return await asyncio.to_thread(page.text)
 
-    registry = CollectorRegistry()
-    registry.register(BrokerCollector(broker))
-    ProcessCollector(registry=registry)
-    return generate_latest(registry)
+
+def _add_counters(page: Page, broker: Broker) -> None:
+    stats, stalls = broker.stats, broker.stalls
+    page.add_histogram(
+        "request_seconds",
+        "Time from a request's last byte to its answer.",
+        {(name,): of for name, of in stats.apis.items()},
+        ("api",),
+    )
+    page.add_histogram(
+        "loop_stall_seconds",
+        "How long callbacks had to wait for the event loop, where it was a millisecond or longer.",
+        {(): stalls.by_clock},
+    )
+    page.add_histogram(
+        "loop_stall_cpu_seconds",
+        "The same in the processor's time: without what other processes took.",
+        {(): stalls.by_processor},
+    )
+    for name, text, value in (
+        ("received_bytes", "Bytes received from clients.", stats.bytes_in),
+        ("sent_bytes", "Bytes sent to clients.", stats.bytes_out),
+        ("connections_accepted", "Connections accepted since the start.", stats.connections_accepted),
+        ("records_received", "Records appended to logs.", stats.records_in),
+        ("batches_refused", "Produce requests' partitions that were refused.", stats.records_refused),
+        ("isr_shrinks", "Followers that left the ISR of a partition led here.", stats.isr_shrinks),
+        ("isr_expands", "Followers that joined it.", stats.isr_expands),
+        (
+            "group_records_unreadable",
+            "Records of __consumer_offsets that were skipped when groups were loaded.",
+            broker.groups.unreadable,
+        ),
+    ):
+        page.add("counter", name, text, value)
+    page.add(
+        "counter",
+        "task_failures",
+        "Background tasks that ended unexpectedly.",
+        {(name,): count for name, count in supervision.failures.items()},
+        ("task",),
+    )
+
+
+def _add_gauges(page: Page, broker: Broker, found: _Replicas) -> None:
+    replicas, controller = broker.replicas, broker.controller
+    for name, text, value in (
+        ("connections", "Connections that are open.", len(broker.server.connections)),
+        ("topics", "Topics in the cluster.", len(broker.metadata.topics)),
+        ("partitions", "Partitions on this broker.", len(replicas.partitions) + len(replicas.followers)),
+        ("leaders", "Partitions that this broker leads.", found.led),
+        (
+            "under_replicated_partitions",
+            "Partitions led here with fewer replicas in sync than there are.",
+            found.under_replicated,
+        ),
+        (
+            "under_min_isr_partitions",
+            "Partitions led here with fewer replicas in sync than min.insync.replicas.",
+            found.under_min_isr,
+        ),
+        (
+            "replica_max_lag",
+            "Records that the follower furthest behind a leader here still has to fetch.",
+            found.max_lag,
+        ),
+        ("active_controller", "1 where this broker is the controller.", controller is not None),
+        (
+            "leaderless_partitions",
+            "Partitions of the cluster without a leader (controller only).",
+            0 if controller is None else controller.machine.leaderless(),
+        ),
+        (
+            "not_preferred_leaders",
+            "Partitions of the cluster not led by their preferred replica (controller only).",
+            0 if controller is None else controller.machine.not_preferred(),
+        ),
+        (
+            "group_partitions_loading",
+            "Partitions of __consumer_offsets led here whose groups are not loaded yet.",
+            broker.groups.loading,
+        ),
+        (
+            "uncleanable_partitions",
+            "Partitions that are not compacted any more, because compaction failed on them.",
+            found.uncleanable,
+        ),
+        ("offline_log_directories", "Log directories that cannot be used.", len(broker.logs.offline)),
+        ("offline_partitions", "Partitions whose log cannot be used.", found.offline),
+    ):
+        page.add("gauge", name, text, value)
+    page.add("gauge", "log_bytes", "Size of a topic's logs here.", found.sizes, ("topic",))
+    page.add("gauge", "log_end_offset", "The next offset of a partition.", found.ends, ("topic", "partition"))
