@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from millstream_broker import encoded_topics
+from millstream_broker import slices as slices_module
 from millstream_broker.config import Listener
 from millstream_broker.coordination import BrokerRecord, ClusterState, PartitionRecord, TopicRecord
 from millstream_broker.encoded_topics import AT_ONCE, MAX_FORMS, EncodedTopics
@@ -140,6 +141,7 @@ def test_forms_are_told_apart_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) 
 async def test_many_partitions_are_encoded_in_slices_and_once_for_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(slices_module, "SLICE_S", 0.0)
     topics = [topic("large", 3 * AT_ONCE), *(topic(f"t{number}", 10) for number in range(AT_ONCE // 5))]
     subject = Subject(monkeypatch, state(*topics))
     asked = [subject.topics.encoded(FORM, None), subject.topics.encoded(FORM, topics[:1])]

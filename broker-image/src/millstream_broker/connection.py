@@ -28,18 +28,21 @@ from array import array
 from collections import deque
 from dataclasses import dataclass, replace
 from time import perf_counter
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from .api import HANDLERS, Answer, CloseConnection, Registration, RequestContext, error_response
+from .api import HANDLERS, CloseConnection, Registration, RequestContext, error_response
 from .inter_broker import Authenticator
+from .large_requests import Parts
 from .other_protocols import LOOKED_AT, recognise
 from .outbox import Outbox
 from .produce_shortcut import Known, ProduceShortcut
 from .protocol import MalformedRequest
 from .protocol.errors import ApiError
 from .protocol.header import decode_request_header
-from .protocol.schema import Struct
+from .protocol.schema import Struct, TooManyElements
 from .request_memory import CutOffFrame
+from .slices import finish
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -81,7 +84,7 @@ class Route:
 class Pending:
     """A request that is being handled, in the order of its connection."""
 
-    __slots__ = ("correlation_id", "known", "response", "route", "started")
+    __slots__ = ("correlation_id", "is_alone", "known", "response", "route", "started")
 
     def __init__(
         self,
@@ -90,18 +93,22 @@ class Pending:
         started: float,
         response: asyncio.Future[Any],
         known: Known | None = None,
+        *,
+        is_alone: bool = False,
     ) -> None:
         self.route = route
         self.correlation_id = correlation_id
         self.started = started
         self.response = response
-        """Resolves to the response; None where there is to be none."""
+        """Resolves to the response or its encoded parts; None where there is to be none."""
         self.known = known
+        self.is_alone = is_alone
+        """Whether no other request may follow while this one waits."""
 
-    def outcome(self) -> Struct | None:
+    def outcome(self) -> Struct | Parts | None:
         """When `response` is done. CloseConnection, or what the handler failed with."""
         try:
-            answer: Struct | None = self.response.result()
+            answer: Struct | Parts | None = self.response.result()
             return answer
         except ApiError as error:
             failed: Struct = error_response(self.route.registration.api, error)
@@ -132,7 +139,9 @@ def routes_of(stats: Stats, told: asyncio.Event | None = None) -> dict[tuple[int
 def _waiting(registration: Registration, told: asyncio.Event) -> Registration:
     async def handle(broker: Broker, context: RequestContext, request: Any) -> Struct | None:
         await told.wait()
-        answer = registration.handle(broker, context, request)
+        answer: Any = registration.handle(broker, context, request)
+        if isinstance(answer, GeneratorType):
+            answer = await finish(answer)
         return answer if answer is None or isinstance(answer, Struct) else await answer
 
     return replace(registration, handle=handle, pipelined=False)
@@ -278,8 +287,10 @@ class Connection:
 
     def _may_follow(self, view: memoryview | None = None, begin: int = 0, end: int = 0) -> bool:
         """Whether a request may be handled although one before it waits."""
-        last = self.pending[-1].route.registration
-        if not last.pipelined or len(self.pending) >= PIPELINE_DEPTH or self._server.memory.is_full:
+        last, is_alone = self.pending[-1].route.registration, self.pending[-1].is_alone
+        if not last.pipelined or is_alone or len(self.pending) >= PIPELINE_DEPTH:
+            return False
+        if self._server.memory.is_full:
             return False
         if view is None or end - begin < 2:
             return True
@@ -335,6 +346,8 @@ class Connection:
             return
         self._route = route
         version, registration = route.version, route.registration
+        answer: Any
+        waiting: asyncio.Future[Any]
         known = self._shortcut.find(frame, version) if registration.pipelined else None
         if known is not None:
             context, request = known.context, known.request
@@ -343,12 +356,19 @@ class Connection:
             if route.copied:
                 frame = memoryview(bytes(frame))
             (_, _, correlation_id, client_id), offset = decode_request_header(frame)
-            request = registration.api.decode_request(version, frame, offset)
             context = RequestContext(version, client_id, self.host, self.listener_name, self.authenticator)
-        answer: Answer
-        waiting: asyncio.Future[Any]
+            try:
+                request = registration.api.decode_few(version, frame, offset)
+            except TooManyElements:
+                work = self._server.large.answer(registration, context, bytearray(frame), offset)
+                waiting = asyncio.create_task(work, name=registration.api.name)
+                self.pending.append(Pending(route, correlation_id, started, waiting, is_alone=True))
+                waiting.add_done_callback(self._answered)
+                return
         try:
             answer = registration.handle(self._broker, context, request)
+            if type(answer) is GeneratorType:
+                answer = self._server.large.started(registration, version, answer)
         except ApiError as error:
             answer = error_response(route.registration.api, error)
         except Exception as error:
@@ -375,8 +395,8 @@ class Connection:
         self.pending.append(Pending(route, correlation_id, started, waiting, known))
         waiting.add_done_callback(self._answered)
 
-    def _failed(self, route: Route, error: Exception) -> CloseConnection:
-        if isinstance(error, CloseConnection):
+    def _failed(self, route: Route, error: Exception) -> CloseConnection | MalformedRequest:
+        if isinstance(error, CloseConnection | MalformedRequest):
             return error
         log.error("%s version %d failed", route.registration.api.name, route.version, exc_info=error)
         return CloseConnection(f"{route.registration.api.name} failed in the broker")
@@ -426,7 +446,7 @@ class Connection:
         self,
         route: Route,
         correlation_id: int,
-        response: Struct | None,
+        response: Struct | Parts | None,
         started: float,
         known: Known | None = None,
     ) -> None:
@@ -434,7 +454,10 @@ class Connection:
         if encoded is not None:
             self._out.put(encoded)
         elif response is not None:
-            parts = route.registration.api.encode_response_parts(route.version, response)
+            if isinstance(response, list):
+                parts = response
+            else:
+                parts = route.registration.api.encode_response_parts(route.version, response)
             size = 0
             for part in parts:
                 size += len(part)

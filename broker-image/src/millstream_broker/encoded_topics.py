@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from .coordination import TopicRecord
 from .internal_topics import is_internal
@@ -20,11 +20,12 @@ from .metadata import Metadata
 from .protocol.errors import ErrorCode
 from .protocol.metadata import PARTITION, TOPIC, MetadataResponsePartition, MetadataResponseTopic
 from .protocol.schema import Encoded
+from .slices import Steps, finish, to_the_end
 
 MAX_FORMS = 4
 """Clients of one cluster rarely speak more versions; for each, a partition takes some hundred bytes."""
-AT_ONCE = 500
-"""Partitions that are encoded in one turn of the loop."""
+AT_ONCE = 200
+"""Partitions that are encoded without giving others their turn; or topics that are joined."""
 NO_LEADER = -1
 
 Form = tuple[int, int | None]
@@ -53,19 +54,18 @@ class EncodedTopics:
         if asked is None and topics.joined is not None:
             return topics.joined
         missing = topics.missing(asked)
-        if sum(len(topic.partitions) for topic in missing) > AT_ONCE or len(missing) > AT_ONCE:
+        count = len(topics.metadata.topics) if asked is None else len(asked)
+        if count > AT_ONCE or sum(len(topic.partitions) for topic in missing) > AT_ONCE:
             return self._in_slices(topics, asked, missing)
-        for _ in topics.encode(missing):
-            pass
-        return topics.join(asked)
+        to_the_end(topics.encode(missing))
+        return to_the_end(topics.join(asked))
 
     async def _in_slices(
         self, topics: _Topics, asked: Sequence[Asked] | None, missing: Sequence[TopicRecord]
     ) -> Encoded:
         async with topics.encoding:
-            for _ in topics.encode(missing):
-                await asyncio.sleep(0)
-        return topics.join(asked)
+            await finish(topics.encode(missing))
+            return await finish(topics.join(asked))
 
     def _topics(self, form: Form) -> _Topics:
         metadata, offline = self._metadata(), self._offline()
@@ -115,19 +115,15 @@ class _Topics:
             return [topic for name, topic in self.metadata.topics.items() if name not in texts]
         return [topic for topic in asked if isinstance(topic, TopicRecord) and topic.name not in texts]
 
-    def encode(self, topics: Sequence[TopicRecord]) -> Iterator[None]:
-        """Yields after every AT_ONCE partitions; a topic without partitions counts as one."""
-        done = 0
+    def encode(self, topics: Sequence[TopicRecord]) -> Steps[None]:
         for topic in topics:
+            yield
             if topic.name in self._texts:
                 continue
             parts = []
             for index in range(len(topic.partitions)):
                 parts.append(PARTITION.encode(self._version, self._partition(topic, index)))
-                done += 1
-                if done % AT_ONCE == 0:
-                    yield
-            done += not parts
+                yield
             described = MetadataResponseTopic(
                 ErrorCode.NONE, topic.name, topic.topic_id, is_internal(topic.name), _as_array(parts)
             )
@@ -148,17 +144,19 @@ class _Topics:
             error, index, leader, record.leader_epoch, list(record.replicas), isr, offline
         )
 
-    def join(self, asked: Sequence[Asked] | None) -> Encoded:
+    def join(self, asked: Sequence[Asked] | None) -> Steps[Encoded]:
         texts = self._texts
         if asked is None:
             if self.joined is None:
-                parts = [texts[name][1] for name in self.metadata.topics]
-                self.joined = Encoded(len(parts), b"".join(parts))
+                everything = [texts[name][1] for name in self.metadata.topics]
+                self.joined = Encoded(len(everything), b"".join(everything))
             return self.joined
-        parts = [
-            texts[one.name][1] if isinstance(one, TopicRecord) else TOPIC.encode(self._version, one)
-            for one in asked
-        ]
+        parts = []
+        for one in asked:
+            parts.append(
+                texts[one.name][1] if isinstance(one, TopicRecord) else TOPIC.encode(self._version, one)
+            )
+            yield
         return Encoded(len(parts), b"".join(parts))
 
 

@@ -27,6 +27,8 @@ PIECE_BYTES = 1024 * 1024
 """The most that one sendfile sends."""
 SEND_AT_ONCE_BYTES = 8 * PIECE_BYTES
 """What one client is sent before the others have their turn."""
+LEAST_BYTES = 32 * 1024
+"""What a shorter piece counts for: system calls, too, take time."""
 READ_AHEAD_BYTES = 4 * PIECE_BYTES
 """What the thread fetches into the page cache at a time."""
 
@@ -115,7 +117,7 @@ class Outbox:
             except (BlockingIOError, InterruptedError):
                 parts.appendleft(part)
                 break
-            room -= count
+            room -= max(count, LEAST_BYTES)
             self._bytes -= count
             self._stats.bytes_out += count
         self.blocked = bool(parts)

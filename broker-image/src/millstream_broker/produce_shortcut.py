@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 
-from .api import Answer, RequestContext
+from .api import RequestContext
 from .protocol import produce
 from .protocol.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
 
@@ -55,7 +55,7 @@ class Known:
         self._before = (b"\0" if self.flexible else b"") + before
         self._size = _SIZE_OF_ID + len(self._before) + _NUMBERS.size + len(self._after)
 
-    def encode(self, correlation_id: int, response: Answer) -> bytes | None:
+    def encode(self, correlation_id: int, response: object) -> bytes | None:
         """The whole response; None where it is not like the others."""
         if not isinstance(response, ProduceResponse):
             return None

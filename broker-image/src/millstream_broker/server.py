@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from .config import Listener
 from .connection import Connection, routes_of
+from .large_requests import LargeRequests
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -36,6 +37,7 @@ class Server:
         self.max_request_bytes = config.integer("socket.request.max.bytes")
         self.max_idle_s = config.integer("connections.max.idle.ms") / 1000
         self.memory = broker.request_memory
+        self.large = LargeRequests(broker)
         self.buffer = bytearray(RECEIVE_BYTES)
         self.view = memoryview(self.buffer)
         self._sockets: list[socket.socket] = []

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream_broker.protocol import EncodeError, MalformedRequest, fetch, metadata, produce
-from millstream_broker.protocol.api import Api
+from millstream_broker.protocol import EncodeError, MalformedRequest, fetch, list_offsets, metadata, produce
+from millstream_broker.protocol.api import FEW_ELEMENTS, Api
 from millstream_broker.protocol.codec import Codec
 from millstream_broker.protocol.compiler import write_varint
 from millstream_broker.protocol.schema import (
     Bytes,
     Struct,
+    TooManyElements,
     array,
     boolean,
     bytes_,
@@ -32,6 +33,7 @@ from millstream_broker.protocol.schema import (
     uint32,
     uuid_,
 )
+from millstream_broker.slices import to_the_end
 from millstream_harness.messages import VERSION_IDS, VERSIONS, messages
 
 AnyApi = Api[Any, Any]
@@ -90,9 +92,11 @@ def test_round_trip(api: AnyApi, version: int) -> None:
     def holds(request: Struct, response: Struct) -> None:
         assert api.decode_request(version, api.encode_request(version, request)) == request
         assert api.decode_response(version, api.encode_response(version, response)) == response
-        assert b"".join(api.encode_response_parts(version, response)) == api.encode_response(
-            version, response
-        )
+        encoded = api.encode_response(version, response)
+        assert b"".join(api.encode_response_parts(version, response)) == encoded
+        assert b"".join(to_the_end(api.encode_response_in_steps(version, response))) == encoded
+        frame = api.encode_request(version, request)
+        assert to_the_end(api.decode_request_in_steps(version, frame)) == request
 
     holds()
 
@@ -102,7 +106,10 @@ def test_round_trip_of_every_sort_of_field(version: int) -> None:
     @settings(SOME, max_examples=100)
     @given(messages(Everything, version))
     def holds(message: Everything) -> None:
-        assert EVERYTHING.decode(version, EVERYTHING.encode(version, message)) == message
+        encoded = EVERYTHING.encode(version, message)
+        assert EVERYTHING.decode(version, encoded) == message
+        assert b"".join(to_the_end(EVERYTHING.encode_parts_in_steps(version, message))) == encoded
+        assert to_the_end(EVERYTHING.decode_in_steps(version, encoded)) == message
 
     holds()
 
@@ -285,6 +292,20 @@ def test_absurd_counts_allocate_nothing() -> None:
 
 
 # --- what cannot be written ---
+
+
+def test_many_elements_are_read_in_steps_only() -> None:
+    api, version = list_offsets.API, 7
+    partitions = [list_offsets.ListOffsetsPartition(index) for index in range(FEW_ELEMENTS - 1)]
+    request = list_offsets.ListOffsetsRequest(topics=[list_offsets.ListOffsetsTopic("t", partitions)])
+    assert api.decode_few(version, api.encode_request(version, request)) == request
+    partitions.append(list_offsets.ListOffsetsPartition(0))
+    frame = api.encode_request(version, request)
+    with pytest.raises(TooManyElements):
+        api.decode_few(version, frame)
+    assert sum(1 for _ in api.decode_request_in_steps(version, frame)) >= FEW_ELEMENTS
+    with pytest.raises(MalformedRequest, match="cut off"):
+        to_the_end(api.decode_request_in_steps(version, frame[:-1]))
 
 
 def test_what_cannot_be_written_is_named() -> None:

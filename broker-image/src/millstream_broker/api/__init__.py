@@ -3,8 +3,10 @@
     @handler(metadata.API)
     async def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> MetadataResponse: ...
 
-A handler may be a plain function, which answers at once, or one that returns an awaitable, for which the connection
-waits; `None` sends nothing (Produce with acks=0). It raises ApiError to answer the whole request with an error.
+A handler may be a plain function, which answers at once; one that returns an awaitable, for which the connection
+waits; or a generator that yields after each of many elements, so that others have their turn (`slices`), and returns
+a response or an awaitable. `None` sends nothing (Produce with acks=0). It raises ApiError to answer the whole request
+with an error.
 What ApiVersions lists is what is registered here.
 """
 
@@ -20,13 +22,14 @@ from ..inter_broker import Authenticator
 from ..protocol.api import Api
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.schema import Struct, fields_of
+from ..slices import Steps
 
 if TYPE_CHECKING:
     from ..broker import Broker
 
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
-Answer = Struct | None | Awaitable[Struct | None]
+Answer = Struct | None | Awaitable[Struct | None] | Steps[Any]
 Handler = Callable[["Broker", "RequestContext", Any], Answer]
 
 ANONYMOUS = "User:ANONYMOUS"

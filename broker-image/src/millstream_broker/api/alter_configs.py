@@ -13,6 +13,7 @@ from ..protocol.alter_configs import (
     AlterConfigsResponse,
 )
 from ..protocol.errors import ApiError
+from ..slices import turns
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ async def handle(
     broker: Broker, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
     return AlterConfigsResponse(
-        responses=[await _alter(broker, resource, request.validate_only) for resource in request.resources]
+        responses=[
+            await _alter(broker, resource, request.validate_only)
+            async for resource in turns(request.resources)
+        ]
     )
 
 

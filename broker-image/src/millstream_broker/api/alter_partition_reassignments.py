@@ -16,6 +16,7 @@ from ..protocol.alter_partition_reassignments import (
     ReassignableTopicResponse,
 )
 from ..protocol.errors import ApiError
+from ..slices import turns
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ async def handle(
     targets = {
         (topic.name, one.partition_index): None if one.replicas is None else tuple(one.replicas)
         for topic in request.topics
-        for one in topic.partitions
+        async for one in turns(topic.partitions)
     }
     found = await broker.controller.alter_reassignments(targets, timeout_s)
     return AlterPartitionReassignmentsResponse(
@@ -42,7 +43,7 @@ async def handle(
                 topic.name,
                 [
                     _response(one.partition_index, found[topic.name, one.partition_index])
-                    for one in topic.partitions
+                    async for one in turns(topic.partitions)
                 ],
             )
             for topic in request.topics

@@ -6,7 +6,6 @@ A name that stands twice in a request is refused both times, as it is not clear 
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,8 @@ from ..protocol.create_topics import (
 )
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.schema import Encoded
-from ..topics import AT_ONCE, MAX_PARTITIONS, NewTopic
+from ..slices import turns
+from ..topics import MAX_PARTITIONS, NewTopic
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ async def handle(
     too_many = _check_total(request)
     results: dict[str, CreatableTopicResult] = {}
     new: list[NewTopic] = []
-    for topic in request.topics:
+    async for topic in turns(request.topics):
         try:
             if named[topic.name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -49,13 +49,11 @@ async def handle(
             results[topic.name] = _refused(topic.name, error)
     created = await topics.create_topics(broker, new, validate_only=request.validate_only)
     describe = _Described(broker, context.version)
-    for number, (one, outcome) in enumerate(zip(new, created, strict=True), 1):
+    async for one, outcome in turns(zip(new, created, strict=True)):
         if isinstance(outcome, ApiError):
             results[one.name] = _refused(one.name, outcome)
         else:
             results[one.name] = describe.created(outcome)
-        if number % AT_ONCE == 0:
-            await asyncio.sleep(0)
     return CreateTopicsResponse(topics=[results[name] for name in named])
 
 

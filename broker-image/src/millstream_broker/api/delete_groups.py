@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..protocol import delete_groups
 from ..protocol.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from ..slices import turns
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -19,6 +20,6 @@ async def handle(
     return DeleteGroupsResponse(
         results=[
             DeletableGroupResult(group_id, await broker.groups.delete_group(group_id))
-            for group_id in dict.fromkeys(request.groups_names)
+            async for group_id in turns(dict.fromkeys(request.groups_names))
         ]
     )

@@ -6,10 +6,11 @@ from internal topics, as in Kafka.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
+from ..delayed_produce import Delayed
 from ..internal_topics import check_not_internal
+from ..partition import Partition
 from ..protocol import delete_records
 from ..protocol.delete_records import (
     DeleteRecordsPartition,
@@ -19,6 +20,7 @@ from ..protocol.delete_records import (
     DeleteRecordsTopicResult,
 )
 from ..protocol.errors import ApiError, ErrorCode
+from ..slices import turns
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -31,29 +33,35 @@ HIGH_WATERMARK = -1
 async def handle(
     broker: Broker, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
-    asked = [(topic.name, one) for topic in request.topics for one in topic.partitions]
-    deleted = await asyncio.gather(*(_delete(broker, name, one, request.timeout_ms) for name, one in asked))
-    results = iter(deleted)
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(topic.name, [next(results) for _ in topic.partitions])
-            for topic in request.topics
-        ]
-    )
+    topics = []
+    waiting: list[tuple[DeleteRecordsPartitionResult, Partition, Delayed | None]] = []
+    for topic in request.topics:
+        topics.append(DeleteRecordsTopicResult(topic.name, []))
+        async for asked in turns(topic.partitions):
+            result = DeleteRecordsPartitionResult(asked.partition_index)
+            topics[-1].partitions.append(result)
+            try:
+                waiting.append((result, *_delete(broker, topic.name, asked, request.timeout_ms)))
+            except ApiError as error:
+                result.low_watermark, result.error_code = -1, error.code
+    async for result, partition, followers in turns(waiting):
+        try:
+            if followers is not None:
+                await followers
+            result.low_watermark = partition.low_watermark
+        except ApiError as error:
+            result.low_watermark, result.error_code = -1, error.code
+    return DeleteRecordsResponse(topics=topics)
 
 
-async def _delete(
+def _delete(
     broker: Broker, topic: str, asked: DeleteRecordsPartition, timeout_ms: int
-) -> DeleteRecordsPartitionResult:
-    try:
-        check_not_internal(topic)
-        partition = broker.partition(topic, asked.partition_index)
-        partition.check_online()
-        if not partition.log.config.deletes:
-            raise ApiError(ErrorCode.POLICY_VIOLATION)
-        offset = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
-        if (followers := partition.delete_records_before(offset, timeout_ms)) is not None:
-            await followers
-    except ApiError as error:
-        return DeleteRecordsPartitionResult(asked.partition_index, -1, error.code)
-    return DeleteRecordsPartitionResult(asked.partition_index, partition.low_watermark)
+) -> tuple[Partition, Delayed | None]:
+    """The partition, and what resolves when its followers have deleted, too. Raises ApiError."""
+    check_not_internal(topic)
+    partition = broker.partition(topic, asked.partition_index)
+    partition.check_online()
+    if not partition.log.config.deletes:
+        raise ApiError(ErrorCode.POLICY_VIOLATION)
+    offset = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
+    return partition, partition.delete_records_before(offset, timeout_ms)

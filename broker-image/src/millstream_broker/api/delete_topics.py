@@ -18,6 +18,7 @@ from ..protocol.delete_topics import (
 )
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.schema import ZERO_UUID
+from ..slices import turns
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ async def handle(
     both = {topic_id for topic_id in known.values() if (None, topic_id) in named}
     responses: list[DeletableTopicResult] = []
     deleting: dict[str, DeletableTopicResult] = {}
-    for (name, topic_id), times in named.items():
+    async for (name, topic_id), times in turns(named.items()):
         if name is None and topic_id in both:
             continue  # told under its name
         result = DeletableTopicResult(name, topic_id)

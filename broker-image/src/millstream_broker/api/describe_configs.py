@@ -7,7 +7,6 @@ of a GB.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from ..protocol.describe_configs import (
 )
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.schema import Encoded
+from ..slices import turns
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 MOST_REPEATED = 10
 WITHOUT_CONFIGURATION = {Resource.BROKER_LOGGER, Resource.CLIENT_METRICS, Resource.GROUP}
 """What has some in Kafka and has none here."""
-AT_ONCE = 20
-"""Resources that are described in one turn of the loop."""
 
 
 @handler(describe_configs.API)
@@ -46,11 +44,9 @@ async def handle(
 ) -> DescribeConfigsResponse:
     times = Counter((asked.resource_type, asked.resource_name) for asked in request.resources)
     results = []
-    for number, asked in enumerate(request.resources, 1):
+    async for asked in turns(request.resources):
         is_repeated = times[asked.resource_type, asked.resource_name] > MOST_REPEATED
         results.append(_describe(broker, asked, request, context.version, is_repeated=is_repeated))
-        if number % AT_ONCE == 0:
-            await asyncio.sleep(0)
     return DescribeConfigsResponse(results=results)
 
 

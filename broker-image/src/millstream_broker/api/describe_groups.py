@@ -14,6 +14,7 @@ from ..protocol.describe_groups import (
     DescribeGroupsResponse,
 )
 from ..protocol.errors import ErrorCode
+from ..slices import Steps
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -26,13 +27,14 @@ NOT_FOUND_SINCE = 6
 
 
 @handler(describe_groups.API)
-def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    return DescribeGroupsResponse(
-        groups=[
-            _describe(broker, context.version, group_id, request.include_authorized_operations)
-            for group_id in request.groups
-        ]
-    )
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeGroupsRequest
+) -> Steps[DescribeGroupsResponse]:
+    groups = []
+    for group_id in request.groups:
+        groups.append(_describe(broker, context.version, group_id, request.include_authorized_operations))
+        yield
+    return DescribeGroupsResponse(groups=groups)
 
 
 def _describe(broker: Broker, version: int, group_id: str, with_operations: bool) -> DescribedGroup:

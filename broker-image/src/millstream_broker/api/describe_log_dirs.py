@@ -15,6 +15,7 @@ from ..protocol.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from ..protocol.errors import ErrorCode
+from ..slices import Steps
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
 @handler(describe_log_dirs.API)
 def handle(
     broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
-) -> DescribeLogDirsResponse:
+) -> Steps[DescribeLogDirsResponse]:
     asked = None
     if request.topics is not None:
         asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     found: dict[Path, dict[str, list[DescribeLogDirsPartition]]] = {folder: {} for folder in broker.log_dirs}
-    for held in broker.replicas.all():
+    for held in list(broker.replicas.all()):
+        yield
         if asked is None or (held.topic, held.index) in asked:
             topics = found[held.log.directory.parent]
             described = DescribeLogDirsPartition(held.index, held.log.size, broker.replicas.lag(held), False)

@@ -14,6 +14,7 @@ from ..protocol.describe_producers import (
     TopicResponse,
 )
 from ..protocol.errors import ApiError
+from ..slices import Steps
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
 @handler(describe_producers.API)
 def handle(
     broker: Broker, context: RequestContext, request: DescribeProducersRequest
-) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(topic.name, [_of(broker, topic.name, index) for index in topic.partition_indexes])
-            for topic in request.topics
-        ]
-    )
+) -> Steps[DescribeProducersResponse]:
+    topics = []
+    for topic in request.topics:
+        topics.append(TopicResponse(topic.name, []))
+        for index in topic.partition_indexes:
+            topics[-1].partitions.append(_of(broker, topic.name, index))
+            yield
+    return DescribeProducersResponse(topics=topics)
 
 
 def _of(broker: Broker, topic: str, index: int) -> PartitionResponse:

@@ -17,6 +17,7 @@ from ..protocol.elect_leaders import (
     ReplicaElectionResult,
 )
 from ..protocol.errors import ApiError, ErrorCode
+from ..slices import turns
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ async def handle(
         asked = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
     found = await broker.controller.elect_leaders(ElectionType(request.election_type), asked, timeout_s)
     results: dict[str, list[PartitionResult]] = {topic.topic: [] for topic in request.topic_partitions or []}
-    for (topic, index), error in found.items():
-        results.setdefault(topic, []).append(_result(index, error))
+    async for (name, index), error in turns(found.items()):
+        results.setdefault(name, []).append(_result(index, error))
     return ElectLeadersResponse(
-        replica_election_results=[ReplicaElectionResult(topic, of) for topic, of in results.items()]
+        replica_election_results=[ReplicaElectionResult(name, of) for name, of in results.items()]
     )
 
 

@@ -15,6 +15,7 @@ from ..protocol import find_coordinator
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from ..protocol.schema import changed
+from ..slices import turns
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ async def handle(
 ) -> FindCoordinatorResponse:
     keys = request.coordinator_keys if context.version >= BATCHED_SINCE else [request.key]
     failure = await _prepare(broker, request.key_type)
-    found = [changed(failure or _coordinator(broker, context, key), key=key) for key in keys]
+    found = [changed(failure or _coordinator(broker, context, key), key=key) async for key in turns(keys)]
     if context.version >= BATCHED_SINCE:
         return FindCoordinatorResponse(coordinators=found)
     one = found[0]

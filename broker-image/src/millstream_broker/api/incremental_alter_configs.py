@@ -23,6 +23,7 @@ from ..protocol.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from ..slices import turns
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ async def handle(
 ) -> IncrementalAlterConfigsResponse:
     named = Counter((one.resource_type, one.resource_name) for one in request.resources)
     return IncrementalAlterConfigsResponse(
-        responses=[await _alter(broker, one, named, request.validate_only) for one in request.resources]
+        responses=[
+            await _alter(broker, one, named, request.validate_only) async for one in turns(request.resources)
+        ]
     )
 
 

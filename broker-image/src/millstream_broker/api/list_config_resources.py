@@ -12,6 +12,7 @@ from ..protocol.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from ..slices import Steps
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ TYPES_SINCE = 1
 @handler(list_config_resources.API)
 def handle(
     broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
-) -> ListConfigResourcesResponse:
+) -> Steps[ListConfigResourcesResponse]:
     supported = list(Resource) if context.version >= TYPES_SINCE else [Resource.CLIENT_METRICS]
     wanted = request.resource_types or supported
     if unknown := [kind for kind in wanted if kind not in supported]:
@@ -34,8 +35,9 @@ def handle(
         Resource.BROKER: brokers,
         Resource.TOPIC: broker.metadata.topics,
     }
-    return ListConfigResourcesResponse(
-        config_resources=[
-            ConfigResource(name, kind) for kind in names if kind in wanted for name in names[kind]
-        ]
-    )
+    found = []
+    for kind in names:
+        for name in names[kind] if kind in wanted else ():
+            found.append(ConfigResource(name, kind))
+            yield
+    return ListConfigResourcesResponse(config_resources=found)

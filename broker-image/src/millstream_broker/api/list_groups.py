@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..protocol import list_groups
 from ..protocol.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from ..slices import Steps
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -17,11 +18,12 @@ CLASSIC = "classic"
 
 
 @handler(list_groups.API)
-def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> Steps[ListGroupsResponse]:
     error, groups = broker.groups.list_groups(request.states_filter)
     if request.types_filter and CLASSIC not in (each.casefold() for each in request.types_filter):
         groups = []
-    return ListGroupsResponse(
-        error_code=error,
-        groups=[ListedGroup(group.group_id, group.protocol_type, group.state, CLASSIC) for group in groups],
-    )
+    listed = []
+    for group in groups:
+        listed.append(ListedGroup(group.group_id, group.protocol_type, group.state, CLASSIC))
+        yield
+    return ListGroupsResponse(error_code=error, groups=listed)

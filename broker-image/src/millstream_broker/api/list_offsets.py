@@ -34,6 +34,7 @@ from ..protocol.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from ..slices import Steps, to_the_end
 from . import Answer, RequestContext, handler
 
 if TYPE_CHECKING:
@@ -45,16 +46,19 @@ OFFSET_NOT_AVAILABLE_SINCE = 5
 
 @handler(list_offsets.API)
 def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> Answer:
+    steps = _answer(broker, context, request)
     if any(_is_by_time(asked) for topic in request.topics for asked in topic.partitions):
-        return asyncio.to_thread(_answer, broker, context, request)
-    return _answer(broker, context, request)
+        return asyncio.to_thread(to_the_end, steps)
+    return steps
 
 
 def _is_by_time(asked: ListOffsetsPartition) -> bool:
     return asked.timestamp not in (LATEST, EARLIEST)
 
 
-def _answer(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def _answer(
+    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+) -> Steps[ListOffsetsResponse]:
     """In any thread: it only reads."""
     peer = context.authenticator.peer
     is_replica = peer is not None and peer.broker_id == request.replica_id
@@ -64,6 +68,7 @@ def _answer(broker: Broker, context: RequestContext, request: ListOffsetsRequest
         partitions = []
         times = Counter(asked.partition_index for asked in topic.partitions)
         for asked in {asked.partition_index: asked for asked in topic.partitions}.values():
+            yield
             try:
                 if times[asked.partition_index] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST)

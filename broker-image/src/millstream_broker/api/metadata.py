@@ -22,6 +22,7 @@ from ..protocol.metadata import (
     MetadataResponseTopic,
 )
 from ..protocol.schema import ZERO_UUID, Encoded
+from ..slices import Steps, finish
 from ..topics import NewTopic, create_topics
 from . import Answer, RequestContext, handler
 
@@ -79,7 +80,7 @@ async def _create_then_answer(
             failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
         elif isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             failed[name] = outcome.code
-    answer = _answer(broker, context, request, asked, failed)
+    answer = await finish(_answer(broker, context, request, asked, failed))
     return answer if isinstance(answer, MetadataResponse) else await answer
 
 
@@ -89,10 +90,28 @@ def _answer(
     request: MetadataRequest,
     asked: list[MetadataRequestTopic] | None,
     failed: dict[str, ErrorCode],
-) -> MetadataResponse | Awaitable[MetadataResponse]:
+) -> Steps[MetadataResponse | Awaitable[MetadataResponse]]:
     """At once where the topics are encoded already, or few of them are not."""
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else None
-    topics = None if asked is None else [_found(broker, topic, operations, failed) for topic in _once(asked)]
+    topics: list[TopicRecord | MetadataResponseTopic] | None = None if asked is None else []
+    seen = set()
+    for one in asked or ():
+        yield
+        # An id counts more than a name beside it.
+        key = one.topic_id, None if one.topic_id != ZERO_UUID else one.name
+        if topics is not None and key not in seen:
+            seen.add(key)
+            topics.append(_found(broker, MetadataRequestTopic(*key), operations, failed))
+    if (
+        topics is not None
+    ):  # what changed in the meantime is looked up again: only the newest state is encoded
+        newest = broker.metadata.topics
+        topics = [
+            one
+            if isinstance(one, MetadataResponseTopic) or newest.get(one.name) is one
+            else _found(broker, MetadataRequestTopic(name=one.name), operations, failed)
+            for one in topics
+        ]
     encoded = broker.encoded_topics.encoded((context.version, operations), topics)
     if isinstance(encoded, Encoded):
         return _response(broker.metadata, context, request, encoded)
@@ -138,12 +157,6 @@ def _response(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
         ),
     )
-
-
-def _once(asked: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
-    """Each topic once; an id counts more than a name beside it."""
-    keys = dict.fromkeys((one.topic_id, None if one.topic_id != ZERO_UUID else one.name) for one in asked)
-    return [MetadataRequestTopic(*key) for key in keys]
 
 
 def _why_missing(name: str) -> ErrorCode:

@@ -5,6 +5,7 @@ A position is stored with the id of the topic that has the name now, by coordina
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from ..groups.messages import Commit, OffsetToCommit
@@ -16,10 +17,15 @@ from ..protocol.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from ..slices import turns
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
     from ..broker import Broker
+
+
+AT_ONCE = 200
+"""Positions that are stored in one batch, and in one turn of the loop."""
 
 
 @handler(offset_commit.API)
@@ -28,8 +34,8 @@ async def handle(
 ) -> OffsetCommitResponse:
     known, errors = [], {}
     for topic in request.topics:
-        record = broker.replicas.wanted.topics.get(topic.name)
-        for each in topic.partitions:
+        async for each in turns(topic.partitions):
+            record = broker.replicas.wanted.topics.get(topic.name)
             if record is None or not 0 <= each.partition_index < len(record.partitions):
                 errors[topic.name, each.partition_index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
@@ -43,27 +49,27 @@ async def handle(
                     record.topic_id,
                 )
             )
-    if known:
-        commit = Commit(
+    commits = [
+        Commit(
             request.group_id,
-            known,
+            known[start : start + AT_ONCE],
             request.member_id,
             request.generation_id_or_member_epoch,
             request.group_instance_id,
             request.retention_time_ms,
         )
-        errors.update(await broker.groups.commit(commit))
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                topic.name,
-                [
-                    OffsetCommitResponsePartition(
-                        each.partition_index, errors[topic.name, each.partition_index]
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+        for start in range(0, len(known), AT_ONCE)
+    ]
+    if len(commits) == 1:
+        errors.update(await broker.groups.commit(commits[0]))
+    else:
+        stored = [asyncio.ensure_future(broker.groups.commit(commit)) async for commit in turns(commits)]
+        for of_some in await asyncio.gather(*stored):
+            errors.update(of_some)
+    topics = []
+    for topic in request.topics:
+        topics.append(OffsetCommitResponseTopic(topic.name, []))
+        async for each in turns(topic.partitions):
+            index = each.partition_index
+            topics[-1].partitions.append(OffsetCommitResponsePartition(index, errors[topic.name, index]))
+    return OffsetCommitResponse(topics=topics)

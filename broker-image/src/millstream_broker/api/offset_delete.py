@@ -12,6 +12,7 @@ from ..protocol.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+from ..slices import turns
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -22,28 +23,23 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
-    asked = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
-    deleted = await broker.groups.delete_offsets(
-        request.group_id, [where for where in asked if _exists(broker, *where)]
-    )
+    existing = [
+        (topic.name, each.partition_index)
+        for topic in request.topics
+        async for each in turns(topic.partitions)
+        if _exists(broker, topic.name, each.partition_index)
+    ]
+    deleted = await broker.groups.delete_offsets(request.group_id, existing)
     if deleted.error:
         return OffsetDeleteResponse(error_code=deleted.error)
-    errors = deleted.partitions
-    return OffsetDeleteResponse(
-        topics=[
-            OffsetDeleteResponseTopic(
-                topic.name,
-                [
-                    OffsetDeleteResponsePartition(
-                        each.partition_index,
-                        errors.get((topic.name, each.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    errors, topics = deleted.partitions, []
+    for topic in request.topics:
+        topics.append(OffsetDeleteResponseTopic(topic.name, []))
+        async for each in turns(topic.partitions):
+            index = each.partition_index
+            error = errors.get((topic.name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            topics[-1].partitions.append(OffsetDeleteResponsePartition(index, error))
+    return OffsetDeleteResponse(topics=topics)
 
 
 def _exists(broker: Broker, name: str, index: int) -> bool:

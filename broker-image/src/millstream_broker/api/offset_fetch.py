@@ -5,10 +5,9 @@ From v8 for several groups in a request. ``require_stable`` (v7) makes no differ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-from ..groups.messages import FetchedOffsets
 from ..protocol import offset_fetch
 from ..protocol.errors import ErrorCode
 from ..protocol.offset_fetch import (
@@ -22,6 +21,7 @@ from ..protocol.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from ..slices import Steps
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -29,49 +29,54 @@ if TYPE_CHECKING:
 
 BATCHED_SINCE = 8
 TOP_LEVEL_ERROR_SINCE = 2
+AT_ONCE = 200
+"""Partitions that are looked up in one turn of the loop."""
 Topics = Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None
-Found = tuple[int, int, int, str, ErrorCode]
-"""The fields of a partition in the response: index, offset, leader epoch, metadata, error."""
+P = TypeVar("P", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
 
 
 @handler(offset_fetch.API)
-def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: OffsetFetchRequest
+) -> Steps[OffsetFetchResponse]:
     if context.version >= BATCHED_SINCE:
         groups = []
         for asked in request.groups:
-            error, found = _fetch(broker, asked.group_id, asked.topics)
-            topics = [
-                OffsetFetchResponseTopics(name, [OffsetFetchResponsePartitions(*each) for each in partitions])
-                for name, partitions in found
-            ]
+            error, found = yield from _fetch(
+                broker, asked.group_id, asked.topics, OffsetFetchResponsePartitions
+            )
+            topics = [OffsetFetchResponseTopics(*topic) for topic in found]
             groups.append(OffsetFetchResponseGroup(asked.group_id, [] if error else topics, error))
         return OffsetFetchResponse(groups=groups)
-    error, found = _fetch(broker, request.group_id, request.topics)
+    error, of_one = yield from _fetch(broker, request.group_id, request.topics, OffsetFetchResponsePartition)
+    is_told = not error or context.version < TOP_LEVEL_ERROR_SINCE
     return OffsetFetchResponse(
-        topics=[
-            OffsetFetchResponseTopic(name, [OffsetFetchResponsePartition(*each) for each in partitions])
-            for name, partitions in found
-            if not error or context.version < TOP_LEVEL_ERROR_SINCE
-        ],
-        error_code=error,
+        topics=[OffsetFetchResponseTopic(*topic) for topic in of_one if is_told], error_code=error
     )
 
 
 def _fetch(
-    broker: Broker, group_id: str, topics: Topics
-) -> tuple[ErrorCode, Iterable[tuple[str, list[Found]]]]:
-    wanted = None
-    if topics is not None:
+    broker: Broker, group_id: str, topics: Topics, kind: Callable[[int, int, int, str, ErrorCode], P]
+) -> Steps[tuple[ErrorCode, Iterable[tuple[str, list[P]]]]]:
+    """Some at a time: a position that is committed meanwhile may be among them or not."""
+    if topics is None:
+        wanted = broker.groups.committed_partitions(group_id)
+    else:
         wanted = [(topic.name, index) for topic in topics for index in topic.partition_indexes]
-    fetched = broker.groups.fetch_offsets(group_id, wanted)
-    by_topic: dict[str, list[Found]] = {}
-    for name, index in fetched.offsets if wanted is None else wanted:
-        by_topic.setdefault(name, []).append(_found(fetched, name, index))
-    return fetched.error, by_topic.items()
-
-
-def _found(fetched: FetchedOffsets, name: str, index: int) -> Found:
-    committed = fetched.offsets.get((name, index))
-    if committed is None:
-        return index, -1, -1, "", fetched.error
-    return index, committed.offset, committed.leader_epoch, committed.metadata, ErrorCode.NONE
+    error, by_topic = ErrorCode.NONE, dict[str, list[P]]()
+    for start in range(0, max(len(wanted), 1), AT_ONCE):
+        some = wanted[start : start + AT_ONCE]
+        fetched = broker.groups.fetch_offsets(group_id, some)
+        error = error or fetched.error
+        for name, index in some:
+            committed = fetched.offsets.get((name, index))
+            if committed is not None:
+                offset, epoch, metadata = committed.offset, committed.leader_epoch, committed.metadata
+                found = kind(index, offset, epoch, metadata, ErrorCode.NONE)
+            elif topics is not None:
+                found = kind(index, -1, -1, "", fetched.error)
+            else:
+                continue
+            by_topic.setdefault(name, []).append(found)
+        yield
+    return error, by_topic.items()

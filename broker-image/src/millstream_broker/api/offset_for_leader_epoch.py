@@ -14,6 +14,7 @@ from ..protocol.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from ..slices import Steps
 from . import RequestContext, handler
 
 if TYPE_CHECKING:
@@ -23,16 +24,14 @@ if TYPE_CHECKING:
 @handler(offset_for_leader_epoch.API)
 def handle(
     broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic.topic,
-                [_find(broker, topic.topic, asked) for asked in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+) -> Steps[OffsetForLeaderEpochResponse]:
+    topics = []
+    for topic in request.topics:
+        topics.append(OffsetForLeaderTopicResult(topic.topic, []))
+        for asked in topic.partitions:
+            topics[-1].partitions.append(_find(broker, topic.topic, asked))
+            yield
+    return OffsetForLeaderEpochResponse(topics=topics)
 
 
 def _find(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:

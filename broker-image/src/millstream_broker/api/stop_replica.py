@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..protocol import stop_replica
 from ..protocol.errors import ErrorCode
 from ..protocol.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from ..slices import turns
 from . import RequestContext, handler
 from .update_metadata import check_controller
 
@@ -30,6 +31,6 @@ async def handle(broker: Broker, context: RequestContext, request: StopReplicaRe
     return StopReplicaResponse(
         partition_errors=[
             StopReplicaPartitionError(topic, index, errors.get((topic, index), ErrorCode.NONE))
-            for topic, index, _, _ in asked
+            async for topic, index, _, _ in turns(asked)
         ]
     )

@@ -201,6 +201,11 @@ class GroupCoordinator(Membership):
             {where: None if self._is_void(group, where) else offsets.get(where) for where in partitions},
         )
 
+    def committed_partitions(self, group_id: str) -> list[TopicPartition]:
+        """Those for which a group has a position, perhaps a void one."""
+        group = self.groups.get(group_id)
+        return [] if group is None else list(group.offsets)
+
     def delete_offsets(self, caller: Caller, group_id: str, partitions: Sequence[TopicPartition]) -> None:
         """Answered with ``DeleteOffsetsResult``: refused for topics that a member consumes."""
         error = self.unavailable(group_id)

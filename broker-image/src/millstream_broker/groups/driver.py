@@ -177,6 +177,9 @@ class GroupDriver:
     def fetch_offsets(self, group_id: str, partitions: Iterable[TopicPartition] | None) -> FetchedOffsets:
         return self._coordinator.fetch_offsets(group_id, partitions)
 
+    def committed_partitions(self, group_id: str) -> list[TopicPartition]:
+        return self._coordinator.committed_partitions(group_id)
+
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> DeleteOffsetsResult:

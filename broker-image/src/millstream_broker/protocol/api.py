@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any, Generic, TypeVar
 
 from .codec import Codec
@@ -12,6 +13,8 @@ Res = TypeVar("Res", bound=Struct)
 
 MAX_ELEMENTS = 200_000
 """How many elements the arrays of a request may have together: two bytes may become an object of a hundred."""
+FEW_ELEMENTS = 500
+"""How many are read in one go, so that the event loop is not held up: reading one takes about a microsecond."""
 
 
 class Api(Generic[Req, Res]):
@@ -72,6 +75,18 @@ class Api(Generic[Req, Res]):
         self._check(version)
         return self._request.decode(version, buf, offset)
 
+    def decode_few(self, version: int, buf: memoryview | bytes, offset: int = 0) -> Req:
+        """As `decode_request`, but raises TooManyElements where there are more than FEW_ELEMENTS."""
+        self._check(version)
+        return self._request.decode(version, buf, offset, few=FEW_ELEMENTS)
+
+    def decode_request_in_steps(
+        self, version: int, buf: memoryview | bytes, offset: int = 0
+    ) -> Generator[None, None, Req]:
+        """As `decode_request`; yields after each element of an array."""
+        self._check(version)
+        return self._request.decode_in_steps(version, buf, offset)
+
     def encode_request(self, version: int, request: Req) -> bytes:
         self._check(version)
         return self._request.encode(version, request)
@@ -93,6 +108,11 @@ class Api(Generic[Req, Res]):
         """Encoded bytes and, where records stand in the response, the very objects that were given for them."""
         self._check(version)
         return self._response.encode_parts(version, response)
+
+    def encode_response_in_steps(self, version: int, response: Res) -> Generator[None, None, list[Any]]:
+        """As `encode_response_parts`; yields after each element of an array."""
+        self._check(version)
+        return self._response.encode_parts_in_steps(version, response)
 
     def _check(self, version: int) -> None:
         if not self.served[0] <= version <= self.served[1]:

@@ -1,15 +1,21 @@
-"""Reads and writes a struct in any of its versions, by functions that are compiled when a version is first met."""
+"""Reads and writes a struct in any of its versions, by functions that are compiled when a version is first met.
+
+A message with many elements is read and written in steps: by a generator that yields after each element of an array,
+and returns what was made.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any, Generic, TypeVar
 
 from .compiler import compile_decoder, compile_encoder
-from .schema import NEWEST, Decoder, Encoder, Struct
+from .schema import NEWEST, Struct
 
 S = TypeVar("S", bound=Struct)
 
 _JOIN_BELOW = 4096
+_JOINED_AT_ONCE = 1000
 
 
 class Codec(Generic[S]):
@@ -18,7 +24,7 @@ class Codec(Generic[S]):
     With ``max_elements``, a message that has more elements in all its arrays together is malformed.
     """
 
-    __slots__ = ("_decoders", "_encoders", "flexible", "max_elements", "struct")
+    __slots__ = ("_functions", "flexible", "max_elements", "struct")
 
     def __init__(
         self, struct: type[S], flexible: int | None = None, *, max_elements: int | None = None
@@ -26,21 +32,39 @@ class Codec(Generic[S]):
         self.struct = struct
         self.max_elements = max_elements
         self.flexible = NEWEST + 1 if flexible is None else flexible
-        self._decoders: dict[int, Decoder] = {}
-        self._encoders: dict[int, Encoder] = {}
+        self._functions: dict[tuple[int, int | str | None], Any] = {}
+        """By version, and what they are for: decoders by the elements that they take."""
 
-    def decode(self, version: int, buf: memoryview | bytes, offset: int = 0) -> S:
-        """Read the struct that fills ``buf`` from ``offset`` to its end; raises MalformedRequest."""
-        decoder = self._decoders.get(version)
+    def decode(self, version: int, buf: memoryview | bytes, offset: int = 0, *, few: int | None = None) -> S:
+        """Read the struct that fills ``buf`` from ``offset`` to its end; raises MalformedRequest.
+
+        TooManyElements where it has more than ``few``, by default ``max_elements``.
+        """
+        most = self.max_elements if few is None else few
+        decoder = self._functions.get((version, most))
         if decoder is None:
-            decoder = compile_decoder(self.struct, version, version >= self.flexible, self.max_elements)
-            self._decoders[version] = decoder
+            decoder = compile_decoder(self.struct, version, version >= self.flexible, most)
+            self._functions[version, most] = decoder
         value: S = decoder(memoryview(buf), offset)
+        return value
+
+    def decode_in_steps(
+        self, version: int, buf: memoryview | bytes, offset: int = 0
+    ) -> Generator[None, None, S]:
+        """As `decode`."""
+        decoder = self._functions.get((version, "decode in steps"))
+        if decoder is None:
+            flexible = version >= self.flexible
+            decoder = compile_decoder(self.struct, version, flexible, self.max_elements, in_steps=True)
+            self._functions[version, "decode in steps"] = decoder
+        value: S = yield from decoder(memoryview(buf), offset)
         return value
 
     def encode(self, version: int, value: S) -> bytes:
         """Write the struct; raises EncodeError."""
-        return b"".join(self._encode(version, value))
+        parts: list[Any] = []
+        self._encoder(version)(value, parts)
+        return b"".join(parts)
 
     def encode_parts(self, version: int, value: S) -> list[Any]:
         """Write the struct as buffers to be sent one after another.
@@ -49,25 +73,45 @@ class Codec(Generic[S]):
         so that no byte of them is copied; all between them is joined.
         """
         parts: list[Any] = []
-        head: list[bytes] = []
-        for part in self._encode(version, value):
-            if type(part) is bytes and len(part) < _JOIN_BELOW:
-                head.append(part)
-                continue
-            if head:
-                parts.append(b"".join(head))
-                head = []
-            if len(part):
-                parts.append(part)
-        if head:
-            parts.append(b"".join(head))
-        return parts
+        self._encoder(version)(value, parts)
+        return _joined(parts)
 
-    def _encode(self, version: int, value: S) -> list[Any]:
-        encoder = self._encoders.get(version)
+    def encode_parts_in_steps(self, version: int, value: S) -> Generator[None, None, list[Any]]:
+        """As `encode_parts`."""
+        encoder = self._functions.get((version, "encode in steps"))
+        if encoder is None:
+            encoder = compile_encoder(self.struct, version, version >= self.flexible, in_steps=True)
+            self._functions[version, "encode in steps"] = encoder
+        steps: Any = encoder
+        parts: list[Any] = []
+        yield from steps(value, parts)
+        joined: list[Any] = []
+        for start in range(0, len(parts), _JOINED_AT_ONCE):
+            joined += _joined(parts[start : start + _JOINED_AT_ONCE])
+            yield
+        return joined
+
+    def _encoder(self, version: int) -> Any:
+        encoder = self._functions.get((version, "encode"))
         if encoder is None:
             encoder = compile_encoder(self.struct, version, version >= self.flexible)
-            self._encoders[version] = encoder
-        parts: list[Any] = []
-        encoder(value, parts)
-        return parts
+            self._functions[version, "encode"] = encoder
+        return encoder
+
+
+def _joined(parts: list[Any]) -> list[Any]:
+    """All but long buffers and what is no bytes, joined."""
+    joined: list[Any] = []
+    head: list[bytes] = []
+    for part in parts:
+        if type(part) is bytes and len(part) < _JOIN_BELOW:
+            head.append(part)
+            continue
+        if head:
+            joined.append(b"".join(head))
+            head = []
+        if len(part):
+            joined.append(part)
+    if head:
+        joined.append(b"".join(head))
+    return joined

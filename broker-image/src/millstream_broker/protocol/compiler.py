@@ -29,7 +29,17 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, NoReturn
 
-from .schema import Decoder, Encoded, EncodeError, Encoder, FieldType, MalformedRequest, Struct, fields_of
+from .schema import (
+    Decoder,
+    Encoded,
+    EncodeError,
+    Encoder,
+    FieldType,
+    MalformedRequest,
+    Struct,
+    TooManyElements,
+    fields_of,
+)
 
 FIXED: Final = {
     "bool": "?",
@@ -111,8 +121,12 @@ def bad_count(count: int, left: int) -> Malformed:
     return Malformed(f"has {count} elements, with {left} bytes left")
 
 
+class _TooMany(Malformed):
+    pass
+
+
 def too_many(count: int) -> Malformed:
-    return Malformed(f"has {count} elements, which makes too many in the message")
+    return _TooMany(f"has {count} elements, which makes too many in the message")
 
 
 _RUNTIME: Final[dict[str, Any]] = {
@@ -150,9 +164,11 @@ def least_size(kind: str, nested: type[Struct] | None, version: int, flexible: b
 class _Source:
     """Lines of a function as they are written, with the field that each is about."""
 
-    def __init__(self, version: int, flexible: bool, head: str) -> None:
+    def __init__(self, version: int, flexible: bool, head: str, in_steps: bool = False) -> None:
         self.version = version
         self.flexible = flexible
+        self.in_steps = in_steps
+        """Whether the function is a generator, which yields after each element of an array."""
         self.lines = [head]
         self.about: list[list[tuple[str, int]]] = [[]]
         self.names: dict[str, Any] = dict(_RUNTIME)
@@ -183,6 +199,10 @@ class _Source:
     def add(self, line: str) -> None:
         self.lines.append("    " * self.depth + line)
         self.about.append([(".".join(self.path), 0)])
+
+    def step(self) -> None:
+        if self.in_steps:
+            self.add("yield")
 
     @contextmanager
     def block(self, line: str) -> Iterator[None]:
@@ -344,6 +364,7 @@ class _DecoderSource(_Source):
                 element = self.struct(wire.struct) if wire.struct else self.single(wire.kind, False)
                 self.flush()
                 self.add(f"{variable}.append({element})")
+                self.step()
 
         if nullable:
             with self.block(f"if {count} >= 0:"):
@@ -384,10 +405,17 @@ class _DecoderSource(_Source):
 
 
 def compile_decoder(
-    target: type[Struct], version: int, flexible: bool, max_elements: int | None = None
+    target: type[Struct],
+    version: int,
+    flexible: bool,
+    max_elements: int | None = None,
+    *,
+    in_steps: bool = False,
 ) -> Decoder:
-    source = _DecoderSource(version, flexible, "def decode(b, o):")
+    """With `in_steps` the decoder is a generator: it yields after each element of an array, and returns the struct."""
+    source = _DecoderSource(version, flexible, "def decode(b, o):", in_steps)
     source.add("end = len(b)")
+    source.step()
     if max_elements is not None:
         source.bounded = True
         source.add(f"room = {max_elements}")
@@ -407,7 +435,14 @@ def compile_decoder(
             problem = str(error)
         else:
             problem = "is cut off"
-        raise MalformedRequest(f"{where}: {field or 'the message'} {problem}") from None
+        kind = TooManyElements if isinstance(error, _TooMany) else MalformedRequest
+        raise kind(f"{where}: {field or 'the message'} {problem}") from None
+
+    def steps(buf: memoryview, offset: int) -> Any:
+        try:
+            return (yield from decode(buf, offset))
+        except (struct.error, IndexError, UnicodeDecodeError, Malformed) as error:
+            explain(error, len(buf))
 
     def decoder(buf: memoryview, offset: int) -> Any:
         try:
@@ -415,7 +450,7 @@ def compile_decoder(
         except (struct.error, IndexError, UnicodeDecodeError, Malformed) as error:
             explain(error, len(buf))
 
-    return decoder
+    return steps if in_steps else decoder
 
 
 # --- encoding ---
@@ -521,6 +556,7 @@ class _EncoderSource(_Source):
             else:
                 self.struct(wire.struct, element)
             self.flush()
+            self.step()
 
     def tags(self, tagged: list[tuple[str, FieldType]], m: str) -> None:
         self.flush()
@@ -547,18 +583,29 @@ class _EncoderSource(_Source):
                 self.add(f"{outer}(varint({wire.tag})); {outer}(varint(len(p{out}))); {outer}(p{out})")
 
 
-def compile_encoder(target: type[Struct], version: int, flexible: bool) -> Encoder:
-    source = _EncoderSource(version, flexible, "def encode(m, parts):")
+def compile_encoder(target: type[Struct], version: int, flexible: bool, *, in_steps: bool = False) -> Encoder:
+    """With `in_steps` the encoder is a generator: it yields after each element of an array."""
+    source = _EncoderSource(version, flexible, "def encode(m, parts):", in_steps)
     source.add("w = parts.append")
+    source.step()
     source.struct(target, "m")
     source.flush()
     encode = source.compile("encode")
+
+    def explain(error: Exception) -> NoReturn:
+        field = source.field_at(error.__traceback__, 1 << 62)
+        raise EncodeError(f"{target.__name__} version {version}: {field}: {error}") from error
+
+    def steps(value: Any, parts: list[Any]) -> Any:
+        try:
+            yield from encode(value, parts)
+        except (struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
+            explain(error)
 
     def encoder(value: Any, parts: list[Any]) -> None:
         try:
             encode(value, parts)
         except (struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
-            field = source.field_at(error.__traceback__, 1 << 62)
-            raise EncodeError(f"{target.__name__} version {version}: {field}: {error}") from error
+            explain(error)
 
-    return encoder
+    return steps if in_steps else encoder

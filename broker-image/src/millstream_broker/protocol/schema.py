@@ -81,6 +81,10 @@ class EncodeError(ValueError):
     """A message cannot be written in the version asked for; the message names the field."""
 
 
+class TooManyElements(MalformedRequest):
+    """The arrays of the message have more elements together than its reader takes."""
+
+
 @dataclass(frozen=True, slots=True)
 class FieldType:
     """What the declaration of a field says, for the compiler and for tests that make up messages."""

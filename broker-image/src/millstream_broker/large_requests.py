@@ -1,0 +1,138 @@
+"""Requests of many elements, and responses: read, handled and written in slices.
+
+A request of more than FEW_ELEMENTS (`protocol.api`) comes here, of whatever API; its connection is not read meanwhile.
+A handler that works on many elements is a generator, or gives the others their turn itself (`slices`). A Produce is
+handed to its handler in parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from .api import Registration, RequestContext
+from .protocol import produce
+from .protocol.produce import (
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from .slices import Steps, begin, finish
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+PRODUCED_AT_ONCE = 50
+"""Partitions that are appended to in one turn of the loop: each takes some system calls."""
+
+Parts = list[Any]
+"""An encoded response: buffers and ranges of files, to be sent in order."""
+
+
+class LargeRequests:
+    """Those of all connections. One at a time is read, handled or written: an element takes a hundred bytes."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._turn = asyncio.Lock()
+
+    def started(self, registration: Registration, version: int, steps: Steps[Any]) -> Any:
+        """What a handler in steps answers: the response where one slice was enough, else what has it encoded."""
+        done = begin(steps)
+        return self._finished(registration, version, steps) if done is None else done[0]
+
+    async def _finished(self, registration: Registration, version: int, steps: Steps[Any]) -> Parts:
+        async with self._turn:
+            response = await finish(steps)
+        if inspect.isawaitable(response):  # for the controller, perhaps, which nobody else has to wait for
+            response = await response
+        async with self._turn:
+            return await finish(registration.api.encode_response_in_steps(version, response))
+
+    async def answer(
+        self, registration: Registration, context: RequestContext, frame: bytearray, offset: int
+    ) -> Parts | None:
+        """The encoded response; None where there is to be none. Raises what decoders and handlers raise."""
+        api, handled = registration.api, self._handled(registration, context, frame, offset)
+        del frame  # which nobody needs any more when it is handled
+        found = await handled
+        if inspect.isawaitable(found):
+            found = await found
+        if found is None:
+            return None
+        async with self._turn:
+            return await finish(api.encode_response_in_steps(context.version, found))
+
+    async def _handled(
+        self, registration: Registration, context: RequestContext, frame: bytearray, offset: int
+    ) -> Any:
+        """The response, or what has it."""
+        broker, api = self._broker, registration.api
+        broker.request_memory.hold(len(frame))
+        try:
+            async with self._turn:
+                steps = api.decode_request_in_steps(context.version, memoryview(frame), offset)
+                request = await finish(steps)
+                if api is produce.API:
+                    return await self._produce(registration, context, request)
+                found = registration.handle(broker, context, request)
+                return await finish(found) if isinstance(found, Generator) else found
+        finally:
+            broker.request_memory.free(len(frame))
+
+    async def _produce(
+        self, registration: Registration, context: RequestContext, request: ProduceRequest
+    ) -> Awaitable[ProduceResponse | None]:
+        """What has the response when all is appended and acknowledged; it is appended now."""
+        answers: list[asyncio.Future[Any]] = []
+        for part in _parts(request):
+            found = registration.handle(self._broker, context, part)
+            if inspect.isawaitable(found):
+                answers.append(asyncio.ensure_future(found))
+            else:
+                answers.append(asyncio.get_running_loop().create_future())
+                answers[-1].set_result(found)
+            answers[-1].add_done_callback(_told)
+            await asyncio.sleep(0)
+        return _together(answers, request.acks)
+
+
+def _told(answer: asyncio.Future[Any]) -> None:
+    """Its error is somebody's who has closed the connection, perhaps for another one."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+async def _together(answers: list[asyncio.Future[Any]], acks: int) -> ProduceResponse | None:
+    topics: list[TopicProduceResponse] = []
+    for response in await asyncio.gather(*answers):
+        for topic in () if response is None else response.responses:
+            if topics and topics[-1].name == topic.name:
+                topics[-1].partition_responses += topic.partition_responses
+            else:
+                topics.append(topic)
+        await asyncio.sleep(0)
+    return ProduceResponse(topics) if acks else None
+
+
+def _parts(request: ProduceRequest) -> Iterator[ProduceRequest]:
+    """The request, as requests of PRODUCED_AT_ONCE partitions."""
+    topics, room = list[TopicProduceData](), PRODUCED_AT_ONCE
+    for topic in request.topic_data:
+        start = 0
+        while start < len(topic.partition_data) or start == 0:
+            some = topic.partition_data[start : start + room]
+            topics.append(TopicProduceData(topic.name, some))
+            start, room = start + max(len(some), 1), room - max(len(some), 1)
+            if room <= 0:
+                yield _with(request, topics)
+                topics, room = [], PRODUCED_AT_ONCE
+    if topics:
+        yield _with(request, topics)
+
+
+def _with(request: ProduceRequest, topics: list[TopicProduceData]) -> ProduceRequest:
+    return ProduceRequest(request.transactional_id, request.acks, request.timeout_ms, topics)

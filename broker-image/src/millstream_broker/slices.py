@@ -1,0 +1,58 @@
+"""Work in slices, so that nobody has the event loop for long: after SLICE_S the others have their turn.
+
+What works on many elements is a generator that yields after each, and returns its result. Little of it is done at
+once (`begin`); the rest goes on slice by slice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Iterable
+from time import perf_counter
+from typing import TypeVar
+
+T = TypeVar("T")
+
+Steps = Generator[None, None, T]
+
+SLICE_S = 0.001
+
+
+def begin(steps: Steps[T]) -> tuple[T] | None:
+    """The first slice: the result where that was all, else None. Raises what the work raises."""
+    over = perf_counter() + SLICE_S
+    try:
+        while True:
+            next(steps)
+            if perf_counter() > over:
+                return None
+    except StopIteration as end:
+        return (end.value,)
+
+
+def to_the_end(steps: Steps[T]) -> T:
+    """All at once, in a thread."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+async def finish(steps: Steps[T]) -> T:
+    """The rest, however much it is."""
+    while True:
+        if (done := begin(steps)) is not None:
+            return done[0]
+        await asyncio.sleep(0)
+
+
+async def turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """Each of them. Others have their turn in between."""
+    over = perf_counter() + SLICE_S
+    for item in items:
+        if perf_counter() > over:
+            await asyncio.sleep(0)
+            over = perf_counter() + SLICE_S
+        yield item

@@ -1,0 +1,188 @@
+"""Requests of many elements are handled in slices, and answered like small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream_broker.log.batch import build_batch
+from millstream_broker.protocol import (
+    create_topics,
+    delete_records,
+    find_coordinator,
+    list_offsets,
+    metadata,
+    offset_commit,
+    offset_fetch,
+    produce,
+)
+from millstream_broker.protocol.api import FEW_ELEMENTS
+from millstream_broker.protocol.errors import ErrorCode
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.wire import Wire, produce_request, record
+
+TOPICS = {"a": 700, "b": 300, "c": 1}
+UNKNOWN = 5
+"""Partitions that each request names and that do not exist."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    assert sum(TOPICS.values()) > FEW_ELEMENTS
+    with BrokerProcess(tmp_path_factory.mktemp("large")) as broker:
+        with Wire(broker.bootstrap) as wire:
+            topics = [create_topics.CreatableTopic(name, count, 1) for name, count in TOPICS.items()]
+            answer = wire.call(create_topics.API, 7, create_topics.CreateTopicsRequest(topics, 30_000))
+            assert [topic.error_code for topic in answer.topics] == [0, 0, 0]
+        yield broker
+
+
+@pytest.fixture
+def wire(broker: BrokerProcess) -> Iterator[Wire]:
+    with Wire(broker.bootstrap) as wire:
+        yield wire
+
+
+def expected_errors() -> list[tuple[str, int, int]]:
+    return [
+        (name, index, 0 if index < count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        for name, count in TOPICS.items()
+        for index in range(count + UNKNOWN)
+    ]
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+@pytest.mark.parametrize("flush_messages", ["1", "9223372036854775807"])
+def test_a_produce_of_many_partitions_appends_each_batch_once_and_in_order(
+    tmp_path: Path, acks: int, flush_messages: str
+) -> None:
+    config = {"log.flush.interval.messages": flush_messages}
+    with BrokerProcess(tmp_path, config) as broker, Wire(broker.bootstrap) as wire:
+        topics = [create_topics.CreatableTopic(name, count, 1) for name, count in TOPICS.items()]
+        wire.call(create_topics.API, 7, create_topics.CreateTopicsRequest(topics, 30_000))
+        unknown = UNKNOWN if acks else 0
+        data = [
+            produce.TopicProduceData(
+                name,
+                [
+                    produce.PartitionProduceData(index, build_batch([record(f"{name}-{index}")]))
+                    for index in range(count + unknown)
+                ],
+            )
+            for name, count in TOPICS.items()
+        ]
+        wire.send(produce.API, 9, produce.ProduceRequest(None, acks, 30_000, data))
+        # The next one is on its way already, and has to be appended behind it.
+        wire.send(produce.API, 9, produce_request("a", build_batch([record("second")])))
+        if acks:
+            answer = wire.receive()
+            found = [
+                (topic.name, one.index, one.error_code)
+                for topic in answer.responses
+                for one in topic.partition_responses
+            ]
+            assert found == expected_errors()
+        else:
+            del wire._sent[0]
+        assert wire.receive().responses[0].partition_responses[0].base_offset == 1
+        for name, index in (("a", 0), ("a", 699), ("b", 299), ("c", 0)):
+            assert wire.end_offset(name, index) == 1 + ((name, index) == ("a", 0))
+
+
+def test_without_acknowledgements_an_error_closes_the_connection(wire: Wire) -> None:
+    batch = build_batch([record("x")])
+    data = [produce.PartitionProduceData(index, batch) for index in range(TOPICS["a"] + 1)]
+    request = produce.ProduceRequest(None, 0, 30_000, [produce.TopicProduceData("a", data)])
+    wire.send(produce.API, 9, request)
+    assert wire.is_closed()
+
+
+def test_offsets_of_many_partitions(wire: Wire) -> None:
+    asked = [
+        list_offsets.ListOffsetsTopic(
+            name, [list_offsets.ListOffsetsPartition(index, -1, -2) for index in range(count + UNKNOWN)]
+        )
+        for name, count in TOPICS.items()
+    ]
+    for timestamp in (-2, 1):
+        asked[-1].partitions[0].timestamp = timestamp  # a look-up by time goes into a thread
+        answer = wire.call(list_offsets.API, 7, list_offsets.ListOffsetsRequest(-1, 0, asked))
+        found = [
+            (topic.name, one.partition_index, one.error_code)
+            for topic in answer.topics
+            for one in topic.partitions
+        ]
+        assert found == expected_errors()
+
+
+def test_positions_of_many_partitions(wire: Wire) -> None:
+    topics = [
+        offset_commit.OffsetCommitRequestTopic(
+            name,
+            [
+                offset_commit.OffsetCommitRequestPartition(index, index, -1, "")
+                for index in range(count + UNKNOWN)
+            ],
+        )
+        for name, count in TOPICS.items()
+    ]
+    wire.create("c")  # the group's topic is made by the first look for its coordinator
+    asked = find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+    assert wire.call(find_coordinator.API, 4, asked).coordinators[0].error_code == 0
+    answer = wire.call(offset_commit.API, 8, offset_commit.OffsetCommitRequest("g", topics=topics))
+    found = [
+        (topic.name, one.partition_index, one.error_code)
+        for topic in answer.topics
+        for one in topic.partitions
+    ]
+    assert found == expected_errors()
+    of_all = offset_fetch.OffsetFetchRequestGroup("g", None)
+    named = offset_fetch.OffsetFetchRequestGroup(
+        "g", [offset_fetch.OffsetFetchRequestTopics(name, list(range(n))) for name, n in TOPICS.items()]
+    )
+    stored = {(name, index): index for name, count in TOPICS.items() for index in range(count)}
+    for group in (of_all, named):
+        fetched = wire.call(offset_fetch.API, 8, offset_fetch.OffsetFetchRequest(groups=[group])).groups[0]
+        assert fetched.error_code == 0
+        assert {
+            (topic.name, one.partition_index): one.committed_offset
+            for topic in fetched.topics
+            for one in topic.partitions
+        } == stored
+
+
+def test_metadata_of_many_names_has_each_once(wire: Wire) -> None:
+    names = [f"unknown{number}" for number in range(FEW_ELEMENTS)] + ["a", "b", "a", "c"]
+    asked = [metadata.MetadataRequestTopic(name=name) for name in names]
+    answer = wire.call(metadata.API, 12, metadata.MetadataRequest(asked, False))
+    assert [topic.name for topic in answer.topics] == [*names[:-2], "c"]
+    assert [len(topic.partitions) for topic in answer.topics[-3:]] == list(TOPICS.values())
+
+
+def test_records_of_many_partitions_are_deleted(wire: Wire) -> None:
+    asked = [
+        delete_records.DeleteRecordsTopic(
+            name, [delete_records.DeleteRecordsPartition(index, -1) for index in range(count + UNKNOWN)]
+        )
+        for name, count in TOPICS.items()
+    ]
+    answer = wire.call(delete_records.API, 2, delete_records.DeleteRecordsRequest(asked, 30_000))
+    found = [
+        (topic.name, one.partition_index, one.error_code)
+        for topic in answer.topics
+        for one in topic.partitions
+    ]
+    assert found == expected_errors()
+
+
+def test_a_large_request_that_cannot_be_read_closes_its_connection(broker: BrokerProcess) -> None:
+    asked = [list_offsets.ListOffsetsPartition(index, -1, -1) for index in range(2 * FEW_ELEMENTS)]
+    request = list_offsets.ListOffsetsRequest(-1, 0, [list_offsets.ListOffsetsTopic("a", asked)])
+    with Wire(broker.bootstrap) as wire:
+        frame = wire.frame(list_offsets.API, 6, request)
+        wire.socket.sendall((len(frame) - 8).to_bytes(4, "big") + frame[4:-4])
+        assert wire.is_closed()
+    assert "a request that cannot be read: ListOffsetsRequest version 6: " in broker.said()
+    assert "Traceback" not in broker.said()
