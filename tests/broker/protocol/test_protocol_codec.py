@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+import traceback
 import tracemalloc
 import uuid
 from typing import Any
@@ -317,3 +319,14 @@ def test_what_cannot_be_written_is_named() -> None:
         EVERYTHING.encode(1, Everything(inners=[Inner(0, "\ud800")]))
     with pytest.raises(EncodeError, match="Everything version 1: name"):
         EVERYTHING.encode(1, Everything(name=None))  # type: ignore[arg-type]
+
+
+def test_tracebacks_show_the_source_that_was_generated() -> None:
+    request = fetch.FetchRequest(
+        topics=[fetch.FetchTopic("t", partitions=[fetch.FetchPartition("no number")])]
+    )  # type: ignore[arg-type]
+    with pytest.raises(EncodeError) as error:
+        fetch.API.encode_request(12, request)
+    shown = "".join(traceback.format_exception(error.value))
+    assert 'File "<encode FetchRequest v12>", line' in shown
+    assert re.search(r"<encode FetchRequest v12>.*\n +w\(pack_\w+\(", shown)
