@@ -13,7 +13,7 @@ KAFKA_JARS := .jars/kafka-4.1.1
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -q -Dstyle.color=never
 
-.PHONY: setup demo test test-all mutation faults e2e bench lint images jars kafka-jars lock clean
+.PHONY: setup demo test test-all mutation faults e2e bench lint images jars kafka-jars lock clean docs/protocol.md
 
 # $(call timed,NAME,COMMAND): run it and say how long it took.
 timed = begun=$$(date +%s); $(2) && echo "$(1): done in $$(($$(date +%s) - begun)) s"
@@ -72,6 +72,11 @@ bench: setup $(KAFKA_JARS)/.complete
 # A cluster is broken for twenty minutes: FAULTS="--seconds 300 --faults 50 --seed 3 --out DIR".
 faults: setup
 	@PYTHONPATH=tests/harness:tests/faults $(BIN)/python -P -m millstream_faults $(FAULTS)
+
+# Which APIs and versions are served, from the handlers themselves.
+docs/protocol.md: setup
+	PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.protocol_document > $@.new
+	mv $@.new $@
 
 # Changes the code one operator at a time, for hours: MUTATION="--only log/compaction --only groups".
 mutation: setup

@@ -9,8 +9,9 @@ import pytest
 
 from millstream_broker import api
 from millstream_broker.client import Connection
-from millstream_broker.protocol import document, metadata
+from millstream_broker.protocol import metadata
 from millstream_broker.protocol.registry import APIS
+from millstream_harness import protocol_document as document
 from millstream_harness.kafka import KafkaProcess
 
 ROOT = Path(__file__).parents[3]
@@ -20,7 +21,7 @@ def test_the_page_is_current() -> None:
     api.load()
     written = document.page({key: found.api for key, found in api.HANDLERS.items()})
     committed = (ROOT / "docs/protocol.md").read_text()
-    assert committed == written, "run: python -m millstream_broker.protocol.document > docs/protocol.md"
+    assert committed == written, "run: make docs/protocol.md"
 
 
 def test_its_links_lead_somewhere() -> None:

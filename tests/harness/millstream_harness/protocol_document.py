@@ -1,8 +1,8 @@
 """Writes docs/protocol.md: which APIs and versions the broker answers, beside Apache Kafka 4.1.
 
-    python -m millstream_broker.protocol.document > docs/protocol.md
+    make docs/protocol.md
 
-The first table is made of what is registered in ``api``, as ApiVersions itself is. Whatever Kafka has and we have
+The first table is made of the broker's registered handlers, as ApiVersions itself is. Whatever Kafka has and we have
 not must be explained here: ``page`` raises for a gap without a reason, and for a reason without a gap.
 """
 
@@ -12,8 +12,9 @@ import inspect
 import sys
 from typing import Any, Final
 
-from .api import Api
-from .registry import APIS
+from millstream_broker import api as handlers
+from millstream_broker.protocol.api import Api
+from millstream_broker.protocol.registry import APIS
 
 KAFKA: Final[dict[str, tuple[int, int, int]]] = {
     "Produce": (0, 0, 13),
@@ -268,7 +269,7 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
     lines = [
         "# Kafka's protocol in Millstream",
         "",
-        "Written by `python -m millstream_broker.protocol.document` from the broker's registered handlers; a test",
+        "Written by `make docs/protocol.md` from the broker's registered handlers; a test",
         "holds it to them. The versions beside ours are what Apache Kafka 4.1.1 answers to ApiVersions.",
         "",
         "How a message is laid out, version by version, stands in [`protocol/`]"
@@ -326,10 +327,8 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
 
 
 def main() -> None:
-    from .. import api
-
-    api.load()
-    sys.stdout.write(page({key: found.api for key, found in api.HANDLERS.items()}))
+    handlers.load()
+    sys.stdout.write(page({key: found.api for key, found in handlers.HANDLERS.items()}))
 
 
 if __name__ == "__main__":
