@@ -13,10 +13,17 @@ import pytest
 
 from millstream_broker.config import BrokerConfig
 from millstream_broker.coordination import BrokerRecord
-from millstream_broker.delayed_produce import Purgatory
+from millstream_broker.delayed_produce import Delayed, Purgatory
+from millstream_broker.log.segment import Segment
 from millstream_broker.protocol import fetch, list_offsets
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.fetch import FetchRequest, FetchResponse, ForgottenTopic, PartitionData
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.protocol.fetch import (
+    EpochEndOffset,
+    FetchRequest,
+    FetchResponse,
+    ForgottenTopic,
+    PartitionData,
+)
 from millstream_broker.protocol.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -27,9 +34,11 @@ from millstream_broker.protocol.list_offsets import (
 )
 from millstream_broker.replication import fetcher as fetcher_module
 from millstream_broker.replication.fetcher import PATIENCE_S, Fetcher
-from millstream_broker.replication.follower import Follower
+from millstream_broker.replication.follower import Follower, Outcome
 from millstream_broker.replication.throttle import Throttle
+from millstream_harness.held_thread import HeldThread
 from millstream_harness.replica import (
+    NOW_MS,
     THEM,
     US,
     Call,
@@ -484,6 +493,9 @@ async def test_a_follower_whose_offset_the_leader_does_not_have_goes_on_within_i
         latest = await world.asked()
         assert latest.request == where(list_offsets.LATEST)
         latest.answer(log_offset(9))
+        await turns()
+        assert follower.cutting is not None
+        await follower.cutting
         call = await world.asked()
         assert follower.log.log_start_offset == 5
         assert asked(call.request)["t", 0].fetch_offset == 5
@@ -526,6 +538,74 @@ async def test_a_follower_that_follows_a_new_epoch_meanwhile_asks_anew(tmp_path:
         call = await world.asked()
         assert follower.log.log_end_offset == 0
         assert asked(call.request)["t", 0].current_leader_epoch == 4
+
+
+# A log that is cut
+
+
+PARTED = fetched(diverging_epoch=EpochEndOffset(1, 1))
+
+
+async def begun_to_cut(world: Fetching) -> tuple[Follower, asyncio.Task[Outcome]]:
+    """The first of the followers, which has two records too many, and whose leader says so."""
+    follower = next(iter(world.fetcher.followers))
+    follower.log.append_as_follower(batch("a", epoch=1), now_ms=NOW_MS)
+    follower.log.append_as_follower(batch("b", "c", offset=1, epoch=2), now_ms=NOW_MS)
+    (await world.asked()).answer(response(PARTED))
+    await turns()
+    assert follower.cutting is not None
+    return follower, follower.cutting
+
+
+async def test_a_cut_log_is_asked_for_from_its_new_end(tmp_path: Path, clock: Clock) -> None:
+    async with fetching(tmp_path, clock, 0) as world:
+        _, cutting = await begun_to_cut(world)
+        assert await cutting is Outcome.GOES_ON
+        assert asked((await world.asked()).request)["t", 0].fetch_offset == 1
+
+
+async def test_a_log_that_is_being_cut_is_not_asked_for(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = HeldThread(monkeypatch, Segment, "truncate")
+    async with fetching(tmp_path, clock, 0) as world:
+        _, cutting = await begun_to_cut(world)
+        await gate.reached()
+        assert await world.peers.is_asked_nothing()
+        gate.open()
+        await cutting
+        assert partitions_of(await world.asked()) == [0]
+
+
+async def test_a_cut_ends_though_its_fetcher_is_closed(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waited for the records learns what became of them, and the log can be used again."""
+    gate = HeldThread(monkeypatch, Segment, "truncate")
+    async with fetching(tmp_path, clock, 0) as world:
+        follower, cutting = await begun_to_cut(world)
+        waiting = follower.purgatory.add(2, Delayed(), None)
+        await gate.reached()
+        await world.fetcher.close()
+        assert not cutting.done()
+        gate.open()
+        assert await cutting is Outcome.GOES_ON
+        assert (follower.log.log_end_offset, follower.log.truncating) == (1, False)
+        with pytest.raises(ApiError):
+            await waiting
+
+
+async def test_a_follower_that_is_removed_while_it_is_cut_is_not_asked_for(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = HeldThread(monkeypatch, Segment, "truncate")
+    async with fetching(tmp_path, clock, 0, 1) as world:
+        follower, cutting = await begun_to_cut(world)
+        await gate.reached()
+        world.fetcher.remove(follower.key)
+        gate.open()
+        await cutting
+        assert partitions_of(await world.asked()) == []
 
 
 # Throttled replicas

@@ -5,16 +5,36 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from millstream_broker.broker import Broker
-from millstream_broker.coordination import ClusterState
+from millstream_broker.coordination import ClusterState, PartitionRecord, TopicRecord
 from millstream_broker.log.manager import LogManager, Released
+from millstream_broker.log.segment import Segment
 from millstream_broker.protocol.errors import ErrorCode
+from millstream_broker.protocol.fetch import EpochEndOffset
 from millstream_broker.replication import manager
+from millstream_harness.held_thread import HeldThread
 from millstream_harness.in_process import connected, create, running
+from millstream_harness.replica import (
+    NOW_MS,
+    OTHERS,
+    THEM,
+    US,
+    Replicating,
+    batch,
+    fetched,
+    led_by,
+    replicating,
+    response,
+    state,
+    topic,
+    turns,
+)
 
 
 async def test_a_directory_that_fails_while_the_broker_starts(
@@ -95,3 +115,78 @@ async def test_a_state_that_cannot_be_followed_at_first_is_followed_later(
             await asyncio.wait([following], timeout=60)
         assert failed.is_set()
         assert broker.metadata.topics["t"].config == {"retention.ms": "5"}
+
+
+# A log that is being cut
+
+
+async def begun_to_cut(world: Replicating, monkeypatch: pytest.MonkeyPatch) -> tuple[HeldThread, TopicRecord]:
+    """t-0, which broker 2 leads: it has said that the second of two records is not its own."""
+    gate = HeldThread(monkeypatch, Segment, "truncate")
+    record = topic("t", led_by(THEM, epoch=3))
+    await world.told(state(record))
+    follower = world.replicas.followers["t", 0]
+    follower.log.append_as_follower(batch("a", epoch=1), now_ms=NOW_MS)
+    follower.log.append_as_follower(batch("b", offset=1, epoch=2), now_ms=NOW_MS)
+    (await world.peers.asked()).answer(response(fetched(diverging_epoch=EpochEndOffset(1, 1))))
+    await gate.reached()
+    return gate, record
+
+
+NEXT_ROLES = {
+    "it leads": lambda record: state(topic_of(record, led_by(US, epoch=4))),
+    "another leads": lambda record: state(topic_of(record, led_by(OTHERS, US, OTHERS, epoch=4))),
+    "it has no replica any more": lambda record: state(topic_of(record, led_by(THEM, THEM, OTHERS))),
+    "the topic is deleted": lambda record: state(),
+    "the topic is made anew": lambda record: state(topic("t")),
+}
+
+
+def topic_of(record: TopicRecord, partition: PartitionRecord) -> TopicRecord:
+    return replace(record, partitions=(partition,))
+
+
+@pytest.mark.parametrize("next_role", NEXT_ROLES.values(), ids=NEXT_ROLES)
+async def test_a_replica_takes_no_other_role_before_its_log_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, next_role: Callable[[TopicRecord], ClusterState]
+) -> None:
+    async with replicating(tmp_path) as world:
+        gate, record = await begun_to_cut(world, monkeypatch)
+        follower = world.replicas.followers["t", 0]
+        changing = asyncio.create_task(world.told(next_role(record)))
+        await turns()
+        assert not changing.done()
+        assert world.replicas.followers == {("t", 0): follower}
+        assert not world.replicas.partitions
+        gate.open()
+        await changing
+        assert follower.log.log_end_offset == 1
+        if (led := world.replicas.partitions.get(("t", 0))) is not None and led.log is follower.log:
+            assert led.log.epochs.entries == [(1, 0), (4, 1)]
+
+
+async def test_a_stop_by_a_controller_waits_until_the_log_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with replicating(tmp_path) as world:
+        gate, _ = await begun_to_cut(world, monkeypatch)
+        stopping = asyncio.create_task(world.replicas.stop_replicas([("t", 0, -1, True)]))
+        await turns()
+        assert not stopping.done()
+        gate.open()
+        assert await stopping == {("t", 0): ErrorCode.NONE}
+        assert world.broker.logs.get("t", 0) is None
+
+
+async def test_a_broker_that_stops_waits_until_its_logs_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with replicating(tmp_path) as world:
+        gate, _ = await begun_to_cut(world, monkeypatch)
+        follower = world.replicas.followers["t", 0]
+        closing = asyncio.create_task(world.replicas.close())
+        await turns()
+        assert not closing.done()
+        gate.open()
+        await closing
+        assert (follower.log.log_end_offset, follower.log.truncating) == (1, False)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import errno
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from millstream_broker.delayed_produce import Delayed, DelayedProduce, Purgatory
+from millstream_broker.log import truncation
+from millstream_broker.log.compaction import Compaction
 from millstream_broker.log.log import AppendInfo, Log
+from millstream_broker.log.segment import Segment
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.protocol.fetch import EpochEndOffset, FetchPartition, PartitionData
 from millstream_broker.replication.follower import Follower, Outcome
+from millstream_harness.held_thread import HeldThread
 from millstream_harness.replica import NOW_MS, THEM, batch, fetched, led_by, open_log, topic
 
 
@@ -21,6 +26,18 @@ def following(folder: Path, *batches: memoryview, high_watermark: int = 0) -> Fo
     """t-0 in leader epoch 3, led by broker 2."""
     log = open_log(folder / "t-0", *batches)
     return Follower(topic("t", led_by(THEM, epoch=3)), 0, log, high_watermark, Purgatory())
+
+
+async def outcome(follower: Follower, data: PartitionData) -> Outcome:
+    """What comes of an answer that has the log cut."""
+    assert follower.answered(data) is Outcome.CUTTING
+    assert follower.cutting is not None
+    return await follower.cutting
+
+
+async def begun_within(follower: Follower, leader_start: int, leader_end: int) -> Outcome:
+    found = follower.begin_within(leader_start, leader_end)
+    return found if follower.cutting is None else await follower.cutting
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -65,7 +82,7 @@ async def test_a_log_that_parts_from_the_leaders_is_cut(
     caplog.set_level(logging.INFO)
     follower = following(tmp_path, batch("a", epoch=1), batch("b", "c", offset=1, epoch=2), high_watermark=2)
     waiting = follower.purgatory.add(2, Delayed(), None)
-    assert follower.answered(fetched(diverging_epoch=EpochEndOffset(1, 1))) is Outcome.GOES_ON
+    assert await outcome(follower, fetched(diverging_epoch=EpochEndOffset(1, 1))) is Outcome.GOES_ON
     assert (follower.log.log_end_offset, follower.high_watermark) == (1, 1)
     with pytest.raises(ApiError) as error:
         await waiting
@@ -73,9 +90,9 @@ async def test_a_log_that_parts_from_the_leaders_is_cut(
     assert said(caplog) == [("INFO", "t-0: cut from offset 3 to 1: epoch 1 of broker 2 ends at 1")]
 
 
-def test_a_log_that_has_nothing_in_common_with_the_leaders_is_cut_to_nothing(tmp_path: Path) -> None:
+async def test_a_log_that_has_nothing_in_common_with_the_leaders_is_cut_to_nothing(tmp_path: Path) -> None:
     follower = following(tmp_path, batch("a", "b", epoch=1))
-    assert follower.answered(fetched(diverging_epoch=EpochEndOffset(0, 0))) is Outcome.GOES_ON
+    assert await outcome(follower, fetched(diverging_epoch=EpochEndOffset(0, 0))) is Outcome.GOES_ON
     assert follower.log.log_end_offset == 0
 
 
@@ -159,7 +176,7 @@ def test_records_that_are_damaged_are_refused_with_the_reason(
     ]
 
 
-def test_a_disk_that_fails_is_named_by_its_error(
+async def test_a_disk_that_fails_is_named_by_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -167,18 +184,18 @@ def test_a_disk_that_fails_is_named_by_its_error(
 
     follower = following(tmp_path, batch("a", "b", epoch=1))
     monkeypatch.setattr(Log, "truncate_to", full)
-    assert follower.answered(fetched(diverging_epoch=EpochEndOffset(0, 0))) is Outcome.FAILED
+    assert await outcome(follower, fetched(diverging_epoch=EpochEndOffset(0, 0))) is Outcome.FAILED
     assert said(caplog) == [("ERROR", "t-0: cannot follow broker 2: No space left on device")]
 
 
 # Where the leader's log is
 
 
-def test_a_log_that_is_longer_than_the_leaders_is_cut_at_its_end(
+async def test_a_log_that_is_longer_than_the_leaders_is_cut_at_its_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     follower = following(tmp_path, batch("a"), batch("b", offset=1), batch("c", offset=2), high_watermark=3)
-    assert follower.begin_within(0, 2) is Outcome.GOES_ON
+    assert await begun_within(follower, 0, 2) is Outcome.GOES_ON
     assert (follower.log.log_end_offset, follower.high_watermark) == (2, 2)
     assert said(caplog) == [
         ("WARNING", "t-0: cut from offset 3 to 2, where the log of broker 2 ends"),
@@ -190,7 +207,7 @@ async def test_a_log_that_ends_before_the_leaders_begins_starts_anew(
 ) -> None:
     follower = following(tmp_path, batch("a", "b"), high_watermark=1)
     waiting = follower.purgatory.add(1, Delayed(), None)
-    assert follower.begin_within(5, 9) is Outcome.GOES_ON
+    assert await begun_within(follower, 5, 9) is Outcome.GOES_ON
     log = follower.log
     assert (log.log_start_offset, log.log_end_offset, follower.high_watermark) == (5, 5, 5)
     with pytest.raises(ApiError) as error:
@@ -205,17 +222,17 @@ async def test_a_log_that_ends_before_the_leaders_begins_starts_anew(
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 2), (2, 2), (2, 9)])
-def test_a_log_that_ends_within_the_leaders_is_left_alone(
+async def test_a_log_that_ends_within_the_leaders_is_left_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, start: int, end: int
 ) -> None:
     follower = following(tmp_path, batch("a"), batch("b", offset=1), high_watermark=1)
-    assert follower.begin_within(start, end) is Outcome.GOES_ON
+    assert await begun_within(follower, start, end) is Outcome.GOES_ON
     log = follower.log
     assert (log.log_start_offset, log.log_end_offset, follower.high_watermark) == (0, 2, 1)
     assert said(caplog) == []
 
 
-def test_a_log_that_cannot_be_cut_fails(
+async def test_a_log_that_cannot_be_cut_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object, **__: object) -> None:
@@ -223,5 +240,83 @@ def test_a_log_that_cannot_be_cut_fails(
 
     follower = following(tmp_path, batch("a", "b"))
     monkeypatch.setattr(Log, "truncate_to", broken)
-    assert follower.begin_within(0, 1) is Outcome.FAILED
+    assert await begun_within(follower, 0, 1) is Outcome.FAILED
     assert said(caplog)[-1] == ("ERROR", "t-0: cannot follow broker 2: Input/output error")
+
+
+# The log is cut in a thread
+
+
+async def test_the_loop_goes_on_while_a_log_is_cut_and_leaves_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading, appending, retention, compaction: none of them meets a log that is half cut."""
+    follower = following(tmp_path, batch("a", epoch=1), batch("b", offset=1, epoch=2), high_watermark=1)
+    log = follower.log
+    compaction = Compaction(log, 0, now_ms=NOW_MS)
+    gate = HeldThread(monkeypatch, Segment, "truncate")
+    assert follower.answered(fetched(diverging_epoch=EpochEndOffset(1, 1))) is Outcome.CUTTING
+    log.config = replace(log.config, retention_ms=1, segment_ms=1)
+    before = list(log.segments)
+
+    def nothing_happens() -> None:
+        with pytest.raises(ApiError, match="is being truncated") as refusal:
+            log.read(0, 1000, upper=1, min_one=True)
+        assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        with pytest.raises(ApiError, match="is being truncated"):
+            log.append(batch("c"), leader_epoch=3, now_ms=NOW_MS)
+        assert log.delete_old_segments(2 * NOW_MS) == 0
+        log.roll_if_old(2 * NOW_MS)
+        compaction.finish()
+        assert (list(log.segments), log.first_dirty_offset) == (before, 0)
+
+    nothing_happens()  # the thread has not begun
+    await gate.reached()
+    nothing_happens()
+    assert follower.cutting is not None
+    gate.open()
+    assert await follower.cutting is Outcome.GOES_ON
+    assert not gate.was_called_on_the_loop
+    assert (log.log_end_offset, follower.cutting) == (1, None)
+    assert log.read(0, 1000, upper=1, min_one=True) is not None
+    assert follower.answered(fetched(records=batch("c", offset=1, epoch=3))) is Outcome.GOES_ON
+
+
+async def test_an_empty_log_that_starts_within_a_batch_is_made_anew_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes an fsync. DeleteRecords has moved the leader's start into the batch."""
+    follower = following(tmp_path)
+    assert await begun_within(follower, 2, 3) is Outcome.GOES_ON
+    gate = HeldThread(monkeypatch, truncation, "start_anew")
+    gate.open()
+    data = fetched(records=batch("a", "b", "c", offset=0, epoch=3), high_watermark=3)
+    assert await outcome(follower, data) is Outcome.GOES_ON
+    assert len(gate.threads) == 1
+    assert not gate.was_called_on_the_loop
+    assert (follower.log.log_start_offset, follower.log.log_end_offset) == (0, 3)
+
+
+async def test_a_damaged_batch_within_which_an_empty_log_would_start_is_refused(tmp_path: Path) -> None:
+    follower = following(tmp_path)
+    assert await begun_within(follower, 2, 3) is Outcome.GOES_ON
+    damaged = batch("a", "b", "c", offset=0, epoch=3)
+    damaged[-1] ^= 0xFF
+    assert await outcome(follower, fetched(records=damaged)) is Outcome.FAILED
+    assert (follower.log.log_start_offset, follower.log.log_end_offset) == (2, 2)
+
+
+async def test_a_producer_that_comes_while_its_records_are_cut_learns_that_nobody_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = following(tmp_path, batch("a", epoch=1), batch("b", "c", offset=1, epoch=2))
+    gate = HeldThread(monkeypatch, Segment, "truncate")
+    assert follower.answered(fetched(diverging_epoch=EpochEndOffset(1, 1))) is Outcome.CUTTING
+    await gate.reached()
+    waiting = follower.purgatory.add(2, Delayed(), None)
+    assert follower.cutting is not None
+    gate.open()
+    await follower.cutting
+    with pytest.raises(ApiError) as error:
+        await waiting
+    assert error.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -388,7 +388,8 @@ class Compaction:
     def _is_current(self) -> bool:
         """Whether the log is still the one that the pass began with."""
         log = self.log
-        return log.offline is None and not log.is_deleted and log.segments.truncations == self._truncations
+        changes = log.truncating or log.segments.truncations != self._truncations
+        return log.offline is None and not changes
 
     def _check_current(self) -> None:
         """Before each write to the new files: while the pass slept, their path may have become another log's."""

@@ -102,6 +102,7 @@ class Log:
         "offline",
         "producers",
         "topic_id",
+        "truncating",
         "uncleanable",
     )
 
@@ -132,6 +133,8 @@ class Log:
         self.first_dirty_offset = start  # compaction has not been behind this
         self.last_high_watermark = 0
         """As it was when the replica here was last served: while one is, it knows better."""
+        self.truncating = False
+        """A thread truncates it; set and cleared on the loop, which neither reads nor changes the log meanwhile."""
         self.offline: OSError | None = None
         self.claimed = recovery.NOWHERE
         """The checkpoints on the disk say of nothing behind this offset that it is on the disk, or compacted."""
@@ -248,8 +251,8 @@ class Log:
     def append_admitted(self, admitted: Admitted, *, leader_epoch: int, now_ms: int) -> AppendInfo:
         """The second half of :meth:`append`, for batches that were admitted in a thread."""
         view, headers, append_time = admitted
-        if self.offline is not None:  # before sequences: what was refused before this one is missing there
-            raise self._storage_error(self.offline)
+        if self.offline is not None or self.truncating:
+            raise self._refusal()  # before sequences: what was refused before this one is missing there
         repeated = self.producers.check(headers)
         if repeated is not None:
             return AppendInfo(
@@ -280,6 +283,11 @@ class Log:
             )
         self._write(view, placed, now_ms)
         return AppendInfo(first, offset - 1, append_time, self.log_start_offset)
+
+    def starts_within(self, batches: memoryview) -> bool:
+        """Whether appending a leader's batches starts this empty log anew, before its end, which is blocking."""
+        is_empty = self.log_start_offset == self.log_end_offset
+        return is_empty and int.from_bytes(batches[:8], "big", signed=True) < self.log_end_offset
 
     def append_as_follower(self, batches: bytes | bytearray | memoryview, *, now_ms: int) -> AppendInfo:
         """Write batches as another log has them: offsets and epochs stay. Their offsets must not lie before the end.
@@ -348,7 +356,9 @@ class Log:
     def roll_if_old(self, now_ms: int) -> None:
         """Roll an active segment that nobody appended to for segment.ms, so that retention and compaction see it."""
         active = self._segments.active
-        if active.size and now_ms - active.created_ms > self.config.segment_ms and self.offline is None:
+        if self.offline is not None or self.truncating:
+            return
+        if active.size and now_ms - active.created_ms > self.config.segment_ms:
             self.roll(now_ms=now_ms)
             self._segments.active.created_ms = now_ms
 
@@ -364,10 +374,10 @@ class Log:
         """Whole batches from the one that has ``offset`` on, all of them below ``upper``; None if there is none.
 
         At most ``max_bytes``, but with ``min_one`` the first batch whatever its size. Never crosses a segment.
-        ApiError: OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
+        ApiError: OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR; NOT_LEADER_OR_FOLLOWER while it is truncated.
         """
-        if self.offline is not None:
-            raise self._storage_error(self.offline)
+        if self.offline is not None or self.truncating:
+            raise self._refusal()
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -429,7 +439,7 @@ class Log:
         Their files are renamed only; :meth:`remove_deleted_files` unlinks them. Nothing at or above the high
         watermark goes. When the active segment has to go, the log rolls first. OSError.
         """
-        if self.offline is not None:
+        if self.offline is not None or self.truncating:
             return 0
         limit = self.log_end_offset if high_watermark is None else min(high_watermark, self.log_end_offset)
         count = lifetime.count_expired(
@@ -606,6 +616,11 @@ class Log:
         """ApiError KAFKA_STORAGE_ERROR after the disk has failed."""
         if self.offline is not None:
             raise self._storage_error(self.offline)
+
+    def _refusal(self) -> ApiError:
+        if self.offline is not None:
+            return self._storage_error(self.offline)
+        return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._segments.path} is being truncated")
 
     def _storage_error(self, error: OSError) -> ApiError:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self.is_deleted else ErrorCode.KAFKA_STORAGE_ERROR

@@ -403,7 +403,7 @@ class LogManager:
         """The dirtiest log that is due and not ``busy``, to be compacted as :class:`Compaction` says."""
         found: list[tuple[float, int, Log]] = []
         for key, log in self.logs():
-            if not log.config.compacts or log.offline is not None or log in busy:
+            if not log.config.compacts or log.offline is not None or log.truncating or log in busy:
                 continue
             limit = high_watermark_of(key) if high_watermark_of else log.log_end_offset
             try:

@@ -273,6 +273,10 @@ class Fetcher:
                 outcome: Outcome | None = follower.answered(data)
                 if outcome is Outcome.OUT_OF_RANGE:
                     outcome = await self._find_range(connection, follower)
+                if outcome is Outcome.CUTTING and follower.cutting is not None:
+                    outcome = await asyncio.shield(follower.cutting)
+                    if not self._is_asked(follower):
+                        continue
                 if outcome is Outcome.GOES_ON and (until := self._held_back(follower, data)) is not None:
                     self._leave_out(key)
                     self._later[key] = until

@@ -1,14 +1,19 @@
 """One partition that this broker follows: what it asks the leader for, and what it does with the answer.
 
 The log grows by what the leader sends, byte for byte, and is cut where the leader says that the two part
-(`divergence`). Producers that waited for all replicas when this broker led are answered by what becomes of their
+(`divergence`). Cutting takes as long as reading what stays of a segment, so it is done in a thread. Meanwhile nothing
+else may happen to the log: whoever gives the replica another role, or takes it away, waits for `cutting` first.
+
+Producers that waited for all replicas when this broker led are answered by what becomes of their
 records, and so are those who ask again for records that are here (`delayed_produce`). A failure of this log (a full
 disk) is this partition's alone: it is tried again later.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 from enum import Enum, auto
 from time import time
 
@@ -39,6 +44,8 @@ class Outcome(Enum):
     NOTHING_NEW = auto()
     GOES_ON = auto()
     """The log changed: the next request says so."""
+    CUTTING = auto()
+    """The log is being cut: the result of `Follower.cutting` is what comes of it."""
     OUT_OF_RANGE = auto()
     """The leader does not have the offset: it must be asked where its log is."""
     FAILED = auto()
@@ -51,6 +58,7 @@ class Follower(Replica):
     __slots__ = (
         "_held_back",
         "_problem",
+        "cutting",
         "failures",
         "is_throttled",
         "purgatory",
@@ -68,6 +76,8 @@ class Follower(Replica):
         """Whether it is to catch up no faster than the broker's throttle allows."""
         self._problem = ""
         self.purgatory = waiting
+        self.cutting: asyncio.Task[Outcome] | None = None
+        """Cuts the log, in a thread; nobody may cancel it."""
 
     @property
     def key(self) -> TopicPartition:
@@ -117,11 +127,12 @@ class Follower(Replica):
     def _take(self, data: PartitionData) -> Outcome:
         parted = data.diverging_epoch
         if parted is not None and parted.end_offset >= 0:
-            self._truncate(parted.epoch, parted.end_offset)
-            return Outcome.GOES_ON
+            return self._truncate(parted.epoch, parted.end_offset)
         before = self.log.log_start_offset, self.log.log_end_offset
         records = data.records
         if isinstance(records, memoryview) and records:
+            if self.log.starts_within(records):
+                return self._cut(lambda: self.log.append_as_follower(records, now_ms=_now_ms()))
             self.log.append_as_follower(records, now_ms=_now_ms())
             self._held_back += len(records)
         end = self.log.log_end_offset
@@ -137,7 +148,7 @@ class Follower(Replica):
         now = self.log.log_start_offset, end
         return Outcome.NOTHING_NEW if now == before else Outcome.GOES_ON
 
-    def _truncate(self, leader_epoch: int, leader_end: int) -> None:
+    def _truncate(self, leader_epoch: int, leader_end: int) -> Outcome:
         end = self.log.log_end_offset
         offset = truncation_offset(self.log.epochs, end, leader_epoch, leader_end)
         log.info(
@@ -149,12 +160,24 @@ class Follower(Replica):
             self.record.leader,
             leader_end,
         )
-        self._cut(offset)
-        self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+        return self._cut(lambda: self.log.truncate_to(offset, now_ms=_now_ms()))
 
-    def _cut(self, offset: int) -> None:
-        self.log.truncate_to(offset, now_ms=_now_ms())
-        self.purgatory.cut(self.log.log_end_offset)
+    def _cut(self, change: Callable[[], object]) -> Outcome:
+        self.log.truncating = True
+        self.cutting = asyncio.create_task(self._cut_in_thread(change))
+        return Outcome.CUTTING
+
+    async def _cut_in_thread(self, change: Callable[[], object]) -> Outcome:
+        try:
+            await asyncio.to_thread(change)
+        except (ApiError, OSError) as error:
+            return self._refused(error)
+        finally:
+            self.log.truncating, self.cutting = False, None
+        start, end = self.log.log_start_offset, self.log.log_end_offset
+        self.purgatory.cut(end)
+        self.high_watermark = max(min(self.high_watermark, end), start)
+        return Outcome.GOES_ON
 
     def append(
         self, batches: memoryview, now_ms: int, *, acks: int, timeout_ms: int
@@ -172,31 +195,25 @@ class Follower(Replica):
     def begin_within(self, leader_start: int, leader_end: int) -> Outcome:
         """The leader's log is there and this one's end is not within: go on where it is."""
         end = self.log.log_end_offset
-        try:
-            if end > leader_end:
-                log.warning(
-                    "%s: cut from offset %d to %d, where the log of broker %d ends",
-                    self,
-                    end,
-                    leader_end,
-                    self.record.leader,
-                )
-                self._cut(leader_end)
-            elif end < leader_start:
-                log.warning(
-                    "%s: starts anew at offset %d: broker %d has nothing before it any more, this log ended at %d",
-                    self,
-                    leader_start,
-                    self.record.leader,
-                    end,
-                )
-                self.purgatory.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                self.log.start_anew(leader_start, now_ms=_now_ms())
-        except (ApiError, OSError) as error:
-            return self._refused(error)
-        self.high_watermark = max(
-            min(self.high_watermark, self.log.log_end_offset), self.log.log_start_offset
-        )
+        if end > leader_end:
+            log.warning(
+                "%s: cut from offset %d to %d, where the log of broker %d ends",
+                self,
+                end,
+                leader_end,
+                self.record.leader,
+            )
+            return self._cut(lambda: self.log.truncate_to(leader_end, now_ms=_now_ms()))
+        if end < leader_start:
+            log.warning(
+                "%s: starts anew at offset %d: broker %d has nothing before it any more, this log ended at %d",
+                self,
+                leader_start,
+                self.record.leader,
+                end,
+            )
+            self.purgatory.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return self._cut(lambda: self.log.start_anew(leader_start, now_ms=_now_ms()))
         return Outcome.GOES_ON
 
     def _refused(self, error: ApiError | OSError) -> Outcome:

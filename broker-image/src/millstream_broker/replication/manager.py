@@ -136,6 +136,7 @@ class ReplicaManager:
             if _topic_id(state, held.topic) != held.topic_id
         }
         async for key in _in_turns(gone):
+            await self._cut_ends(key)
             self._stop(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         await self._delete([key for key in gone if key[0] in state.topics])
         return bool(gone)
@@ -166,6 +167,7 @@ class ReplicaManager:
                 self._broker.groups.has_partitions(len(topic.partitions))
         async for topic, index in _in_turns(partitions):
             key = topic.name, index
+            await self._cut_ends(key)
             if self._broker.broker_id not in (replicas := topic.partitions[index].replicas):
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 if replicas and key not in self.unopened:  # it was never here
@@ -294,6 +296,11 @@ class ReplicaManager:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
+    async def _cut_ends(self, key: TopicPartition) -> None:
+        """Return when no follower's log is being cut: its role may change in this turn of the loop."""
+        while (follower := self.followers.get(key)) is not None and follower.cutting is not None:
+            await asyncio.wait([follower.cutting])
+
     def _stop(self, key: TopicPartition, code: ErrorCode) -> None:
         """Neither lead nor follow; the log stays."""
         if (follower := self.followers.pop(key, None)) is not None:
@@ -320,6 +327,7 @@ class ReplicaManager:
                     errors[key] = ErrorCode.FENCED_LEADER_EPOCH
                     continue
                 errors[key] = ErrorCode.NONE
+                await self._cut_ends(key)
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 if delete:
                     if held is not None and self._broker.broker_id in held.record.replicas:
@@ -514,6 +522,8 @@ class ReplicaManager:
             self._catching_up.cancel()
             await asyncio.gather(self._catching_up, return_exceptions=True)
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()), *self._closing)
+        for key in list(self.followers):
+            await self._cut_ends(key)
         await self.membership.close()
         await self.write_watermarks()
 

@@ -1,0 +1,42 @@
+"""A gate before a function: the test decides how long the thread that calls it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+LONGEST_S = 20
+
+
+class HeldThread:
+    """Calls of ``owner.name`` wait until the gate is opened; then they do what they always do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+        self.threads: list[threading.Thread] = []
+        """Those that called it."""
+        self._called, self._opened = threading.Event(), threading.Event()
+        original = getattr(owner, name)
+
+        def held_up(*args: Any, **more: Any) -> Any:
+            self.threads.append(threading.current_thread())
+            self._called.set()
+            if threading.current_thread() is not threading.main_thread():  # which would wait for itself
+                assert self._opened.wait(LONGEST_S)
+            return original(*args, **more)
+
+        monkeypatch.setattr(owner, name, held_up)
+
+    async def reached(self) -> None:
+        """Return when a thread waits at the gate."""
+        assert await asyncio.to_thread(self._called.wait, LONGEST_S)
+
+    def open(self) -> None:
+        self._opened.set()
+
+    @property
+    def was_called_on_the_loop(self) -> bool:
+        """Whether the test's own thread has called it, which runs the loop."""
+        return threading.main_thread() in self.threads
