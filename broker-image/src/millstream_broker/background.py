@@ -13,12 +13,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from . import supervision
 from .cleaner import Cleaner
 from .log import upkeep
 from .log.config import FOREVER
 from .log.directory import LogDir, LogDirError
+from .log.log import Log
 from .protocol.errors import ApiError
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ async def _flush_rolled(home: LogDir) -> None:
 
 async def _flush_by_time(broker: Broker) -> None:
     """fsync what `flush.ms` asks for."""
-    flushed: dict[Any, int] = {}
+    flushed: WeakKeyDictionary[Log, int] = WeakKeyDictionary()
     while True:
         shortest = min((each.config.flush_ms for each in broker.logs), default=FOREVER)
         await asyncio.sleep(min(max(shortest / 2000, 0.01), 1))

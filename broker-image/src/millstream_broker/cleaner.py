@@ -47,16 +47,20 @@ class Cleaner:
             while True:
                 await asyncio.sleep(max(self._broker.config.integer("log.cleaner.backoff.ms"), 1) / 1000)
                 self._failed.clear()
-                while len(self._passes) < self._broker.config.integer("log.cleaner.threads"):
-                    if (compaction := self._next()) is None:
-                        break
-                    task = supervision.run("compaction", self._clean(compaction))
-                    self._passes.add(task)
-                    task.add_done_callback(self._passes.discard)
+                self._begin_passes()
         finally:
             for task in self._passes:
                 task.cancel()
             await asyncio.gather(*self._passes, return_exceptions=True)
+
+    def _begin_passes(self) -> None:
+        """As many as may run, over the logs that are due."""
+        while len(self._passes) < self._broker.config.integer("log.cleaner.threads"):
+            if (compaction := self._next()) is None:
+                break
+            task = supervision.run("compaction", self._clean(compaction))
+            self._passes.add(task)
+            task.add_done_callback(self._passes.discard)
 
     def _next(self) -> Compaction | None:
         """The dirtiest log that is due, and taken by nobody."""
@@ -89,8 +93,9 @@ class Cleaner:
                     compaction.finish()
                     await loop.run_in_executor(thread, self._broker.logs.remove_deleted)
                 except OSError as error:
-                    self._failed.add(compaction.log)
-                    log.error("%s: compaction failed: %s", compaction.log.directory, error)
+                    if not compaction.log.is_deleted:  # whose files may be missing
+                        self._failed.add(compaction.log)
+                        log.error("%s: compaction failed: %s", compaction.log.directory, error)
                     if not isinstance(error, FileNotFoundError):  # what is missing was deleted meanwhile
                         compaction.log.failed(error)
                 except Exception as error:

@@ -105,16 +105,12 @@ def test_entries_are_written_where_the_last_ones_end(tmp_path: Path, fsynced: li
     path = tmp_path / "0.index"
     index = SparseIndex.open(FileCache(), str(path), OFFSET_ENTRY)
     index.spill()
-    index.sync()
-    assert (len(index), index.last, index.at_most(5), path.exists(), fsynced) == (
-        0,
-        None,
-        (0, None),
-        False,
-        [],
-    )
+    assert (len(index), index.last, index.at_most(5), path.exists()) == (0, None, (0, None), False)
+    file = OpenFile(str(path), create=True)
+    index.sync(file)
+    assert fsynced == []
     index.append(1, 10)
-    index.sync()
+    index.sync(file)
     assert (index.pending, read_all(str(path), OFFSET_ENTRY), fsynced) == (1, [(1, 10)], [str(path)])
     index.append(2, 20)
     index.spill()
@@ -123,7 +119,7 @@ def test_entries_are_written_where_the_last_ones_end(tmp_path: Path, fsynced: li
     assert (index.pending, len(index), index.last) == (0, 3, (3, 30))
     assert read_all(str(path), OFFSET_ENTRY) == [(1, 10), (2, 20), (3, 30)]
     del fsynced[:]
-    index.sync()
+    index.sync(file)
     assert fsynced == [str(path)], "what was spilled before, too"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from millstream_broker.log import timestamps
 from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.config import LogConfig
+from millstream_broker.log.files import FileCache, OpenFile
 from millstream_broker.log.log import Log
+from millstream_broker.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
 
@@ -100,3 +103,60 @@ def test_a_missing_file_of_a_segment_that_stays_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         timestamps.first_from(segments, 9, 0)  # type: ignore[arg-type]
     assert segments[0].tries == 1
+
+
+# -- the log changes meanwhile ------------------------------------------------------------------------------------
+
+
+def made_anew(log: Log) -> None:
+    """The topic is deleted; another one of its name has records of the same times."""
+    folder = log.directory
+    log.move(folder.with_name("gone"))
+    log.delete()
+    written(folder.parent, [5, 9])
+
+
+def cut_and_written_anew(log: Log) -> None:
+    log.truncate_to(0, now_ms=NOW)
+    log.append(build_batch([Record(b"other", None, 9)]), leader_epoch=4, now_ms=NOW)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (made_anew, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (cut_and_written_anew, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+@pytest.mark.parametrize("latest", [False, True], ids=["by time", "the latest"])
+def test_records_of_another_log_are_never_found(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Log], None],
+    code: ErrorCode,
+    latest: bool,
+) -> None:
+    """It happens when the thread knows a file's name already, and has not opened it yet."""
+    log = written(tmp_path, [5, 9], [7])
+    opened = FileCache.get
+    changes = [change]
+
+    def open_later(files: FileCache, path: str, *, create: bool = False) -> OpenFile:
+        if changes and path.endswith(".log"):
+            changes.pop()(log)
+        return opened(files, path, create=create)
+
+    for segment in log.segments:
+        segment.unload()
+    monkeypatch.setattr(FileCache, "get", open_later)
+    with pytest.raises(ApiError) as caught:
+        _ = log.max_timestamp() if latest else log.offset_for_timestamp(6)
+    assert caught.value.code is code
+
+
+def test_a_log_that_is_being_truncated_is_not_searched(tmp_path: Path) -> None:
+    log = written(tmp_path, [5, 9])
+    log.truncating = True
+    with pytest.raises(ApiError) as caught:
+        log.offset_for_timestamp(NOW)
+    assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -159,7 +161,7 @@ def test_a_flush_of_a_deleted_log_is_no_news(manager: LogManager, caplog: pytest
 
 def test_a_log_is_flushed_when_its_oldest_record_is_as_old_as_flush_ms(manager: LogManager) -> None:
     log = manager.get_or_create("t", 0)
-    last: dict[Log, int] = {}
+    last: WeakKeyDictionary[Log, int] = WeakKeyDictionary()
     upkeep.flush_due(manager, NOW, last)
     fill(log, 1)
     for now, flushed in ((NOW + 499, 0), (NOW + 500, 1)):
@@ -174,9 +176,12 @@ def test_a_log_is_flushed_when_its_oldest_record_is_as_old_as_flush_ms(manager: 
 
 def test_deleted_logs_are_forgotten(manager: LogManager) -> None:
     logs = [manager.get_or_create("t", partition) for partition in range(2)]
-    last: dict[Log, int] = {}
+    last: WeakKeyDictionary[Log, int] = WeakKeyDictionary()
     upkeep.flush_due(manager, NOW, last)
-    assert last == dict.fromkeys(logs, NOW)
+    assert dict(last) == dict.fromkeys(logs, NOW)
     manager.delete("t", 0)
+    del logs[0]
+    gc.collect()
+    assert dict(last) == {logs[0]: NOW}
     upkeep.flush_due(manager, NOW + 1, last)
-    assert last == {logs[1]: NOW + 1}
+    assert dict(last) == {logs[0]: NOW + 1}

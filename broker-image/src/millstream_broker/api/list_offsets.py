@@ -11,15 +11,16 @@ A leader that has just begun may know a high watermark that is behind what the o
 have shown theirs, it answers OFFSET_NOT_AVAILABLE instead (v5, KIP-207; LEADER_NOT_AVAILABLE before).
 
 A look-up by time may have to read the end of every segment's time index, and decompress a batch: it runs in a thread,
-and what else the request asks for waits with it.
+which is given the log alone. Everything else is answered on the loop, and waits for the look-ups of its request.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from ..log.log import Log
 from ..partition import Partition
 from ..protocol import list_offsets
 from ..protocol.errors import ApiError, ErrorCode
@@ -44,22 +45,44 @@ MAX_TIMESTAMP_SINCE = 7
 OFFSET_NOT_AVAILABLE_SINCE = 5
 
 
+class LookUp(NamedTuple):
+    """What is left to a thread."""
+
+    found: ListOffsetsPartitionResponse
+    log: Log
+    timestamp: int
+    high_watermark: int
+
+    def run(self) -> None:
+        """Blocking."""
+        try:
+            if self.timestamp == MAX_TIMESTAMP:
+                record = self.log.max_timestamp()
+            else:
+                record = self.log.offset_for_timestamp(self.timestamp)
+        except ApiError as error:
+            self.found.error_code = error.code
+            return
+        if record is not None and record[1] < self.high_watermark:
+            self.found.timestamp, self.found.offset, self.found.leader_epoch = record
+
+
 @handler(list_offsets.API)
-def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> Answer:
-    steps = _answer(broker, context, request)
-    if any(_is_by_time(asked) for topic in request.topics for asked in topic.partitions):
-        return asyncio.to_thread(to_the_end, steps)
-    return steps
+def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> Steps[Any]:
+    look_ups: list[LookUp] = []
+    response = yield from _answer(broker, context, request, look_ups)
+    return asyncio.to_thread(_looked_up, response, look_ups) if look_ups else response
 
 
-def _is_by_time(asked: ListOffsetsPartition) -> bool:
-    return asked.timestamp not in (LATEST, EARLIEST)
+def _looked_up(response: ListOffsetsResponse, look_ups: list[LookUp]) -> ListOffsetsResponse:
+    for look_up in look_ups:
+        look_up.run()
+    return response
 
 
 def _answer(
-    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+    broker: Broker, context: RequestContext, request: ListOffsetsRequest, look_ups: list[LookUp]
 ) -> Steps[ListOffsetsResponse]:
-    """In any thread: it only reads."""
     peer = context.authenticator.peer
     is_replica = peer is not None and peer.broker_id == request.replica_id
     is_controller = peer is not None and request.replica_id == DEBUGGING_REPLICA_ID
@@ -80,7 +103,12 @@ def _answer(
                 if asked.timestamp < (MAX_TIMESTAMP if context.version >= MAX_TIMESTAMP_SINCE else EARLIEST):
                     raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
                 partition.check_epoch(asked.current_leader_epoch)
-                partitions.append(_find(partition, asked, context.version, is_replica=is_replica))
+                if not is_replica and asked.timestamp != EARLIEST and not partition.is_settled:
+                    is_known = context.version >= OFFSET_NOT_AVAILABLE_SINCE
+                    raise ApiError(
+                        ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE
+                    )
+                partitions.append(_find(partition, asked, look_ups, is_replica=is_replica))
             except ApiError as error:
                 partitions.append(ListOffsetsPartitionResponse(asked.partition_index, error.code))
         topics.append(ListOffsetsTopicResponse(topic.name, partitions))
@@ -95,25 +123,14 @@ def _log_end(broker: Broker, topic: str, index: int) -> ListOffsetsPartitionResp
 
 
 def _find(
-    partition: Partition, asked: ListOffsetsPartition, version: int, *, is_replica: bool
+    partition: Partition, asked: ListOffsetsPartition, look_ups: list[LookUp], *, is_replica: bool
 ) -> ListOffsetsPartitionResponse:
-    log, epoch = partition.log, partition.record.leader_epoch
-    if not is_replica and asked.timestamp != EARLIEST and not partition.is_settled:
-        raise ApiError(
-            ErrorCode.OFFSET_NOT_AVAILABLE
-            if version >= OFFSET_NOT_AVAILABLE_SINCE
-            else ErrorCode.LEADER_NOT_AVAILABLE
-        )
+    log, high_watermark, epoch = partition.log, partition.high_watermark, partition.record.leader_epoch
     if asked.timestamp == LATEST:
-        found = (-1, log.log_end_offset if is_replica else partition.high_watermark, epoch)
-    elif asked.timestamp == EARLIEST:
-        found = (-1, log.log_start_offset, epoch)
-    else:
-        of_time = (
-            log.max_timestamp()
-            if asked.timestamp == MAX_TIMESTAMP
-            else log.offset_for_timestamp(asked.timestamp)
-        )
-        found = of_time if of_time is not None and of_time[1] < partition.high_watermark else (-1, -1, -1)
-    timestamp, offset, epoch = found
-    return ListOffsetsPartitionResponse(asked.partition_index, 0, timestamp, offset, epoch)
+        offset = log.log_end_offset if is_replica else high_watermark
+        return ListOffsetsPartitionResponse(asked.partition_index, 0, -1, offset, epoch)
+    if asked.timestamp == EARLIEST:
+        return ListOffsetsPartitionResponse(asked.partition_index, 0, -1, log.log_start_offset, epoch)
+    found = ListOffsetsPartitionResponse(asked.partition_index, 0)
+    look_ups.append(LookUp(found, log, asked.timestamp, high_watermark))
+    return found

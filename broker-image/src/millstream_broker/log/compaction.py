@@ -342,7 +342,8 @@ class Compaction:
         return record.value is not None or horizon is None or self._now_ms < horizon
 
     def _rest(self) -> None:
-        """Leave the processor to the loop for the rest of each period."""
+        """Leave the processor to the loop for the rest of each period. A log that is deleted is let go of here."""
+        self._check_current()
         self._wait(pause_after(time.monotonic() - self._worked_from, self._allowance.share))
 
     def _throttle(self, size: int) -> None:
@@ -392,7 +393,7 @@ class Compaction:
         return log.offline is None and not changes
 
     def _check_current(self) -> None:
-        """Before each write to the new files: while the pass slept, their path may have become another log's."""
+        """After each batch, and before each write: while the pass slept, the path may have become another log's."""
         if not self._is_current():
             raise CancelledError
 

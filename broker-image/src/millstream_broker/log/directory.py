@@ -120,6 +120,11 @@ class LogDir:
         if self.failure is not None:  # while it was being opened
             log.offline = self.failure
 
+    def has(self, key: TopicPartition, topic_id: uuid.UUID | None) -> bool:
+        """Whether the log of this name is that topic's. Any thread."""
+        log = self.logs.get(key)
+        return log is not None and log.topic_id == topic_id
+
     def all_logs(self) -> dict[TopicPartition, Log]:
         """A copy, made in one step. Any thread: another one may be opening logs."""
         return self.logs.copy()
@@ -303,6 +308,8 @@ class LogDir:
         with self._writing:
             points, starts, cleaned, claims = {}, {}, {}, []
             for key, log in self.all_logs().items():
+                if log.is_deleted:
+                    continue
                 progress = log.progress()
                 claims.append((log, progress.claims))
                 points[key] = log.topic_id, progress.flushed

@@ -1,13 +1,21 @@
-"""How far a log is on the disk, and getting it there: fsync in a thread, beside a loop that goes on appending."""
+"""How far a log is on the disk, and getting it there: fsync in a thread, beside a loop that goes on appending.
+
+The snapshots of many producers, of which a log makes one where a segment ends, are written there, too. Until one is, a
+restart restores the state from an older one and the batches behind it; so the segments before it must stay
+(:attr:`Durability.unsaved_from`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 
+from . import recovery
 from .epochs import LeaderEpochs
 from .files import fsync_directory, fsync_file
+from .producers import Producers
 from .segment import Segment
 from .segments import Segments
 
@@ -20,13 +28,50 @@ class Durability:
     ``lock`` keeps :meth:`flush` apart from those who change what it reads. Appending does not: it only adds.
     """
 
-    __slots__ = ("_epochs", "_segments", "lock", "offset")
+    __slots__ = ("_epochs", "_segments", "_unsaved", "lock", "offset")
 
     def __init__(self, segments: Segments, epochs: LeaderEpochs, offset: int) -> None:
         self._segments = segments
         self._epochs = epochs
         self.offset = offset
         self.lock = threading.Lock()
+        self._unsaved: deque[tuple[int, Producers]] = deque()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether :meth:`flush_closed` has something to do."""
+        return self.offset < self._segments.active.base_offset or bool(self._unsaved)
+
+    def keep(self, offset: int, producers: Producers) -> None:
+        """Have :meth:`save_producers` write the snapshot of this offset."""
+        self._unsaved.append((offset, producers.frozen()))
+
+    @property
+    def unsaved_from(self) -> int:
+        """The offset of the first producer snapshot that is not written yet."""
+        try:
+            return self._unsaved[0][0]
+        except IndexError:  # perhaps since just now
+            return recovery.NOWHERE
+
+    def save_producers(self) -> None:
+        """Write the snapshots of ended segments (no fsync). Blocking, in any thread. OSError.
+
+        One that cannot be written is left out, or retention could not make room on a full disk; the next has it all.
+        """
+        while self._unsaved:
+            with self.lock:  # a truncation may forget them, a deletion moves the folder
+                if self._unsaved:
+                    offset, producers = self._unsaved[0]
+                    try:
+                        producers.save(recovery.snapshot_path(self._segments.path, offset))
+                    finally:
+                        self._unsaved.popleft()
+
+    def forget_producers(self, offset: int = -1) -> None:
+        """Write no snapshot behind this offset: the log was cut there, or deleted. The caller has the lock."""
+        while self._unsaved and self._unsaved[-1][0] > offset:
+            self._unsaved.pop()
 
     def flush(self, end: int) -> None:
         """fsync everything before ``end``. The caller has the lock. Blocking. OSError."""
@@ -34,18 +79,19 @@ class Durability:
             self._sync(self._segments.from_offset(self.offset))
             self.offset = max(self.offset, end)
 
-    def flush_closed(self, snapshot_path: Callable[[int], str]) -> bool:
+    def flush_closed(self) -> bool:
         """fsync the first of the closed segments that are not on the disk; whether there are more. Blocking. OSError.
 
         Without the lock: who needs it does not wait for gigabytes.
         """
+        self.save_producers()
         truncations = self._segments.truncations
         *closed, following = self._segments.from_offset(self.offset)[: _PORTION + 1]
         end = following.base_offset
         if end <= self.offset:
             return False
         with contextlib.suppress(FileNotFoundError):  # there is one only where this broker closed a segment
-            fsync_file(snapshot_path(end))
+            fsync_file(recovery.snapshot_path(self._segments.path, end))
         self._sync(closed)
         with self.lock:
             if truncations == self._segments.truncations:

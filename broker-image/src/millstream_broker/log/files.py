@@ -16,6 +16,7 @@ import errno
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass
 
 _NOT_THE_DISK = frozenset(
@@ -165,6 +166,13 @@ class FileCache:
         with self._lock:
             self._forgotten += 1
             self._files.pop(path, None)
+
+    def forget_folders(self, folders: Collection[str]) -> None:
+        """Drop all files in folders that were removed."""
+        with self._lock:
+            self._forgotten += 1
+            for path in [path for path in self._files if os.path.dirname(path) in folders]:
+                del self._files[path]
 
 
 def fsync_file(path: str) -> None:

@@ -132,8 +132,8 @@ class SparseIndex:
             self._files.get(self._path, create=True).pwrite(tail, stored * self.entry.size)
             self._pending = (stored + len(tail) // self.entry.size, bytearray())
 
-    def sync(self) -> None:
-        """Blocking, in any thread: what is in the index now is on disk after it.
+    def sync(self, file: OpenFile) -> None:
+        """Blocking, in any thread: what is in the index now is on disk after it. ``file`` is its file.
 
         The tail is written but kept: the loop's thread will write the same bytes to the same place once more.
         """
@@ -141,7 +141,6 @@ class SparseIndex:
         data = bytes(tail)
         if not stored and not data:
             return
-        file = self._files.get(self._path, create=True)
         if data:
             file.pwrite(data, stored * self.entry.size)
         file.fsync()

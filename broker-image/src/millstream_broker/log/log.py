@@ -42,6 +42,9 @@ from .segment import TornWriteError
 from .segments import Segments
 from .snapshot import LogSnapshot
 
+SAVED_AT_ONCE = 100
+"""Producers whose snapshot is written where a segment ends, for that takes no time; of more, by the flushing thread."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -88,6 +91,7 @@ class Home(Protocol):
 
 class Log:
     __slots__ = (
+        "__weakref__",
         "_claims_end",
         "_home",
         "_segments",
@@ -344,13 +348,17 @@ class Log:
         if base_offset == active.base_offset:
             return
         active.finish()
-        self.producers.save(self._snapshot_path(base_offset))
+        at_once = self._home is None or len(self.producers.by_id) <= SAVED_AT_ONCE
+        if at_once:
+            self.producers.save(recovery.snapshot_path(self._segments.path, base_offset))
         self._segments.create(base_offset, now_ms, self.config.index_interval_bytes)
+        if not at_once:
+            self.durability.keep(base_offset, self.producers)
         self._rolled()
 
     def _rolled(self) -> None:
         """Have :meth:`flush_closed` called soon, where it has something to do."""
-        if self._home is not None and self.flushed_offset < self._segments.active.base_offset:
+        if self._home is not None and self.durability.is_behind:
             self._home.rolled.add(self)
 
     def roll_if_old(self, now_ms: int) -> None:
@@ -361,9 +369,6 @@ class Log:
         if active.size and now_ms - active.created_ms > self.config.segment_ms:
             self.roll(now_ms=now_ms)
             self._segments.active.created_ms = now_ms
-
-    def _snapshot_path(self, offset: int) -> str:
-        return recovery.snapshot_path(self._segments.path, offset)
 
     def expire_producers(self, now_ms: int) -> int:
         return self.producers.expire(now_ms - self.config.producer_id_expiration_ms)
@@ -409,7 +414,8 @@ class Log:
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int, int] | None:
         """Timestamp, offset and leader epoch of the first record that is not older than ``timestamp_ms``.
 
-        Blocking, in any thread. ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        Blocking, in any thread. ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; what a log that is deleted or
+        truncated meanwhile raises, whoever has its folder by then.
         """
         return self._look_up(
             lambda: timestamps.first_from(self._segments, timestamp_ms, self.log_start_offset)
@@ -420,10 +426,23 @@ class Log:
         return self._look_up(lambda: timestamps.latest(self._segments))
 
     def _look_up(self, find: Callable[[], timestamps.Found | None]) -> timestamps.Found | None:
+        """What is read is this log's, for its segments were not cut, nor its folder given up, before the end."""
+        truncations = self._segments.truncations
         try:
-            return find()
-        except OSError as error:
-            raise self.failed(error) from error
+            found = find()
+        except Exception as error:
+            self._check_unchanged(truncations)
+            if isinstance(error, OSError):
+                raise self.failed(error) from error
+            raise
+        self._check_unchanged(truncations)
+        return found
+
+    def _check_unchanged(self, truncations: int) -> None:
+        if self.offline is not None or self.truncating:
+            raise self._refusal()
+        if truncations != self._segments.truncations:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._segments.path} was truncated meanwhile")
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch of the log at most ``epoch`` and the offset after it; (-1, -1) when unknown (KIP-101)."""
@@ -453,13 +472,16 @@ class Log:
         )
         if count == len(self._segments):
             self.roll(now_ms=now_ms)
-        self._drop_first(count)
-        return count
+        return self._drop_first(count)
 
-    def _drop_first(self, count: int) -> None:
+    def _drop_first(self, count: int) -> int:
+        """How many segments went: those before a producer snapshot that is not written yet must stay."""
+        while count and self._segments[count].base_offset >= self.durability.unsaved_from:
+            count -= 1
         if count:
             self._segments.set_aside(0, count)
             self._move_start(self._segments.first_offset)
+        return count
 
     def _move_start(self, offset: int) -> None:
         self.log_start_offset = max(self.log_start_offset, offset)
@@ -557,7 +579,7 @@ class Log:
         """
         self.check_online()
         try:
-            return self.durability.flush_closed(self._snapshot_path)
+            return self.durability.flush_closed()
         except OSError as error:
             raise self.failed(error) from error
 
@@ -573,29 +595,35 @@ class Log:
     def close(self, clean: bool = True) -> None:
         """Write out what a restart reads and let go of all files. OSError."""
         if clean and self.offline is None:
+            self._segments.active.finish()
+            self.durability.keep(self.log_end_offset, self.producers)
+            self.durability.save_producers()
             with self.durability.lock:
-                self._segments.active.finish()
-                self.producers.save(self._snapshot_path(self.log_end_offset))
                 self._save_epochs()
         self._segments.release()
         self.remove_deleted_files()
 
     def move(self, directory: Path) -> None:
         """Rename the folder of a deleted log; reads that are going on keep their files. OSError."""
+        self.give_up()
         with self.durability.lock:
-            self._deleted()
+            self.durability.forget_producers()
             self._segments.move(str(directory))
             self.epochs.path = f"{directory}/{epochs.FILE_NAME}"
 
     def delete(self) -> None:
         """Remove the folder and everything in it (blocking)."""
+        self.give_up()
         with self.durability.lock:
-            self._deleted()
+            self.durability.forget_producers()
             self._segments.release()
             shutil.rmtree(self._segments.path)
 
-    def _deleted(self) -> None:
-        """Before its files go, so that nobody who misses one takes that for a failure of the disk."""
+    def give_up(self) -> None:
+        """It is deleted, though its files are still there: nobody who misses one takes that for a failure of the disk.
+
+        Whoever opens a file of a segment, and finds then that this has not happened, has opened a file of this log.
+        """
         self.offline = DeletedError(errno.ENOENT, "it was deleted")
         for segment in self._segments:
             segment.deleted = True

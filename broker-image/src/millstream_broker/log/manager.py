@@ -355,7 +355,13 @@ class LogManager:
     def release(self, keys: Iterable[TopicPartition]) -> list[Released]:
         """Forget partitions that are deleted. Nothing may be opened in their names before :meth:`put_aside`."""
         homes = ((key, self._homes.pop(key, None)) for key in keys)
-        return [Released(home, key, home.logs.pop(key)) for key, home in homes if home is not None]
+        return [self._release(home, key) for key, home in homes if home is not None]
+
+    @staticmethod
+    def _release(home: LogDir, key: TopicPartition) -> Released:
+        log = home.logs.pop(key)
+        log.give_up()
+        return Released(home, key, log)
 
     def release_others(self, key: TopicPartition, keep: Callable[[uuid.UUID | None], bool]) -> list[Released]:
         """Of all logs of a name, forget those whose topic ids are not to be kept. See :meth:`release`."""
@@ -366,7 +372,7 @@ class LogManager:
             if keep(log.topic_id):
                 self._homes[key] = home
             else:
-                released.append(Released(home, key, home.logs.pop(key)))
+                released.append(self._release(home, key))
                 if self._homes.get(key) is home:
                     del self._homes[key]
         return released
@@ -427,9 +433,14 @@ class LogManager:
                 refusal = log.failed(error)
                 if not log.is_deleted:
                     logger.error("%s: cannot unlink what was deleted: %s", log.directory, refusal.message)
+        removed = set()
         with contextlib.suppress(IndexError):  # another thread may take the last one
             while True:
-                folders.remove(self._deleting.pop())
+                path = self._deleting.pop()
+                folders.remove(path)
+                removed.add(str(path))
+        if removed:
+            self.files.forget_folders(removed)
 
     def checkpoint(self) -> None:
         """Write recovery points, log start offsets and how far logs are compacted. Blocking, in any thread."""
@@ -440,7 +451,11 @@ class LogManager:
         homes = self._homes.copy()
         self._write_each(
             lambda home: home.write_high_watermarks(
-                {key: entry for key, entry in entries.items() if homes.get(key) is home}
+                {
+                    key: entry
+                    for key, entry in entries.items()
+                    if homes.get(key) is home and home.has(key, entry[0])
+                }
             )
         )
 

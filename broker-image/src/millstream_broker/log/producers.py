@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -67,6 +67,8 @@ class Producer:
     batches: list[AppendedBatch] = field(default_factory=list)  # the last five, oldest first
     coordinator_epoch: int = -1
     transaction_first_offset: int = -1
+    generation: int = 0
+    """Of the :class:`Producers` that may change it: see :meth:`Producers.frozen`."""
 
     @property
     def last(self) -> AppendedBatch:
@@ -104,10 +106,18 @@ class Producer:
 
 
 class Producers:
-    __slots__ = ("by_id",)
+    __slots__ = ("_generation", "by_id")
 
     def __init__(self) -> None:
         self.by_id: dict[int, Producer] = {}
+        self._generation = 0
+
+    def frozen(self) -> Producers:
+        """This state as it is now, for another thread: each producer is copied before its next batch is noted."""
+        copy = Producers()
+        copy.by_id = self.by_id.copy()
+        self._generation += 1
+        return copy
 
     def check(self, headers: Sequence[BatchHeader]) -> AppendedBatch | None:
         """The batch stored earlier if this is a repetition; None if ``headers`` may be appended; ApiError if not."""
@@ -159,7 +169,11 @@ class Producers:
         """Remember a batch that is in the log now, with its final offsets."""
         producer = self.by_id.get(header.producer_id)
         if producer is None:
-            producer = self.by_id[header.producer_id] = Producer(header.producer_epoch, now_ms)
+            producer = Producer(header.producer_epoch, now_ms, generation=self._generation)
+            self.by_id[header.producer_id] = producer
+        elif producer.generation != self._generation:
+            producer = replace(producer, batches=producer.batches.copy(), generation=self._generation)
+            self.by_id[header.producer_id] = producer
         producer.add(header, now_ms)
 
     def keep_last_seen(self, earlier: Producers) -> None:
@@ -231,5 +245,5 @@ class Producers:
         return producers
 
     def save(self, path: str) -> None:
-        """Blocking. Without fsync: :meth:`Log.flush_closed` sees to it."""
+        """Blocking. OSError. Without fsync: ``durability`` sees to it."""
         write_atomically(path, self.encode(), sync=False)

@@ -13,6 +13,7 @@ A segment that is not in use is a few numbers: no open file, no index in memory.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Sequence
 
@@ -391,13 +392,23 @@ class Segment:
             position += header.batch_length + LOG_OVERHEAD
 
     def sync(self) -> None:
-        """Blocking, any thread: log and indexes are on disk after it."""
-        self.open_file().fsync()
+        """Blocking, any thread: log and indexes are on disk after it.
+
+        FileNotFoundError for a segment that is deleted before its files are open: then the paths may be another log's.
+        """
+        log = self.open_file()
+        indexes: list[tuple[SparseIndex | None, OpenFile]] = []
         for index, suffix in ((self._offsets, ".index"), (self._times, ".timeindex")):
+            with contextlib.suppress(FileNotFoundError):  # a restart makes it anew
+                indexes.append((index, self._files.get(self.path(suffix))))
+        if self.deleted:
+            raise FileNotFoundError(errno.ENOENT, "it was deleted", log.path)
+        log.fsync()
+        for index, file in indexes:
             if index is not None:
-                index.sync()
+                index.sync(file)
             else:  # written out when the segment ended
-                self._files.get(self.path(suffix), create=True).fsync()
+                file.fsync()
 
     def unload(self) -> None:
         """Keep nothing in memory that can be read again."""

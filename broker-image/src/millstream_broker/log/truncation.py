@@ -47,6 +47,7 @@ def truncate_to(log: Log, offset: int, now_ms: int) -> None:
                 recovery.check_tail(segments.active, from_offset=end - 1, checksums=False)
                 segments.changed()
             segments.remove_deleted_files()
+            log.durability.forget_producers(end)
             snapshots = recovery.tidy(segments.path).snapshots
             producers = recovery.restore_producers(segments, snapshots, end, now_ms)
             producers.keep_last_seen(log.producers)
@@ -65,6 +66,7 @@ def start_anew(log: Log, offset: int, now_ms: int) -> None:
     empty = segments.prepare(offset, now_ms, log.config.index_interval_bytes)
     with _all_or_offline(log), log.durability.lock:
         segments.truncations += 1
+        log.durability.forget_producers()
         recovery.remove_snapshots(segments.path)
         segments.replace_all(empty)
         segments.remove_deleted_files()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from weakref import WeakKeyDictionary
 
 from ..protocol.errors import ApiError
 from .checkpoints import TopicPartition
@@ -65,11 +66,9 @@ def flush_rolled(home: LogDir) -> None:
             home.rolled.add(log)
 
 
-def flush_due(manager: LogManager, now_ms: int, last_flush_ms: dict[Log, int]) -> None:
+def flush_due(manager: LogManager, now_ms: int, last_flush_ms: WeakKeyDictionary[Log, int]) -> None:
     """Flush logs whose flush.ms has passed. Blocking, in one other thread; the caller keeps ``last_flush_ms``."""
-    for log in [log for log in last_flush_ms if log.is_deleted]:
-        del last_flush_ms[log]
-    for log in manager:
+    for _, log in logs_of(manager):
         if not log.unflushed_messages:
             last_flush_ms[log] = now_ms
         elif now_ms - last_flush_ms.setdefault(log, now_ms) >= log.config.flush_ms:
