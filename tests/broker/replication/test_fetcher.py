@@ -14,6 +14,7 @@ import pytest
 from millstream_broker.config import BrokerConfig
 from millstream_broker.coordination import BrokerRecord
 from millstream_broker.delayed_produce import Delayed, Purgatory
+from millstream_broker.log import truncation
 from millstream_broker.log.segment import Segment
 from millstream_broker.protocol import fetch, list_offsets
 from millstream_broker.protocol.errors import ApiError, ErrorCode
@@ -482,7 +483,7 @@ OUT_OF_RANGE = PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
 async def test_a_follower_whose_offset_the_leader_does_not_have_goes_on_within_its_log(
-    tmp_path: Path, clock: Clock
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with fetching(tmp_path, clock, 0) as world:
         (follower,) = world.fetcher.followers
@@ -492,9 +493,11 @@ async def test_a_follower_whose_offset_the_leader_does_not_have_goes_on_within_i
         earliest.answer(log_offset(5))
         latest = await world.asked()
         assert latest.request == where(list_offsets.LATEST)
+        gate = Gate(monkeypatch, truncation, "start_anew")
         latest.answer(log_offset(9))
-        await turns()
+        await gate.reached()
         assert follower.cutting is not None
+        gate.open()
         await follower.cutting
         call = await world.asked()
         assert follower.log.log_start_offset == 5
@@ -546,20 +549,24 @@ async def test_a_follower_that_follows_a_new_epoch_meanwhile_asks_anew(tmp_path:
 PARTED = fetched(diverging_epoch=EpochEndOffset(1, 1))
 
 
-async def begun_to_cut(world: Fetching) -> tuple[Follower, asyncio.Task[Outcome]]:
+async def begun_to_cut(world: Fetching, gate: Gate) -> tuple[Follower, asyncio.Task[Outcome]]:
     """The first of the followers, which has two records too many, and whose leader says so."""
     follower = next(iter(world.fetcher.followers))
     follower.log.append_as_follower(batch("a", epoch=1), now_ms=NOW_MS)
     follower.log.append_as_follower(batch("b", "c", offset=1, epoch=2), now_ms=NOW_MS)
     (await world.asked()).answer(response(PARTED))
-    await turns()
+    await gate.reached()
     assert follower.cutting is not None
     return follower, follower.cutting
 
 
-async def test_a_cut_log_is_asked_for_from_its_new_end(tmp_path: Path, clock: Clock) -> None:
+async def test_a_cut_log_is_asked_for_from_its_new_end(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, Segment, "truncate")
     async with fetching(tmp_path, clock, 0) as world:
-        _, cutting = await begun_to_cut(world)
+        _, cutting = await begun_to_cut(world, gate)
+        gate.open()
         assert await cutting is Outcome.GOES_ON
         assert asked((await world.asked()).request)["t", 0].fetch_offset == 1
 
@@ -569,8 +576,7 @@ async def test_a_log_that_is_being_cut_is_not_asked_for(
 ) -> None:
     gate = HeldThread(monkeypatch, Segment, "truncate")
     async with fetching(tmp_path, clock, 0) as world:
-        _, cutting = await begun_to_cut(world)
-        await gate.reached()
+        _, cutting = await begun_to_cut(world, gate)
         assert await world.peers.is_asked_nothing()
         gate.open()
         await cutting
@@ -583,9 +589,8 @@ async def test_a_cut_ends_though_its_fetcher_is_closed(
     """Who waited for the records learns what became of them, and the log can be used again."""
     gate = HeldThread(monkeypatch, Segment, "truncate")
     async with fetching(tmp_path, clock, 0) as world:
-        follower, cutting = await begun_to_cut(world)
+        follower, cutting = await begun_to_cut(world, gate)
         waiting = follower.purgatory.add(2, Delayed(), None)
-        await gate.reached()
         await world.fetcher.close()
         assert not cutting.done()
         gate.open()
@@ -600,8 +605,7 @@ async def test_a_follower_that_is_removed_while_it_is_cut_is_not_asked_for(
 ) -> None:
     gate = HeldThread(monkeypatch, Segment, "truncate")
     async with fetching(tmp_path, clock, 0, 1) as world:
-        follower, cutting = await begun_to_cut(world)
-        await gate.reached()
+        follower, cutting = await begun_to_cut(world, gate)
         world.fetcher.remove(follower.key)
         gate.open()
         await cutting
