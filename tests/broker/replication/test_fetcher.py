@@ -493,7 +493,7 @@ async def test_a_follower_whose_offset_the_leader_does_not_have_goes_on_within_i
         earliest.answer(log_offset(5))
         latest = await world.asked()
         assert latest.request == where(list_offsets.LATEST)
-        gate = Gate(monkeypatch, truncation, "start_anew")
+        gate = HeldThread(monkeypatch, truncation, "start_anew")
         latest.answer(log_offset(9))
         await gate.reached()
         assert follower.cutting is not None
@@ -549,7 +549,7 @@ async def test_a_follower_that_follows_a_new_epoch_meanwhile_asks_anew(tmp_path:
 PARTED = fetched(diverging_epoch=EpochEndOffset(1, 1))
 
 
-async def begun_to_cut(world: Fetching, gate: Gate) -> tuple[Follower, asyncio.Task[Outcome]]:
+async def begun_to_cut(world: Fetching, gate: HeldThread) -> tuple[Follower, asyncio.Task[Outcome]]:
     """The first of the followers, which has two records too many, and whose leader says so."""
     follower = next(iter(world.fetcher.followers))
     follower.log.append_as_follower(batch("a", epoch=1), now_ms=NOW_MS)
@@ -563,7 +563,7 @@ async def begun_to_cut(world: Fetching, gate: Gate) -> tuple[Follower, asyncio.T
 async def test_a_cut_log_is_asked_for_from_its_new_end(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate(monkeypatch, Segment, "truncate")
+    gate = HeldThread(monkeypatch, Segment, "truncate")
     async with fetching(tmp_path, clock, 0) as world:
         _, cutting = await begun_to_cut(world, gate)
         gate.open()
