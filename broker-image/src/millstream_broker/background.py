@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from . import supervision

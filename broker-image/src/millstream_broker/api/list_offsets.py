@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..log.log import Log
 from ..partition import Partition
@@ -35,8 +35,8 @@ from ..protocol.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from ..slices import Steps, to_the_end
-from . import Answer, RequestContext, handler
+from ..slices import Steps
+from . import RequestContext, handler
 
 if TYPE_CHECKING:
     from ..broker import Broker
