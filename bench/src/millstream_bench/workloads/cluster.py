@@ -11,6 +11,7 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -25,6 +26,7 @@ from millstream_bench.clusters import (
 )
 from millstream_bench.figures import Figure, cpu, rate
 from millstream_bench.peers import KAFKA, Peer
+from millstream_bench.steady import until_steady
 from millstream_bench.workload import Numbers, Workload, scaled
 from millstream_bench.workloads.produce import IDEMPOTENT
 
@@ -39,7 +41,10 @@ PARTITIONS = 1_000
 def producing(records: int, size: int, props: dict[str, str]) -> Callable[[Peer, float], Numbers]:
     def run(peer: Peer, scale: float) -> Numbers:
         with running(peer) as cluster:
-            perf.produce(cluster.bootstrap, cluster.create(), scaled(WARM_UP_RECORDS, scale), size, props)
+            warm, warming = cluster.create(), scaled(WARM_UP_RECORDS, scale)
+            until_steady(
+                partial(perf.produce, cluster.bootstrap, warm, warming, size, props), cluster.cpu_seconds
+            )
             topic = cluster.create()
             used, beside = cluster.cpu_seconds(), beside_cpu(cluster)
             speed = perf.produce(cluster.bootstrap, topic, scaled(records, scale), size, props)
@@ -181,7 +186,7 @@ def throughput(name: str, title: str, sizes: tuple[int, int], props: dict[str, s
         title=title,
         figures=(
             rate(1.0),
-            cpu(0.6),
+            cpu(0.3),
             Figure("memory", "MB", ratio=0.1),
             Figure("ZooKeeper's CPU in it", "s"),
             Figure("ZooKeeper's memory in it", "MB"),

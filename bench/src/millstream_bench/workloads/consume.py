@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from millstream_bench import perf
 from millstream_bench.figures import cpu, rate
 from millstream_bench.peers import Peer
 from millstream_bench.workload import Numbers, Workload, scaled
-from millstream_bench.workloads.produce import LARGE
+from millstream_bench.workloads.produce import LARGE, SMALL
 
 RECORDS, SIZE = 1_000_000, 1000
+SMALL_RECORDS, SMALL_SIZE = 3_000_000, 200
 CATCH_UP_RECORDS = 500_000
 
 
-def hot(peer: Peer, scale: float) -> Numbers:
-    records = scaled(RECORDS, scale)
-    with perf.new_topic(peer.bootstrap) as topic:
-        perf.produce(peer.bootstrap, topic, records, SIZE, LARGE)
-        before = peer.cpu_seconds()
-        speed = perf.consume(peer.bootstrap, topic, records)
-        return {"rate": speed, "broker CPU": peer.cpu_seconds() - before}
+def hot(records: int, size: int, props: dict[str, str]) -> Callable[[Peer, float], Numbers]:
+    """What has just been produced: all of it is in the page cache."""
+
+    def run(peer: Peer, scale: float) -> Numbers:
+        count = scaled(records, scale)
+        with perf.new_topic(peer.bootstrap) as topic:
+            perf.produce(peer.bootstrap, topic, count, size, props)
+            before = peer.cpu_seconds()
+            speed = perf.consume(peer.bootstrap, topic, count)
+            return {"rate": speed, "broker CPU": peer.cpu_seconds() - before}
+
+    return run
 
 
 def catching_up(peer: Peer, scale: float) -> Numbers:
@@ -44,7 +51,13 @@ CONSUME = (
         name="consumer-hot",
         title="ConsumerPerformance, 1 KB records, hot cache",
         figures=(rate(1.0), cpu(0.6)),
-        run=hot,
+        run=hot(RECORDS, SIZE, LARGE),
+    ),
+    Workload(
+        name="consumer-hot-200b",
+        title="ConsumerPerformance, 200 B records in 16 KB batches, hot cache",
+        figures=(rate(1.0), cpu(0.6)),
+        run=hot(SMALL_RECORDS, SMALL_SIZE, SMALL),
     ),
     Workload(
         name="consumer-catch-up",

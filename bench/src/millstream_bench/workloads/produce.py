@@ -8,8 +8,10 @@ from pathlib import Path
 from millstream_bench import perf
 from millstream_bench.figures import cpu, rate
 from millstream_bench.peers import DISK, Peer
+from millstream_bench.steady import until_steady
 from millstream_bench.workload import Numbers, Workload, scaled
 
+WARM_UP_RECORDS = 500_000
 SMALL = {"acks": "1", "enable.idempotence": "false", "batch.size": "16384"}
 LARGE = {"acks": "1", "enable.idempotence": "false", "batch.size": "65536", "linger.ms": "5"}
 IDEMPOTENT = {"acks": "all", "enable.idempotence": "true", "batch.size": "16384"}
@@ -45,19 +47,19 @@ def workload(
 
 
 PRODUCE = (
-    workload("producer-200b", "200 B records, 16 KB batches, acks=1", (1.2, 0.5), (1_500_000, 200), SMALL),
-    workload("producer-1k", "1 KB records, 64 KB batches, acks=1", (1.0, 0.6), (600_000, 1000), LARGE),
+    workload("producer-200b", "200 B records, 16 KB batches, acks=1", (1.0, 0.45), (1_500_000, 200), SMALL),
+    workload("producer-1k", "1 KB records, 64 KB batches, acks=1", (1.0, 0.45), (600_000, 1000), LARGE),
     workload(
         "producer-1k-lz4",
         "1 KB records, 64 KB batches, acks=1, lz4",
-        (1.0, 0.6),
+        (1.0, 0.45),
         (600_000, 1000),
         {**LARGE, "compression.type": "lz4"},
     ),
     workload(
         "producer-100b-6p",
         "100 B records, 16 KB batches, 6 partitions, acks=1",
-        (1.0, 0.6),
+        (1.0, 0.45),
         (2_000_000, 100),
         SMALL,
         partitions=6,
@@ -65,7 +67,7 @@ PRODUCE = (
     workload(
         "producer-idempotent",
         "200 B records, 16 KB batches, idempotent, acks=all",
-        (1.1, 0.5),
+        (1.0, 0.45),
         (1_500_000, 200),
         IDEMPOTENT,
     ),
@@ -79,17 +81,18 @@ def on_disk(peer: Peer, scale: float) -> Numbers:
 
 
 def warm_up(peer: Peer, scale: float) -> None:
-    """Both brokers get to know their work: a JVM compiles its hot code, Python its first calls."""
+    """Both brokers get to know their work, until it costs them the same each time."""
+    records = scaled(WARM_UP_RECORDS, scale)
     with perf.new_topic(peer.bootstrap) as topic:
-        perf.produce(peer.bootstrap, topic, scaled(500_000, scale), 200, SMALL)
-        perf.consume(peer.bootstrap, topic, scaled(500_000, scale))
+        until_steady(lambda: perf.produce(peer.bootstrap, topic, records, 200, SMALL), peer.cpu_seconds)
+        until_steady(lambda: perf.consume(peer.bootstrap, topic, records), peer.cpu_seconds)
 
 
 def disk_workload(where: Path) -> Workload:
     return Workload(
         name="producer-1k-disk",
         title="1 KB records, 64 KB batches, acks=1, the log on the disk",
-        figures=(rate(), cpu()),
+        figures=(rate(1.0), cpu(0.45)),
         run=on_disk,
         own=True,
         where=where,

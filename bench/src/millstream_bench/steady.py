@@ -1,0 +1,30 @@
+"""When a broker has been warmed up: its CPU for the same work does not change any more.
+
+A JVM goes on compiling for many runs: what it needs for the first of them says little of what it needs later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+TOLERANCE = 0.1
+"""Two runs in a row may differ by so much of the larger one."""
+LEAST_RUNS, MOST_RUNS = 3, 12
+
+
+def is_steady(costs: Sequence[float]) -> bool:
+    """Whether the last two of these CPU seconds agree, after LEAST_RUNS."""
+    if len(costs) < LEAST_RUNS:
+        return False
+    before, last = costs[-2:]
+    return abs(last - before) <= TOLERANCE * max(before, last)
+
+
+def until_steady(work: Callable[[], object], cpu_seconds: Callable[[], float]) -> list[float]:
+    """Do `work` until its cost is steady, MOST_RUNS times at most; returns the CPU seconds of each."""
+    costs: list[float] = []
+    while not is_steady(costs) and len(costs) < MOST_RUNS:
+        before = cpu_seconds()
+        work()
+        costs.append(cpu_seconds() - before)
+    return costs
