@@ -198,7 +198,7 @@ class LivesModel(RuleBasedStateMachine):
         for life in (after, before):
             # A start that was moved is in a checkpoint, which is written now and then; what lies before it may be
             # there again.
-            if end == life.end and self.log.log_start_offset <= life.start:
+            if self.is_end_of(life, end) and self.log.log_start_offset <= life.start:
                 shown = {offset: one for offset, one in seen.items() if offset >= life.start}
                 older = {offset: one for offset, one in seen.items() if offset < life.start}
                 if shown == life.readable() and all(
@@ -208,6 +208,13 @@ class LivesModel(RuleBasedStateMachine):
                     return
         assert between is not None, (before, after, seen, end)
         between(before, after)
+
+    def is_end_of(self, life: Life, end: int) -> bool:
+        """Where a log has no batch left, nothing says after a crash where it ended: it begins with its segment again.
+
+        So it is in Kafka. No record is lost by it.
+        """
+        return end == life.end or (not life.batches and self.log.segments.first_offset <= end < life.end)
 
     def is_of_this_life(self, stored: tuple[bytes, bytes | None]) -> bool:
         return stored[1] is None or stored[1].startswith(b"%d:" % self.life.number)
