@@ -29,8 +29,8 @@ from millstream_broker.log.batch import Record, build_batch, iter_batches, read_
 from millstream_broker.log.compression import Compression
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import AppendInfo, Log
-from millstream_broker.partition import Partition
 from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.replication.partition import Partition
 from millstream_broker.request_memory import RequestMemory
 
 NOW_MS = int(time.time() * 1000)

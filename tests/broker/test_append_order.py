@@ -20,9 +20,9 @@ from millstream_broker.log.batch import Record, build_batch, iter_batches, read_
 from millstream_broker.log.compression import Compression
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.offsets_topic import OFFSETS_TOPIC, BrokerOffsetsTopic
-from millstream_broker.partition import Partition
 from millstream_broker.protocol import produce
 from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.replication.partition import Partition
 from millstream_harness.in_process import HeldAdmission, configure, connected, create, delete, running
 from millstream_harness.wire import produce_request
 
@@ -99,7 +99,7 @@ async def test_a_batch_waits_behind_one_that_is_read_although_the_topic_is_not_r
         await held.entered()
         async with connected(broker) as admin:
             await configure(admin, "t")
-        partition = broker.partition("t", 0)
+        partition = broker.replicas.partition("t", 0)
         async with arriving(broker, batch(count), batch(count + 1)):
             after = begin(other, "t", batch(count), acks)
             last = begin(other, "t", batch(count + 1), acks)
@@ -131,7 +131,7 @@ async def test_a_batch_waits_behind_one_whose_records_are_read_to_refuse_them(
         held.release()
         answers = [await late, await next_one]
         assert [(one.error_code, one.base_offset) for one in answers] == [(0, 0), (0, 3)]
-        assert stored(broker.partition("t", 0)) == values(4)
+        assert stored(broker.replicas.partition("t", 0)) == values(4)
 
 
 async def test_a_refusal_by_the_header_names_the_records(tmp_path: Path) -> None:
@@ -153,11 +153,13 @@ async def test_the_coordinators_own_appends_wait_their_turn(
         connected(broker),
     ):
         await broker.groups.ensure_topic()
-        partition = broker.partition(OFFSETS_TOPIC, 0)
+        partition = broker.replicas.partition(OFFSETS_TOPIC, 0)
         held = HeldAdmission(monkeypatch)
         first = partition.append(memoryview(bytearray(batch(0, 1000))), NOW)
         assert isinstance(first, DelayedProduce)
-        own = asyncio.create_task(BrokerOffsetsTopic(broker).append(0, batch(1000)))
+        own = asyncio.create_task(
+            BrokerOffsetsTopic(broker.replicas, broker.topic_administrator, 5000).append(0, batch(1000))
+        )
         await held.entered()
         for _ in range(5):
             await asyncio.sleep(0)
@@ -186,7 +188,7 @@ async def test_what_waits_for_a_deleted_topic_is_not_in_its_successor(
                 queued = begin(other, "t", batch(100))
             await delete(admin, "t")
             await create(admin, "t", compression_type="gzip")
-            successor = broker.partition("t", 0)
+            successor = broker.replicas.partition("t", 0)
             held.release()
             for answer in (await in_thread, await queued):
                 assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -207,7 +209,7 @@ async def test_what_waits_when_the_leader_steps_down_is_in_no_log(
         await create(client, "t", compression_type="gzip")
         held = HeldAdmission(monkeypatch)
         waiting = await queue_one(client, held, batch(0, 100, codec=Compression.LZ4))
-        partition = broker.partition("t", 0)
+        partition = broker.replicas.partition("t", 0)
         partition.step_down()
         held.release()
         assert (await waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -226,7 +228,7 @@ async def test_a_repetition_that_waits_when_the_leader_steps_down_is_not_said_to
         assert (await send(client, "t", sent)).error_code == 0
         held = HeldAdmission(monkeypatch)
         waiting = await queue_one(client, held, sent)
-        broker.partition("t", 0).step_down()
+        broker.replicas.partition("t", 0).step_down()
         held.release()
         assert (await waiting).error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
@@ -245,7 +247,7 @@ async def test_an_append_from_the_queue_is_waited_for_at_once(
 
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t", compression_type="gzip", flush_messages="1")
-        partitions.append(broker.partition("t", 0))
+        partitions.append(broker.replicas.partition("t", 0))
         monkeypatch.setattr(Log, "append_admitted", appended_and_over)
         monkeypatch.setattr(Log, "flush", lambda log: time.sleep(0.2) or 0)
         answer = await asyncio.wait_for(send(client, "t", batch(0, 100, codec=Compression.LZ4), 1), 60)
@@ -259,7 +261,7 @@ async def test_an_isr_that_shrinks_while_a_batch_waits_is_seen(
         await create(client, "t", compression_type="gzip")
         held = HeldAdmission(monkeypatch)
         waiting = await queue_one(client, held, batch(0, 100, codec=Compression.LZ4))
-        partition = broker.partition("t", 0)
+        partition = broker.replicas.partition("t", 0)
         partition.min_insync_replicas = 2
         held.release()
         assert (await waiting).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
@@ -292,7 +294,7 @@ async def test_a_configuration_that_changes_in_mid_admission_does_not_mix(
         first = await send(client, "t", batch(0, 100, codec=Compression.LZ4))
         assert first.error_code == 0
         assert first.log_append_time_ms >= NOW
-        partition = broker.partition("t", 0)
+        partition = broker.replicas.partition("t", 0)
         (data,) = partition.log.batches_from(0)
         ((_, header),) = iter_batches(memoryview(data))
         assert (header.compression, header.is_log_append_time) == (Compression.GZIP, True)

@@ -13,8 +13,8 @@ import pytest
 
 from millstream_broker import outbox
 from millstream_broker.log.files import FileSlice, OpenFile
-from millstream_broker.metrics import Stats
 from millstream_broker.outbox import Outbox
+from millstream_broker.stats import Stats
 
 
 class Client:

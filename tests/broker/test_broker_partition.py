@@ -16,8 +16,8 @@ from millstream_broker.delayed_produce import DelayedProduce
 from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import AppendInfo, Log
-from millstream_broker.partition import Partition
 from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.replication.partition import Partition
 from millstream_broker.request_memory import RequestMemory
 from millstream_harness.wire import record
 

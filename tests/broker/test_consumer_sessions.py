@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from millstream_broker import fetch_sessions
 from millstream_broker.broker import Broker
 from millstream_broker.client.connection import Connection
-from millstream_broker.fetch_sessions import EVICTION_MS, Sessions
 from millstream_broker.log.batch import build_batch
 from millstream_broker.protocol import fetch
 from millstream_broker.protocol.errors import ErrorCode
@@ -26,6 +24,8 @@ from millstream_broker.protocol.fetch import (
     ForgottenTopic,
     next_session_epoch,
 )
+from millstream_broker.replication import fetch_sessions
+from millstream_broker.replication.fetch_sessions import EVICTION_MS, Sessions
 from millstream_harness.in_process import connected, create, delete, running
 from millstream_harness.wire import record
 
@@ -80,14 +80,14 @@ class Serving:
 
     @property
     def sessions(self) -> Sessions:
-        return self.broker.replicas.sessions
+        return self.broker.fetch_sessions
 
     def append(self, index: int) -> None:
         batch = memoryview(bytearray(build_batch([record("news")])))
-        self.broker.partition("t", index).append(batch, int(time.time() * 1000))
+        self.broker.replicas.partition("t", index).append(batch, int(time.time() * 1000))
 
     def watchers(self) -> list[int]:
-        return [len(self.broker.partition("t", index).waiters) for index in range(3)]
+        return [len(self.broker.replicas.partition("t", index).waiters) for index in range(3)]
 
 
 @contextlib.asynccontextmanager
@@ -109,7 +109,7 @@ async def test_only_what_is_new_is_told(tmp_path: Path) -> None:
         assert await consumer.fetch({}) == {2: (0, SIZE)}
         assert await consumer.fetch({}) == {2: (0, SIZE)}, "until the consumer gets on"
         assert await consumer.fetch({2: 1}) == {}
-        broker.broker.partition("t", 2).delete_records_before(1, 0)
+        broker.broker.replicas.partition("t", 2).delete_records_before(1, 0)
         assert await consumer.fetch({}) == {2: (0, 0)}, "the log starts elsewhere"
 
 

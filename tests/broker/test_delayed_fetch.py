@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.api import HANDLERS, RequestContext
 from millstream_broker.broker import Broker
 from millstream_broker.config import TopicConfig
-from millstream_broker.fetch_session import Session
-from millstream_broker.fetch_sessions import FollowerSession
+from millstream_broker.handlers import RequestContext
 from millstream_broker.inter_broker import Authenticator, Peer
 from millstream_broker.log.batch import build_batch, read_records
 from millstream_broker.log.manager import Found
-from millstream_broker.partition import Partition, now_ms
 from millstream_broker.protocol import fetch, produce
 from millstream_broker.protocol.errors import ErrorCode
 from millstream_broker.protocol.fetch import FetchResponse, PartitionData
+from millstream_broker.replication.fetch_session import Session
+from millstream_broker.replication.fetch_sessions import FollowerSession
 from millstream_broker.replication.isr import Isr
+from millstream_broker.replication.partition import Partition, now_ms
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.in_process import connected, create, delete, running
 from millstream_harness.scenario import eventually
@@ -42,7 +42,7 @@ CONTEXT = RequestContext(12, "test", "127.0.0.1", "PLAINTEXT", Authenticator())
 def poll(broker: Broker, topic: str = "t", **limits: int) -> asyncio.Future[FetchResponse]:
     """What the handler returns, before anybody awaits it."""
     request = fetch_request(topic, 0, wait_ms=TEN_MINUTES_MS, **limits)
-    answer = HANDLERS[fetch.API.key].handle(broker, CONTEXT, request)
+    answer = broker.handlers[fetch.API.key].handle(CONTEXT, request)
     assert isinstance(answer, asyncio.Future)
     return answer
 
@@ -59,7 +59,7 @@ def append(partition: Partition, value: str = "news") -> None:
 async def test_a_record_of_the_same_turn_ends_a_poll(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")
-        partition = broker.partition("t", 0)
+        partition = broker.replicas.partition("t", 0)
         waiting = poll(broker)
         append(partition)
         data = await answer_of(waiting)
@@ -71,7 +71,7 @@ async def test_a_record_of_the_same_turn_ends_a_poll(tmp_path: Path) -> None:
 async def test_all_that_a_turn_brings_is_in_the_answer(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")
-        partition = broker.partition("t", 0)
+        partition = broker.replicas.partition("t", 0)
         waiting = poll(broker)
         for _ in range(5):
             append(partition)
@@ -81,7 +81,7 @@ async def test_all_that_a_turn_brings_is_in_the_answer(tmp_path: Path) -> None:
 async def test_records_of_the_same_turn_count_towards_min_bytes(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")
-        partition = broker.partition("t", 0)
+        partition = broker.replicas.partition("t", 0)
         size = len(build_batch([record("news")]))
         waiting = poll(broker, min_bytes=3 * size)
         append(partition)
@@ -95,11 +95,11 @@ async def test_records_of_the_same_turn_count_towards_min_bytes(tmp_path: Path) 
 
 GONE: dict[str, tuple[Callable[[Broker], None], ErrorCode]] = {
     "deleted": (
-        lambda broker: broker.replicas._stop(("t", 0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        lambda broker: broker.replica_manager._stop(("t", 0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ),
     "offline": (
-        lambda broker: broker.replicas.lose([Found("t", 0, None)], "its directory failed"),
+        lambda broker: broker.replica_manager.lose([Found("t", 0, None)], "its directory failed"),
         ErrorCode.KAFKA_STORAGE_ERROR,
     ),
 }
@@ -123,7 +123,7 @@ async def test_a_topic_made_anew_does_not_keep_its_predecessors_polls(tmp_path: 
         await create(client, "t")
         assert (await answer_of(waiting)).error_code in BETWEEN
         waiting = poll(broker)
-        append(broker.partition("t", 0))
+        append(broker.replicas.partition("t", 0))
         assert (await answer_of(waiting)).high_watermark == 1
 
 
@@ -132,7 +132,7 @@ async def test_a_new_epoch_ends_polls_so_that_they_are_fenced(tmp_path: Path) ->
         await create(client, "t")
         partition = with_follower(broker)
         request = fetch_request("t", 0, wait_ms=TEN_MINUTES_MS, epoch=partition.record.leader_epoch)
-        waiting = HANDLERS[fetch.API.key].handle(broker, CONTEXT, request)
+        waiting = broker.handlers[fetch.API.key].handle(CONTEXT, request)
         assert isinstance(waiting, asyncio.Future)
         later = replace(partition.record, leader_epoch=partition.record.leader_epoch + 1)
         partition.lead(later)
@@ -142,7 +142,7 @@ async def test_a_new_epoch_ends_polls_so_that_they_are_fenced(tmp_path: Path) ->
 async def test_a_topic_that_is_not_known_is_answered_at_once(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         request = fetch_request("unknown", 0, wait_ms=TEN_MINUTES_MS)
-        answer = HANDLERS[fetch.API.key].handle(broker, CONTEXT, request)
+        answer = broker.handlers[fetch.API.key].handle(CONTEXT, request)
         assert isinstance(answer, FetchResponse)
         assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -150,7 +150,7 @@ async def test_a_topic_that_is_not_known_is_answered_at_once(tmp_path: Path) -> 
 async def test_a_poll_that_is_cancelled_before_anybody_awaits_it_leaves_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")
-        partition = broker.partition("t", 0)
+        partition = broker.replicas.partition("t", 0)
         waiting = poll(broker)
         assert partition.waiters
         waiting.cancel()
@@ -162,7 +162,7 @@ async def test_a_poll_that_is_cancelled_before_anybody_awaits_it_leaves_nothing(
 async def test_polls_of_connections_that_close_leave_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")
-        partition = broker.partition("t", 0)
+        partition = broker.replicas.partition("t", 0)
         tasks = []
         for _ in range(10):
             async with connected(broker) as one:
@@ -181,16 +181,16 @@ async def test_polls_of_connections_that_close_leave_nothing(tmp_path: Path) -> 
 
 def with_follower(broker: Broker, replica: int = 2) -> Partition:
     """The partition t-0 with a second replica, which is not in the ISR and fetches nothing yet."""
-    partition = broker.partition("t", 0)
+    partition = broker.replicas.partition("t", 0)
     record_ = replace(partition.record, replicas=(*partition.record.replicas, replica))
     isr = Isr(
-        broker.broker_id,
+        broker.replicas.broker_id,
         record_,
         log_end=partition.log.log_end_offset,
         high_watermark=partition.high_watermark,
         min_isr=1,
         max_lag_ms=TEN_MINUTES_MS,
-        alive=broker.metadata.brokers,
+        alive=broker.replicas.metadata.brokers,
         now_ms=now_ms(),
     )
     partition.lead(record_, isr)
@@ -200,7 +200,13 @@ def with_follower(broker: Broker, replica: int = 2) -> Partition:
 
 def session_of(broker: Broker) -> Session:
     """Of the follower, broker 2."""
-    session = FollowerSession(broker, Authenticator(), Peer(2, 0))
+    session = FollowerSession(
+        broker.replicas,
+        broker.fetch_sessions._membership,
+        broker.fetch_sessions._settings,
+        Authenticator(),
+        Peer(2, 0),
+    )
     session.identify(1)
     return session
 
@@ -236,7 +242,7 @@ async def test_a_partition_that_goes_in_the_same_turn_ends_a_followers_fetch(tmp
         with_follower(broker)
         session = session_of(broker)
         waiting = follow(session)
-        broker.replicas._stop(("t", 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        broker.replica_manager._stop(("t", 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)
         assert (await answer_of(waiting)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         session.close()
 

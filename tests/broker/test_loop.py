@@ -144,6 +144,7 @@ def test_what_holds_the_loop_is_named(
         await asyncio.sleep(0)
 
     async def main() -> None:
+        stalls().are_named = True
         await asyncio.create_task(culprit(), name="Metadata")
         asyncio.get_running_loop().call_soon(hold)
         await asyncio.sleep(0)

@@ -25,4 +25,4 @@ async def test_a_controller_asks_its_own_broker_again_after_an_unexpected_error(
         await create(client, "t")
         assert failures
         assert "UpdateMetadata version 7 failed" in caplog.text
-        assert broker.partition("t", 0).record.leader == broker.broker_id
+        assert broker.replicas.partition("t", 0).record.leader == broker.replicas.broker_id

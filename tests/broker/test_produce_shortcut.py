@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from millstream_broker.api import RequestContext
+from millstream_broker.handlers import RequestContext
 from millstream_broker.inter_broker import Authenticator
 from millstream_broker.produce_shortcut import OLDEST, ProduceShortcut
 from millstream_broker.protocol import produce

@@ -93,10 +93,10 @@ def test_a_broker_goes_on_when_background_work_fails(tmp_path: Path) -> None:
         patch = """
 from millstream_broker import background
 checkpoint, broken = background._checkpoint, [True]
-async def fails_once(broker):
+async def fails_once(*parts):
     if broken:
         raise ZeroDivisionError(broken.pop())
-    await checkpoint(broker)
+    await checkpoint(*parts)
 background._checkpoint = fails_once
 """
 

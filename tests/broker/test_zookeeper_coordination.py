@@ -12,13 +12,6 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.controller.store import (
-    BrokersChanged,
-    ConfigsChanged,
-    DeletionsRequested,
-    Fenced,
-    StatesChanged,
-)
 from millstream_broker.coordination import (
     BrokerRecord,
     Conflict,
@@ -28,6 +21,13 @@ from millstream_broker.coordination import (
     tree,
 )
 from millstream_broker.coordination import coordination as module
+from millstream_broker.coordination.controllership import (
+    BrokersChanged,
+    ConfigsChanged,
+    DeletionsRequested,
+    Fenced,
+    StatesChanged,
+)
 from millstream_broker.coordination.stores import Unavailable
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_harness.members import (

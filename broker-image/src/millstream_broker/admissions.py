@@ -20,17 +20,34 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from . import supervision
 from .delayed_produce import DelayedProduce
+from .log.admission import Admitted
+from .log.log import Log
 from .protocol.errors import ApiError, ErrorCode
 from .request_memory import RequestMemory
 
-if TYPE_CHECKING:
-    from .partition import Partition
-
 log = logging.getLogger(__name__)
+
+
+class LedPartition(Protocol):
+    """What is appended to: `replication.partition`."""
+
+    @property
+    def log(self) -> Log: ...
+
+    def check(self, batches: bytearray, acks: int, now_ms: int) -> None:
+        """Raises ApiError where they cannot be appended, whatever is in them."""
+
+    def append_admitted(
+        self, delayed: DelayedProduce, admitted: Admitted, batches: bytearray, now_ms: int
+    ) -> None:
+        """Raises ApiError."""
+
+    def turn_over(self) -> None:
+        """The turn of these batches is over, whatever came of it."""
 
 
 class Admissions:
@@ -41,10 +58,10 @@ class Admissions:
         self._memory = memory
         self._fatal = fatal
         self._thread = ThreadPoolExecutor(1, "admit")
-        self._queue: deque[tuple[Partition, DelayedProduce, bytearray]] = deque()
+        self._queue: deque[tuple[LedPartition, DelayedProduce, bytearray]] = deque()
         self._work: asyncio.Task[None] | None = None
 
-    def put(self, partition: Partition, delayed: DelayedProduce, batches: bytearray) -> None:
+    def put(self, partition: LedPartition, delayed: DelayedProduce, batches: bytearray) -> None:
         """When it is their turn: `Partition.append_admitted`, or the end of `delayed`; and `turn_over` in any case."""
         self._memory.hold(len(batches))
         self._queue.append((partition, delayed, batches))
@@ -66,7 +83,7 @@ class Admissions:
                 self._memory.free(len(batches))
         self._work = None
 
-    async def _append(self, partition: Partition, delayed: DelayedProduce, batches: bytearray) -> None:
+    async def _append(self, partition: LedPartition, delayed: DelayedProduce, batches: bytearray) -> None:
         now_ms = int(time() * 1000)
         partition.check(batches, delayed.acks, now_ms)  # there may be no more point in admitting them
         admitted = await asyncio.get_running_loop().run_in_executor(

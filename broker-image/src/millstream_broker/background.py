@@ -12,19 +12,21 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from time import time
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from . import supervision
 from .cleaner import Cleaner
+from .config import BrokerConfig
+from .generations import Generations
 from .log import upkeep
 from .log.config import FOREVER
 from .log.directory import LogDir, LogDirError
 from .log.log import Log
+from .log.manager import LogManager
 from .protocol.errors import ApiError
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .replication.manager import ReplicaManager
+from .replication.membership import Membership
+from .replication.replicas import Replicas
 
 FLUSH_ROLLED_S = 0.5
 """How often is looked for segments that were closed."""
@@ -32,29 +34,36 @@ FLUSH_ROLLED_S = 0.5
 log = logging.getLogger(__name__)
 
 
-def start(broker: Broker) -> Iterator[asyncio.Task[None]]:
+def start(
+    config: BrokerConfig,
+    logs: LogManager,
+    replicas: Replicas,
+    manager: ReplicaManager,
+    membership: Membership,
+    generations: Generations,
+) -> Iterator[asyncio.Task[None]]:
     """The loops that run as long as the broker does."""
 
-    def every(name: str, key: str, work: Callable[[Broker], Awaitable[None]]) -> asyncio.Task[None]:
-        return supervision.keep(name, lambda: _every(broker, name, key, work))
+    def every(name: str, key: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        return supervision.keep(name, lambda: _every(config, name, key, work))
 
-    yield every("retention", "log.retention.check.interval.ms", _retain)
-    yield every("checkpoints", "log.flush.offset.checkpoint.interval.ms", _checkpoint)
-    yield supervision.keep("flush by time", lambda: _flush_by_time(broker))
-    for home in broker.logs.dirs:
+    yield every("retention", "log.retention.check.interval.ms", lambda: _retain(logs, replicas))
+    yield every("checkpoints", "log.flush.offset.checkpoint.interval.ms", lambda: _checkpoint(logs, manager))
+    yield supervision.keep("flush by time", lambda: _flush_by_time(logs))
+    for home in logs.dirs:
         yield supervision.keep("flush of rolled segments", partial(_flush_rolled, home))
-    yield supervision.keep("ISR review", broker.replicas.membership.run)
-    yield supervision.keep("high watermarks", broker.replicas.keep_watermarks)
-    yield every("generations", "replica.high.watermark.checkpoint.interval.ms", _raise_generations)
-    if broker.config.flag("log.cleaner.enable"):
-        yield supervision.keep("cleaner", lambda: Cleaner(broker).run())
+    yield supervision.keep("ISR review", membership.run)
+    yield supervision.keep("high watermarks", manager.keep_watermarks)
+    yield every("generations", "replica.high.watermark.checkpoint.interval.ms", generations.rise_if_grown)
+    if config.flag("log.cleaner.enable"):
+        yield supervision.keep("cleaner", lambda: Cleaner(config, logs, replicas).run())
 
 
-async def _every(broker: Broker, name: str, key: str, work: Callable[[Broker], Awaitable[None]]) -> None:
+async def _every(config: BrokerConfig, name: str, key: str, work: Callable[[], Awaitable[None]]) -> None:
     while True:
-        await asyncio.sleep(max(broker.config.integer(key), 1) / 1000)
+        await asyncio.sleep(max(config.integer(key), 1) / 1000)
         try:
-            await work(broker)
+            await work()
         except (OSError, ApiError, LogDirError) as error:
             log.error("%s: %s", name, error)
 
@@ -63,21 +72,17 @@ def _now_ms() -> int:
     return int(time() * 1000)
 
 
-async def _retain(broker: Broker) -> None:
+async def _retain(logs: LogManager, replicas: Replicas) -> None:
     """Delete what retention says, and unlink it."""
-    for _ in upkeep.enforce_retention(broker.logs, _now_ms(), broker.replicas.high_watermark):
+    for _ in upkeep.enforce_retention(logs, _now_ms(), replicas.high_watermark):
         await asyncio.sleep(0)
-    await asyncio.to_thread(broker.logs.remove_deleted)
+    await asyncio.to_thread(logs.remove_deleted)
 
 
-async def _checkpoint(broker: Broker) -> None:
-    await broker.replicas.open_missing()
-    broker.replicas.report_strays()
-    await asyncio.to_thread(broker.logs.checkpoint)
-
-
-async def _raise_generations(broker: Broker) -> None:
-    await broker.generations.rise_if_grown()
+async def _checkpoint(logs: LogManager, manager: ReplicaManager) -> None:
+    await manager.open_missing()
+    manager.report_strays()
+    await asyncio.to_thread(logs.checkpoint)
 
 
 async def _flush_rolled(home: LogDir) -> None:
@@ -93,15 +98,15 @@ async def _flush_rolled(home: LogDir) -> None:
         raise
 
 
-async def _flush_by_time(broker: Broker) -> None:
+async def _flush_by_time(logs: LogManager) -> None:
     """fsync what `flush.ms` asks for."""
     flushed: WeakKeyDictionary[Log, int] = WeakKeyDictionary()
     while True:
-        shortest = min((each.config.flush_ms for each in broker.logs), default=FOREVER)
+        shortest = min((each.config.flush_ms for each in logs), default=FOREVER)
         await asyncio.sleep(min(max(shortest / 2000, 0.01), 1))
         if shortest == FOREVER:
             continue
         try:
-            await asyncio.to_thread(upkeep.flush_due, broker.logs, _now_ms(), flushed)
+            await asyncio.to_thread(upkeep.flush_due, logs, _now_ms(), flushed)
         except ApiError as error:
             log.error("%s", error.message)

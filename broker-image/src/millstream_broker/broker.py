@@ -1,12 +1,10 @@
-"""The broker as a whole: puts the parts together, starts and stops them, and follows what coordination says.
+"""The broker as a whole: puts the parts together, starts and stops them. Nothing but the command imports it.
 
 Start: bind the listeners (a port in use is found before anything is touched), lock and open the logs, join the
 cluster, open what is missing, accept connections. Stop: close connections, finish groups, close the logs.
 
 A log directory that fails (KIP-112) takes its partitions offline and leaves the others alone. Without any, or without
 the one that has the cluster's tree, the broker is of no use: `failure` says so and the process ends.
-
-What it leads and follows is the `replicas`' business (`replication.manager`).
 """
 
 from __future__ import annotations
@@ -15,46 +13,55 @@ import asyncio
 import logging
 import os
 import resource
-import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from . import api, background
+from . import api, background, handlers, joining
+from .addresses import Addresses
 from .admissions import Admissions
 from .cluster import Cluster
-from .config import BrokerConfig, Listener, parse_address, parse_listeners
+from .config import BrokerConfig, Listener
 from .config_types import ConfigError
-from .coordination import BrokerRecord, CoordinationError
+from .configs import ConfigAdministrator
+from .controller.reach import Caller
+from .controllership import Controllership
+from .coordination import BrokerRecord, ClusterState, CoordinationError
 from .coordination.coordination import Coordination
 from .coordination.stores.ensemble import parse_connect
 from .coordination.stores.file import FILE_NAME as COORDINATION
 from .effective_configs import EffectiveConfigs
 from .encoded_topics import EncodedTopics
+from .forwarding import Forwarding
 from .generations import Generations
 from .groups.driver import GroupDriver
 from .groups.messages import GroupConfig
-from .http import HttpServer, Response
+from .inter_broker import InterBroker
 from .log.config import LogConfig
 from .log.directory import LogDir, LogDirError
 from .log.files import FileCache
 from .log.manager import LogManager
 from .loop import stalls
-from .metadata import Metadata
-from .metrics import Stats, exposition
+from .lost_data import LostData
+from .metrics import Metrics
 from .offsets_topic import BrokerOffsetsTopic
-from .partition import Partition
+from .own_connection import OwnConnection
+from .probes import Probes
 from .producer_ids import ProducerIds
-from .protocol.errors import ApiError, ErrorCode
+from .protocol.errors import ApiError
+from .replication.fetch_session import FetchSettings
+from .replication.fetch_sessions import Sessions
 from .replication.manager import ReplicaManager
+from .replication.membership import Membership
+from .replication.replicas import Replicas
 from .replication.selector import RACK_AWARE
 from .request_memory import RequestMemory
-from .server import Server
+from .server import Listening, Server, bind
+from .stats import Stats
 from .topic_logs import log_config
-
-if TYPE_CHECKING:
-    from .controller.driver import ControllerDriver
+from .topics import TopicAdministrator
 
 OPEN_FILES = 1024
 """The most segment and index files that are kept open; a quarter of what the system allows, where that is less."""
@@ -66,245 +73,278 @@ class StartError(Exception):
     """The broker cannot start; the text says why, in one line."""
 
 
+class Failure:
+    """Why the broker cannot go on, once it cannot: it wants to be stopped then."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def fail(self, why: str) -> None:
+        """The first reason counts."""
+        if not self.told.done():
+            self.told.set_result(why)
+
+
 class Broker:
-    """One broker. Everything is public to the handlers in `api`."""
+    """One broker's parts, put together when it has joined its cluster. Handlers get what they need by its name here."""
 
-    server: Server
-    metadata: Metadata
-    groups: GroupDriver
-    coordination: Coordination
-    producer_ids: ProducerIds
-    generations: Generations
-
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        addresses: Addresses,
+        bound: list[Listening],
+        configs: EffectiveConfigs,
+        logs: LogManager,
+        coordination: Coordination,
+        generations: Generations,
+        state: ClusterState,
+        probes: Probes,
+        failure: Failure,
+    ) -> None:
+        """`state` is what coordination said when this broker joined."""
+        broker_id = config.integer("broker.id")
         self.config = config
-        connect = config.text("zookeeper.connect").strip()
-        self.cluster = Cluster(self, parse_connect(connect) if connect else None)
-        self.broker_id = config.integer("broker.id")
-        self.configs = EffectiveConfigs(config, self.broker_id)
-        self.listeners = parse_listeners(config, "listeners")
-        self.advertised = parse_listeners(config, "advertised.listeners")
-        _check_listeners(config, self.listeners, self.advertised)
-        self.http_address = parse_address("http.listener", config.text("http.listener"))
-        dirs = config.strings("log.dirs") if config.is_set("log.dirs") else [config.text("log.dir")]
-        self.log_dirs = [Path(path).absolute() for path in dirs]
-        self.max_fetch_bytes = config.integer("fetch.max.bytes")
-        self.selects_by_rack = config["replica.selector.class"] == RACK_AWARE
+        self.configs = configs
+        self.logs = logs
+        self.coordination = coordination
+        self.inter_broker_listener = addresses.inter_broker
+        self.failure = failure.told
         self.stats = Stats()
-        self.stalls = stalls()
-        self.replicas = ReplicaManager(self)
-        self.partitions = self.replicas.partitions
-        """What this broker leads: all that produces and fetches look at."""
-        self.logs = LogManager(self.log_dirs, config_of=self._log_config_of, files=FileCache(_open_files()))
-        self.request_memory = RequestMemory(config.integer("queued.max.request.bytes"))
-        self.admissions = Admissions(self.request_memory, self.fail)
+        self.replicas = Replicas(broker_id, state)
+        self.handlers: dict[int, handlers.Bound] = {}
+        self._generations = generations
+        self._probes = probes
+        self._tasks: list[asyncio.Task[None]] = []
+        self.request_memory = memory = RequestMemory(config.integer("queued.max.request.bytes"))
+        self._lost_data = LostData(coordination)
+        peers = InterBroker(
+            broker_id, self.inter_broker_listener, coordination.secret, lambda: coordination.broker_epoch
+        )
+
+        # What is administered
+        self.topic_administrator = TopicAdministrator(config, configs, self.replicas, coordination)
+        self.config_administrator = ConfigAdministrator(config, configs, self.replicas, coordination)
+        self.producer_ids = ProducerIds(coordination)
+        offsets = BrokerOffsetsTopic(
+            self.replicas, self.topic_administrator, config.integer("offsets.commit.timeout.ms")
+        )
+        self.groups = GroupDriver(_group_config(config), offsets, self.replicas.topic_id)
+
+        # What is read and written
+        self._admissions = Admissions(memory, failure.fail)
+        self._membership = Membership(
+            self.replicas, coordination, self.stats, config.integer("replica.lag.time.max.ms") / 1000
+        )
+        self.fetch_sessions = Sessions(self.replicas, self._membership, _fetch_settings(config))
+        self.replica_manager = ReplicaManager(
+            self.replicas,
+            logs,
+            config,
+            configs,
+            peers=peers,
+            sessions=self.fetch_sessions,
+            admissions=self._admissions,
+            groups=self.groups,
+            unwritable=self._lost_data.cannot_write,
+        )
         self.encoded_topics = EncodedTopics(
-            self.broker_id, lambda: self.metadata, lambda: frozenset(self.replicas.unopened)
+            broker_id, lambda: self.replicas.metadata, lambda: frozenset(self.replicas.unopened)
         )
-        self.http = HttpServer(
-            {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
-        )
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._ready = False
-        self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Why the broker cannot go on, once it cannot; then it wants to be stopped."""
 
-    # Start and stop
+        # Its part in the cluster
+        async def reach(broker: BrokerRecord, client_id: str, *, timeout_s: float) -> Caller:
+            if broker.broker_id == broker_id:
+                return OwnConnection(self.handlers, self.inter_broker_listener, broker_id, broker.epoch)
+            return await peers.connect(broker, client_id, timeout_s=timeout_s)
 
-    async def start(self) -> str:
-        """Start, and return the line that says so; raises StartError, and has then undone what it did."""
-        try:
-            return await self._start()
-        except (StartError, ConfigError, LogDirError, CoordinationError) as error:
-            await self._abandon()
-            raise StartError(str(error)) from None
-        except ApiError as error:
-            await self._abandon()
-            raise StartError(error.message) from None
-        except asyncio.CancelledError:
-            await self._abandon()
-            raise
+        self.forwarding = Forwarding(self.replicas, peers)
+        self.controllership = Controllership(broker_id, config, reach)
+        self.cluster = Cluster(
+            config,
+            coordination,
+            peers,
+            logs,
+            self.replicas,
+            self.replica_manager,
+            self.controllership,
+            self.forwarding,
+            generations,
+        )
 
-    async def _start(self) -> str:
-        api.load()
-        self.server = Server(self)
-        bound = [self._bind(listener) for listener in self.listeners]
-        http_port = await self._start_http()
-        self.logs.lock()
-        if self.cluster.needs_first_directory and (reason := self.logs.offline.get(self.log_dirs[0])):
-            raise StartError(
-                f"{reason} It is the first of log.dirs and has {COORDINATION}: nothing goes without."
-            )
-        self.coordination = await self.cluster.connect()
-        self.logs.identify(self.broker_id, self.coordination.cluster_id)
-        self.generations = Generations(self.broker_id, self.logs, self.coordination)
-        await self.generations.load()
-        found = await asyncio.to_thread(self.logs.start, self.generations.known)
-        await self.generations.judge()
-        await self.cluster.adopt(found)
-        await self.generations.rise()
-        record = BrokerRecord(
-            self.broker_id,
-            tuple(self._advertised(bound)),
-            cast(str | None, self.config["broker.rack"]) or None,
-            directory=self.generations.directory,
-            unclean=not self.generations.vouches,
-            ahead=self.generations.ahead,
+        # What clients meet
+        self.handlers.update(handlers.bind(self))
+        self.server = Server(config, bound, self.handlers, self.stats, memory, logs.read_failed)
+        self._stalls = stalls()
+        self._metrics = Metrics(
+            self.stats,
+            self._stalls,
+            self.server.connections,
+            self.replicas,
+            logs,
+            self.groups,
+            self.controllership,
         )
-        self.replicas.wanted = await self.coordination.join(
-            record, takes_over=not self.generations.is_older_copy
+
+    def watch_directories(self, failure: Failure, needed: Path | None) -> None:
+        """What is in a log directory that fails is lost; without the `needed` one, or any, so is the broker."""
+        loop, logs = asyncio.get_running_loop(), self.logs
+
+        def lost(home: LogDir) -> None:
+            self.replica_manager.lose(logs.let_go(home), f"its log directory is offline: {home.path}")
+            self._lost_data.directory_failed()
+            why = None
+            if home.path == needed:
+                why = f"It is the first of log.dirs and has {COORDINATION}: nothing goes without"
+            elif not logs.dirs:
+                why = "No log directory is left"
+            if why is not None:
+                reason = logs.offline[home.path]
+                failure.fail(f"{reason} {why}, so the broker ends. Start it again when the disk is in order.")
+
+        def failed(home: LogDir) -> None:
+            loop.call_soon_threadsafe(lost, home)
+
+        logs.watch(failed)
+
+    async def run(self) -> None:
+        """Return when clients are served."""
+        await self.replica_manager.follow()
+        self._tasks += background.start(
+            self.config,
+            self.logs,
+            self.replicas,
+            self.replica_manager,
+            self._membership,
+            self._generations,
         )
-        self.coordination.changes = self.cluster.changed
-        self.producer_ids = ProducerIds(self.coordination)
-        self.groups = GroupDriver(
-            _group_config(self.config), BrokerOffsetsTopic(self), self.replicas.topic_id
-        )
-        self.metadata = Metadata(replace(self.replicas.wanted, brokers={}, topics={}))
-        self._watch_directories()
-        await self.follow()
-        for task in background.start(self):
-            self.own(task)
-        self.server.start(bound, self.cluster.told)
+        self.server.start(self.cluster.told)
         await self.cluster.begun()
-        if self.controller is not None:  # then all that there is has been told
-            self.replicas.report_strays()
+        if self.controllership.controller is not None:  # then all that there is has been told
+            self.replica_manager.report_strays()
         self.server.open()
-        self._ready = True
-        http = f"{self.http_address[0]}:{http_port}"
-        where = ",".join(str(listener) for listener in record.listeners)
-        return f"ready: broker.id={self.broker_id} listeners={where} http={http} cluster.id={self.metadata.cluster_id}"
-
-    def _bind(self, listener: Listener) -> Listener:
-        try:
-            return self.server.bind(listener)
-        except OSError as error:
-            raise _cannot_listen("listeners", listener, replace(listener, port=0), error) from None
-
-    async def _start_http(self) -> int:
-        host, port = self.http_address
-        try:
-            return await self.http.start(host, port)
-        except OSError as error:
-            raise _cannot_listen("http.listener", f"{host}:{port}", f"{host}:0", error) from None
-
-    def _advertised(self, bound: list[Listener]) -> list[Listener]:
-        """Where clients are told to go: port 0 stands for the port that was bound, any address for this host."""
-        by_name = {listener.name: listener for listener in self.advertised}
-        told = []
-        for listener in bound:
-            one = by_name.get(listener.name, listener)
-            host = socket.gethostname() if one.host in ("", "0.0.0.0", "::") else one.host
-            told.append(replace(one, host=host, port=one.port or listener.port))
-        return told
+        self._stalls.are_named = True
+        self._probes.ready(self._metrics)
 
     async def stop(self) -> None:
         """Stop in order; everything that was acknowledged is in the logs."""
-        self._ready = False
+        self._probes.ready(None)
         await self.cluster.hand_over()
         self.server.close()
-        await self.generations.stop()
+        await self._generations.stop()
         await self.cluster.leave()  # nobody has to wait for what remains to be done
         await self.groups.close()
-        await self.admissions.close()
-        await self._end_tasks()
-        await self.replicas.close()
+        await self._admissions.close()
+        await self._end()
         await asyncio.to_thread(self.logs.close)
-        await self.http.close()
+        await self._probes.server.close()
 
-    async def _abandon(self) -> None:
+    async def abandon(self) -> None:
         """Undo a start that failed half-way; the logs are as they were found."""
-        await self._end_tasks()
-        await self.replicas.close()
-        if hasattr(self, "server"):
-            self.server.close()
+        self.server.close()
+        await self._end()
         await self.cluster.leave()
-        await self.http.close()
 
-    async def _end_tasks(self) -> None:
+    async def _end(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._membership.close()
+        await self.replica_manager.close()
 
-    def own(self, task: asyncio.Task[None]) -> None:
-        """Cancel it when the broker stops."""
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
-    def fail(self, why: str) -> None:
-        """End the broker: it cannot go on."""
-        if not self.failure.done():
-            self.failure.set_result(why)
+async def start(config: BrokerConfig) -> tuple[Broker, str]:
+    """A broker that serves, and the line that says so. Raises ConfigError, StartError; all is undone then."""
+    addresses = Addresses(config)
+    connect = config.text("zookeeper.connect").strip()
+    ensemble = parse_connect(connect) if connect else None
+    configs = EffectiveConfigs(config, config.integer("broker.id"))
+    logs = LogManager(_log_dirs(config), files=FileCache(_open_files()))
+    api.load()
+    async with AsyncExitStack() as undoing:
+        try:
+            bound = []
+            for listener in addresses.listeners:
+                bound.append(_bind(listener))
+                undoing.callback(bound[-1][1].close)
+            probes, failure = Probes(), Failure()
+            undoing.push_async_callback(probes.server.close)
+            http_port = await _serve_probes(probes, addresses)
+            logs.lock()
+            if ensemble is None and (reason := logs.offline.get(logs.paths[0])):
+                raise StartError(
+                    f"{reason} It is the first of log.dirs and has {COORDINATION}: nothing goes without."
+                )
+            coordination = await joining.connect(ensemble, config, logs, failure.fail)
+            undoing.push_async_callback(coordination.leave)
+            generations, state, record = await _join(config, addresses, bound, configs, logs, coordination)
+            broker = Broker(
+                config, addresses, bound, configs, logs, coordination, generations, state, probes, failure
+            )
+            undoing.push_async_callback(broker.abandon)
+            broker.watch_directories(failure, needed=logs.paths[0] if ensemble is None else None)
+            await broker.run()
+        except (ConfigError, LogDirError, CoordinationError) as error:
+            raise StartError(str(error)) from None
+        except ApiError as error:
+            raise StartError(error.message) from None
+        undoing.pop_all()
+    where = ",".join(str(listener) for listener in record.listeners)
+    return broker, (
+        f"ready: broker.id={record.broker_id} listeners={where} http={addresses.http[0]}:{http_port}"
+        f" cluster.id={coordination.cluster_id}"
+    )
 
-    # What handlers ask
 
-    @property
-    def controller(self) -> ControllerDriver | None:
-        """Where this broker is the cluster's controller."""
-        return self.cluster.controller
+async def _join(
+    config: BrokerConfig,
+    addresses: Addresses,
+    bound: list[Listening],
+    configs: EffectiveConfigs,
+    logs: LogManager,
+    coordination: Coordination,
+) -> tuple[Generations, ClusterState, BrokerRecord]:
+    """Open the logs and join the cluster with them."""
+    broker_id = config.integer("broker.id")
+    stored = coordination.stored_topics()
 
-    @property
-    def inter_broker_listener(self) -> str:
-        """The name of the listener that brokers reach each other on: by default the first."""
-        name = self.config["inter.broker.listener.name"]
-        return name if isinstance(name, str) else self.listeners[0].name
+    def config_of(topic: str) -> LogConfig:
+        """Of a log that is opened before it is known what the cluster says of it now."""
+        known = stored.get(topic)
+        return log_config(configs.of_stored(known.config if known else {}), config)
 
-    def partition(self, topic: str, index: int) -> Partition:
-        """Raises ApiError NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION."""
-        partition = self.partitions.get((topic, index))
-        if partition is None:
-            raise self.replicas.why_not_led(topic, index)
-        return partition
+    logs.identify(broker_id, coordination.cluster_id)
+    logs.config_of = config_of
+    generations = Generations(broker_id, logs, coordination)
+    await generations.load()
+    found = await asyncio.to_thread(logs.start, generations.known)
+    await generations.judge()
+    await joining.adopt(coordination, found, logs, broker_id)
+    await generations.rise()
+    record = BrokerRecord(
+        broker_id,
+        addresses.advertised(listener for listener, _ in bound),
+        cast(str | None, config["broker.rack"]) or None,
+        directory=generations.directory,
+        unclean=not generations.vouches,
+        ahead=generations.ahead,
+    )
+    state = await coordination.join(record, takes_over=not generations.is_older_copy)
+    return generations, state, record
 
-    def is_offline(self, topic: str, index: int) -> bool:
-        return self.replicas.is_offline((topic, index))
 
-    async def follow(self) -> None:
-        """Return when this broker does what coordination's present state says."""
-        await self.replicas.follow()
+def _bind(listener: Listener) -> Listening:
+    try:
+        return bind(listener)
+    except OSError as error:
+        raise _cannot_listen("listeners", listener, replace(listener, port=0), error) from None
 
-    async def stop_replicas(
-        self, stops: Iterable[tuple[str, int, int, bool]]
-    ) -> dict[tuple[str, int], ErrorCode]:
-        """See `ReplicaManager.stop_replicas`."""
-        return await self.replicas.stop_replicas(stops)
 
-    def _watch_directories(self) -> None:
-        loop = asyncio.get_running_loop()
-
-        def failed(home: LogDir) -> None:
-            loop.call_soon_threadsafe(self._directory_failed, home)
-
-        self.logs.watch(failed)
-
-    def _directory_failed(self, home: LogDir) -> None:
-        self.replicas.lose(self.logs.let_go(home), f"its log directory is offline: {home.path}")
-        self.cluster.directory_failed()
-        why = None
-        if self.cluster.needs_first_directory and home.path == self.log_dirs[0]:
-            why = f"It is the first of log.dirs and has {COORDINATION}: nothing goes without"
-        elif not self.logs.dirs:
-            why = "No log directory is left"
-        if why is not None:
-            reason = self.logs.offline[home.path]
-            self.fail(f"{reason} {why}, so the broker ends. Start it again when the disk is in order.")
-
-    def _log_config_of(self, topic: str) -> LogConfig:
-        """For logs that are opened at start, before the cluster is joined."""
-        stored = self.coordination.stored_topics().get(topic)
-        return log_config(self.configs.of_stored(stored.config if stored else {}), self.config)
-
-    # HTTP
-
-    def _healthz(self) -> Response:
-        return Response(b"ok\n")
-
-    def _readyz(self) -> Response:
-        return Response(b"ready\n") if self._ready else Response(b"starting\n", 503)
-
-    async def _metrics(self) -> Response:
-        if not self._ready:
-            return Response(b"starting\n", 503)
-        return Response(await exposition(self), content_type="text/plain; version=0.0.4; charset=utf-8")
+async def _serve_probes(probes: Probes, addresses: Addresses) -> int:
+    host, port = addresses.http
+    try:
+        return await probes.server.start(host, port)
+    except OSError as error:
+        raise _cannot_listen("http.listener", f"{host}:{port}", f"{host}:0", error) from None
 
 
 def _cannot_listen(key: str, where: object, free: object, error: OSError) -> StartError:
@@ -315,27 +355,23 @@ def _cannot_listen(key: str, where: object, free: object, error: OSError) -> Sta
     )
 
 
+def _log_dirs(config: BrokerConfig) -> list[Path]:
+    dirs = config.strings("log.dirs") if config.is_set("log.dirs") else [config.text("log.dir")]
+    return [Path(path).absolute() for path in dirs]
+
+
 def _open_files() -> int:
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return OPEN_FILES if allowed == resource.RLIM_INFINITY else max(16, min(OPEN_FILES, allowed // 4))
 
 
-def _check_listeners(config: BrokerConfig, listeners: list[Listener], advertised: list[Listener]) -> None:
-    names = {listener.name for listener in listeners}
-    if not names:
-        raise ConfigError("listeners=: expected at least one, as in PLAINTEXT://127.0.0.1:9092")
-    for listener in advertised:
-        if listener.name not in names:
-            raise ConfigError(f"advertised.listeners={listener}: {listener.name} is not among `listeners`")
-        if listener.host in ("", "0.0.0.0", "::"):
-            raise ConfigError(
-                f"advertised.listeners={listener}: expected an address that clients can connect to"
-            )
-    inter_broker = config["inter.broker.listener.name"]
-    if inter_broker is not None and inter_broker not in names:
-        raise ConfigError(
-            f"inter.broker.listener.name={inter_broker}: expected one of {', '.join(sorted(names))}"
-        )
+def _fetch_settings(config: BrokerConfig) -> FetchSettings:
+    return FetchSettings(
+        max_bytes=config.integer("fetch.max.bytes"),
+        max_wait_s=config.integer("connections.max.idle.ms") / 1000,
+        max_sessions=config.integer("max.incremental.fetch.session.cache.slots"),
+        selects_by_rack=config["replica.selector.class"] == RACK_AWARE,
+    )
 
 
 def _group_config(config: BrokerConfig) -> GroupConfig:

@@ -15,14 +15,14 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from time import time
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from . import supervision
+from .config import BrokerConfig
 from .log.compaction import KEY_BYTES, Allowance, Compaction, Throttle, give_up
 from .log.log import Log
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .log.manager import LogManager
+from .replication.replicas import Replicas
 
 SHARE = 0.5
 """Of one core, for all passes: the loop wants the same interpreter."""
@@ -33,9 +33,11 @@ log = logging.getLogger(__name__)
 class Cleaner:
     """All calls are made on the loop."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._throttle = Throttle(lambda: cast(float, broker.config["log.cleaner.io.max.bytes.per.second"]))
+    def __init__(self, config: BrokerConfig, logs: LogManager, replicas: Replicas) -> None:
+        self._config = config
+        self._logs = logs
+        self._replicas = replicas
+        self._throttle = Throttle(lambda: cast(float, config["log.cleaner.io.max.bytes.per.second"]))
         self._passes: set[asyncio.Task[None]] = set()
         self._compacting: set[Compaction] = set()
         self._failed: set[Log] = set()
@@ -45,7 +47,7 @@ class Cleaner:
         """Until it is cancelled."""
         try:
             while True:
-                await asyncio.sleep(max(self._broker.config.integer("log.cleaner.backoff.ms"), 1) / 1000)
+                await asyncio.sleep(max(self._config.integer("log.cleaner.backoff.ms"), 1) / 1000)
                 self._failed.clear()
                 self._begin_passes()
         finally:
@@ -55,7 +57,7 @@ class Cleaner:
 
     def _begin_passes(self) -> None:
         """As many as may run, over the logs that are due."""
-        while len(self._passes) < self._broker.config.integer("log.cleaner.threads"):
+        while len(self._passes) < self._config.integer("log.cleaner.threads"):
             if (compaction := self._next()) is None:
                 break
             task = supervision.run("compaction", self._clean(compaction))
@@ -64,7 +66,7 @@ class Cleaner:
 
     def _next(self) -> Compaction | None:
         """The dirtiest log that is due, and taken by nobody."""
-        config = self._broker.config
+        config = self._config
         threads = max(config.integer("log.cleaner.threads"), 1)
         allowance = Allowance(
             share=SHARE / threads,
@@ -72,9 +74,9 @@ class Cleaner:
             throttle=self._throttle,
         )
 
-        compaction = self._broker.logs.next_compaction(
+        compaction = self._logs.next_compaction(
             int(time() * 1000),
-            self._broker.replicas.high_watermark,
+            self._replicas.high_watermark,
             allowance=allowance,
             busy=self._failed.union(one.log for one in self._compacting),
         )
@@ -91,7 +93,7 @@ class Cleaner:
                     while await loop.run_in_executor(thread, compaction.work):
                         compaction.commit()
                     compaction.finish()
-                    await loop.run_in_executor(thread, self._broker.logs.remove_deleted)
+                    await loop.run_in_executor(thread, self._logs.remove_deleted)
                 except OSError as error:
                     if not compaction.log.is_deleted:  # whose files may be missing
                         self._failed.add(compaction.log)

@@ -1,4 +1,4 @@
-"""Changing configuration while the broker runs: what AlterConfigs and IncrementalAlterConfigs share.
+"""Configuration while the broker runs: what DescribeConfigs, AlterConfigs and IncrementalAlterConfigs share.
 
 A resource is a topic, a broker (its number), or all brokers (an empty name). Its overrides are replaced as a whole,
 once they are known to be valid.
@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
+from .config import BrokerConfig, Entry, Source
 from .config_keys import BROKER_KEYS
 from .coordination import Conflict
+from .coordination.coordination import Coordination
+from .effective_configs import EffectiveConfigs
 from .metadata import check_topic_name
 from .protocol.errors import ApiError, ErrorCode
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .replication.replicas import Replicas
 
 
 class Resource(IntEnum):
@@ -30,78 +30,113 @@ class Resource(IntEnum):
     GROUP = 32
 
 
+WITHOUT_CONFIGURATION = {Resource.BROKER_LOGGER, Resource.CLIENT_METRICS, Resource.GROUP}
+"""What has some in Kafka and has none here."""
+
 Overrides = dict[str, str]
 
 
-def check_broker(broker: Broker, name: str, what: str = "Node", alternative: str = "") -> None:
-    """Raises ApiError unless the name is this broker's number."""
-    if not re.fullmatch(r"[+-]?\d+", name):
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} id must be an integer, but it is: {name}")
-    if int(name) != broker.broker_id:
-        message = f"Unexpected broker id, expected {broker.broker_id}{alternative}, but received {name}"
-        raise ApiError(ErrorCode.INVALID_REQUEST, message)
+class ConfigAdministrator:
+    """Of one broker, for its clients."""
 
+    def __init__(
+        self, config: BrokerConfig, configs: EffectiveConfigs, replicas: Replicas, coordination: Coordination
+    ) -> None:
+        self._config = config
+        self._configs = configs
+        self._replicas = replicas
+        self._coordination = coordination
 
-async def change(
-    broker: Broker,
-    resource_type: int,
-    name: str,
-    given: Sequence[tuple[str, str | None]],
-    changed: Callable[[Mapping[str, str]], Overrides],
-    *,
-    validate_only: bool,
-) -> None:
-    """Replace a resource's overrides by what `changed` makes of them; raises ApiError.
+    def describe(self, resource_type: int, name: str) -> list[Entry]:
+        """What is set, and where it comes from. Raises ApiError."""
+        if resource_type == Resource.TOPIC:
+            check_topic_name(name)
+            return self._configs.of(self._replicas.metadata.topic(name)).describe()
+        if resource_type == Resource.BROKER:
+            if name:
+                self.check_broker(name, "Broker", " or empty string")
+                return self._config.describe()
+            given = self._replicas.metadata.state.broker_configs.get(None, {})
+            source = Source.DYNAMIC_CLUSTER
+            return [
+                Entry(BROKER_KEYS[key], value, source, ((key, value, source),))
+                for key, value in given.items()
+                if key in BROKER_KEYS
+            ]
+        if resource_type == Resource.BROKER_LOGGER:
+            self.check_broker(name, "Broker")
+        if resource_type in WITHOUT_CONFIGURATION:
+            return []
+        raise unsupported(resource_type)
 
-    `given` are the keys of the request, with the values that must not be null.
-    """
-    if unset := [key for key, value in given if value is None]:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(unset)}")
-    if len({key for key, _ in given}) < len(given):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    async with broker.configs.changing:
-        try:
-            if resource_type == Resource.TOPIC:
-                await _change_topic(broker, name, changed, validate_only)
-            elif resource_type == Resource.BROKER:
-                await _change_broker(broker, name, changed, validate_only)
-            else:
-                raise unsupported(resource_type)
-        except Conflict:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
+    def check_broker(self, name: str, what: str = "Node", alternative: str = "") -> None:
+        """Raises ApiError unless the name is this broker's number."""
+        if not re.fullmatch(r"[+-]?\d+", name):
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} id must be an integer, but it is: {name}")
+        if int(name) != self._replicas.broker_id:
+            message = (
+                f"Unexpected broker id, expected {self._replicas.broker_id}{alternative}, but received {name}"
+            )
+            raise ApiError(ErrorCode.INVALID_REQUEST, message)
+
+    async def change(
+        self,
+        resource_type: int,
+        name: str,
+        given: Sequence[tuple[str, str | None]],
+        changed: Callable[[Mapping[str, str]], Overrides],
+        *,
+        validate_only: bool,
+    ) -> None:
+        """Replace a resource's overrides by what `changed` makes of them; raises ApiError.
+
+        `given` are the keys of the request, with the values that must not be null.
+        """
+        if unset := [key for key, value in given if value is None]:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(unset)}")
+        if len({key for key, _ in given}) < len(given):
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        async with self._configs.changing:
+            try:
+                if resource_type == Resource.TOPIC:
+                    await self._change_topic(name, changed, validate_only)
+                elif resource_type == Resource.BROKER:
+                    await self._change_broker(name, changed, validate_only)
+                else:
+                    raise unsupported(resource_type)
+            except Conflict:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
+            if not validate_only:
+                await self._replicas.caught_up()
+
+    async def _change_topic(
+        self, name: str, changed: Callable[[Mapping[str, str]], Overrides], validate_only: bool
+    ) -> None:
+        if not name:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        check_topic_name(name)
+        topic = self._replicas.metadata.topics.get(name)
+        overrides = changed({} if topic is None else topic.config)
+        self._configs.check_topic(name, overrides)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         if not validate_only:
-            await broker.follow()
+            await self._coordination.set_topic_config(name, overrides)
 
-
-async def _change_topic(
-    broker: Broker, name: str, changed: Callable[[Mapping[str, str]], Overrides], validate_only: bool
-) -> None:
-    if not name:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
-    check_topic_name(name)
-    topic = broker.metadata.topics.get(name)
-    overrides = changed({} if topic is None else topic.config)
-    broker.configs.check_topic(name, overrides)
-    if topic is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-    if not validate_only:
-        await broker.coordination.set_topic_config(name, overrides)
-
-
-async def _change_broker(
-    broker: Broker, name: str, changed: Callable[[Mapping[str, str]], Overrides], validate_only: bool
-) -> None:
-    if name:
-        check_broker(broker, name)
-    broker_id = broker.broker_id if name else None
-    overrides = changed(broker.metadata.state.broker_configs.get(broker_id, {}))
-    fixed = [key for key in overrides if key in BROKER_KEYS and not BROKER_KEYS[key].dynamic]
-    if fixed:
-        message = f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
-        raise ApiError(ErrorCode.INVALID_REQUEST, message)
-    broker.configs.check_broker(broker_id, overrides, broker.metadata.topics.values())
-    if not validate_only:
-        await broker.coordination.set_broker_config(broker_id, overrides)
+    async def _change_broker(
+        self, name: str, changed: Callable[[Mapping[str, str]], Overrides], validate_only: bool
+    ) -> None:
+        if name:
+            self.check_broker(name)
+        broker_id = self._replicas.broker_id if name else None
+        overrides = changed(self._replicas.metadata.state.broker_configs.get(broker_id, {}))
+        fixed = [key for key in overrides if key in BROKER_KEYS and not BROKER_KEYS[key].dynamic]
+        if fixed:
+            message = f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
+            raise ApiError(ErrorCode.INVALID_REQUEST, message)
+        self._configs.check_broker(broker_id, overrides, self._replicas.metadata.topics.values())
+        if not validate_only:
+            await self._coordination.set_broker_config(broker_id, overrides)
 
 
 def unsupported(resource_type: int) -> ApiError:

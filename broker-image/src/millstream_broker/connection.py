@@ -26,14 +26,17 @@ import struct
 import termios
 from array import array
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .api import HANDLERS, CloseConnection, Registration, RequestContext, error_response
+from .handlers import Bound, CloseConnection, Handler, Handlers, RequestContext, error_response
+from .histogram import Histogram
 from .inter_broker import Authenticator
-from .large_requests import Parts
+from .large_requests import LargeRequests, Parts
 from .other_protocols import LOOKED_AT, recognise
 from .outbox import Outbox
 from .produce_shortcut import Known, ProduceShortcut
@@ -41,16 +44,12 @@ from .protocol import MalformedRequest
 from .protocol.errors import ApiError
 from .protocol.header import decode_request_header
 from .protocol.schema import Struct, TooManyElements
-from .request_memory import CutOffFrame
+from .request_memory import CutOffFrame, RequestMemory
 from .slices import finish
-
-if TYPE_CHECKING:
-    from .broker import Broker
-    from .histogram import Histogram
-    from .metrics import Stats
-    from .server import Server
+from .stats import Stats
 
 PIPELINE_DEPTH = 256
+RECEIVE_BYTES = 256 * 1024
 TURN_S = 0.02
 """So long a connection may keep the loop with requests that it has sent together; then it is the others' turn."""
 MAX_CONTROL_BYTES = 8 * 1024 * 1024
@@ -74,7 +73,7 @@ log = logging.getLogger(__name__)
 class Route:
     """How requests of one API and version are handled."""
 
-    registration: Registration
+    registration: Bound
     version: int
     head: struct.Struct
     stats: Histogram
@@ -117,15 +116,16 @@ class Pending:
             raise CloseConnection from None
 
 
-def routes_of(stats: Stats, told: asyncio.Event | None = None) -> dict[tuple[int, int], Route]:
-    """How each request that is served is handled, by API key and version.
+Routes = dict[tuple[int, int], Route]
+"""How each request that is served is handled, by API key and version."""
 
-    With ``told``, requests wait for it unless they need no knowledge of the cluster.
-    """
+
+def routes_of(handlers: Handlers, stats: Stats, told: asyncio.Event | None = None) -> Routes:
+    """With ``told``, requests wait for it unless they need no knowledge of the cluster."""
     routes = {}
-    for key, registration in HANDLERS.items():
+    for key, registration in handlers.items():
         if told is not None and key not in WITHOUT_METADATA:
-            registration = _waiting(registration, told)
+            registration = registration.after(partial(_waiting, told))
         api = registration.api
         of_api = stats.api(api.name)
         for version in range(api.served[0], api.served[1] + 1):
@@ -136,15 +136,40 @@ def routes_of(stats: Stats, told: asyncio.Event | None = None) -> dict[tuple[int
     return routes
 
 
-def _waiting(registration: Registration, told: asyncio.Event) -> Registration:
-    async def handle(broker: Broker, context: RequestContext, request: Any) -> Struct | None:
+def _waiting(told: asyncio.Event, handler: Handler) -> Handler:
+    async def handle(context: RequestContext, request: Any) -> Struct | None:
         await told.wait()
-        answer: Any = registration.handle(broker, context, request)
+        answer: Any = handler(context, request)
         if isinstance(answer, GeneratorType):
             answer = await finish(answer)
         return answer if answer is None or isinstance(answer, Struct) else await answer
 
-    return replace(registration, handle=handle, pipelined=False)
+    return handle
+
+
+class Shared:
+    """What the connections of a broker share."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        stats: Stats,
+        memory: RequestMemory,
+        max_request_bytes: int,
+        unreadable: Callable[[OSError], None],
+    ) -> None:
+        """`unreadable` is told when a log cannot be read."""
+        self.loop = asyncio.get_running_loop()
+        self.handlers = handlers
+        self.stats = stats
+        self.memory = memory
+        self.max_request_bytes = max_request_bytes
+        self.unreadable = unreadable
+        self.routes: Routes = {}
+        self.connections: set[Connection] = set()
+        self.large = LargeRequests(memory)
+        self.buffer = bytearray(RECEIVE_BYTES)
+        self.view = memoryview(self.buffer)
 
 
 class Connection:
@@ -152,7 +177,6 @@ class Connection:
 
     __slots__ = (
         "_backlog",
-        "_broker",
         "_frame",
         "_out",
         "_prefix",
@@ -170,10 +194,9 @@ class Connection:
     )
 
     def __init__(
-        self, server: Server, sock: socket.socket, address: tuple[Any, ...], listener_name: str
+        self, server: Shared, sock: socket.socket, address: tuple[Any, ...], listener_name: str
     ) -> None:
         self._server = server
-        self._broker = server.broker
         self._sock = sock
         self.host: str = address[0]
         self.peer = f"{address[0]}:{address[1]}"
@@ -366,7 +389,7 @@ class Connection:
                 waiting.add_done_callback(self._answered)
                 return
         try:
-            answer = registration.handle(self._broker, context, request)
+            answer = registration.handle(context, request)
             if type(answer) is GeneratorType:
                 answer = self._server.large.started(registration, version, answer)
         except ApiError as error:
@@ -404,11 +427,11 @@ class Connection:
     def _refuse(self, frame: memoryview) -> None:
         """An API or version that is not served. ApiVersions is answered in v0, so that the client may ask again."""
         key, version = _KEY_AND_VERSION.unpack_from(frame)
-        registration = HANDLERS.get(key)
+        registration = self._server.handlers.get(key)
         if key == API_VERSIONS and registration is not None:
             (correlation_id,) = _SIZE.unpack_from(frame, _KEY_AND_VERSION.size)
             context = RequestContext(version, None, self.host, self.listener_name, self.authenticator)
-            response = registration.handle(self._broker, context, registration.api.request())
+            response = registration.handle(context, registration.api.request())
             body = registration.api.encode_response(0, response)
             self._out.put(_HEAD.pack(len(body) + 4, correlation_id) + body)
             return
@@ -485,7 +508,7 @@ class Connection:
             self.close(f"a request that cannot be read: {error}")
         elif isinstance(error, OSError):
             if error.filename is not None:
-                self._broker.logs.read_failed(error)
+                self._server.unreadable(error)
             self.close("" if error.errno in _GONE else error.strerror or repr(error), logging.INFO)
         elif isinstance(error, CloseConnection):
             self.close(str(error))

@@ -6,16 +6,15 @@ which a client asks anew.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from .client.errors import BrokerError
+from .handlers import RequestContext
+from .inter_broker import InterBroker
 from .protocol.api import Api
 from .protocol.errors import ApiError, ErrorCode
 from .protocol.schema import Struct
-
-if TYPE_CHECKING:
-    from .api import RequestContext
-    from .broker import Broker
+from .replication.replicas import Replicas
 
 FORWARDED = "millstream-forwarded-by-"
 """Begins the client id of a request that was sent on."""
@@ -24,29 +23,32 @@ CONNECT_S = 5.0
 Res = TypeVar("Res", bound=Struct)
 
 
-async def forward(
-    broker: Broker, context: RequestContext, api: Api[Any, Res], request: Any, timeout_s: float
-) -> Res:
-    """What the controller answers; raises ApiError NOT_CONTROLLER where there is none that can be reached."""
-    if (context.client_id or "").startswith(FORWARDED):
-        raise ApiError(ErrorCode.NOT_CONTROLLER)
-    return await ask_controller(broker, api, context.version, request, timeout_s)
+class Forwarding:
+    """Of one broker."""
 
+    def __init__(self, replicas: Replicas, peers: InterBroker) -> None:
+        self._replicas = replicas
+        self._peers = peers
 
-async def ask_controller(
-    broker: Broker, api: Api[Any, Res], version: int, request: Any, timeout_s: float
-) -> Res:
-    """Likewise, for this broker itself."""
-    controller = broker.metadata.brokers.get(broker.metadata.controller_id)
-    if controller is None or controller.broker_id == broker.broker_id:
-        raise ApiError(ErrorCode.NOT_CONTROLLER, "no controller is known at the moment")
-    try:
-        connection = await broker.cluster.peers.connect(
-            controller, f"{FORWARDED}{broker.broker_id}", timeout_s=CONNECT_S
-        )
+    async def forward(
+        self, context: RequestContext, api: Api[Any, Res], request: Any, timeout_s: float
+    ) -> Res:
+        """What the controller answers; raises ApiError NOT_CONTROLLER where there is none that can be reached."""
+        if (context.client_id or "").startswith(FORWARDED):
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        return await self.ask_controller(api, context.version, request, timeout_s)
+
+    async def ask_controller(self, api: Api[Any, Res], version: int, request: Any, timeout_s: float) -> Res:
+        """Likewise, for this broker itself."""
+        metadata, broker_id = self._replicas.metadata, self._replicas.broker_id
+        controller = metadata.brokers.get(metadata.controller_id)
+        if controller is None or controller.broker_id == broker_id:
+            raise ApiError(ErrorCode.NOT_CONTROLLER, "no controller is known at the moment")
         try:
-            return await connection.call(api, version, request, timeout=timeout_s)
-        finally:
-            await connection.close()
-    except BrokerError as error:
-        raise ApiError(ErrorCode.NOT_CONTROLLER, f"the controller cannot be reached: {error}") from None
+            connection = await self._peers.connect(controller, f"{FORWARDED}{broker_id}", timeout_s=CONNECT_S)
+            try:
+                return await connection.call(api, version, request, timeout=timeout_s)
+            finally:
+                await connection.close()
+        except BrokerError as error:
+            raise ApiError(ErrorCode.NOT_CONTROLLER, f"the controller cannot be reached: {error}") from None

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .api import Registration, RequestContext
+from .handlers import Bound, RequestContext
 from .protocol import produce
 from .protocol.produce import (
     ProduceRequest,
@@ -20,10 +20,8 @@ from .protocol.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from .request_memory import RequestMemory
 from .slices import Steps, begin, finish
-
-if TYPE_CHECKING:
-    from .broker import Broker
 
 PRODUCED_AT_ONCE = 50
 """Partitions that are appended to in one turn of the loop: each takes some system calls."""
@@ -35,16 +33,16 @@ Parts = list[Any]
 class LargeRequests:
     """Those of all connections. One at a time is read, handled or written: an element takes a hundred bytes."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, memory: RequestMemory) -> None:
+        self._memory = memory
         self._turn = asyncio.Lock()
 
-    def started(self, registration: Registration, version: int, steps: Steps[Any]) -> Any:
+    def started(self, registration: Bound, version: int, steps: Steps[Any]) -> Any:
         """What a handler in steps answers: the response where one slice was enough, else what has it encoded."""
         done = begin(steps)
         return self._finished(registration, version, steps) if done is None else done[0]
 
-    async def _finished(self, registration: Registration, version: int, steps: Steps[Any]) -> Parts:
+    async def _finished(self, registration: Bound, version: int, steps: Steps[Any]) -> Parts:
         async with self._turn:
             response = await finish(steps)
         if inspect.isawaitable(response):  # for the controller, perhaps, which nobody else has to wait for
@@ -53,7 +51,7 @@ class LargeRequests:
             return await finish(registration.api.encode_response_in_steps(version, response))
 
     async def answer(
-        self, registration: Registration, context: RequestContext, frame: bytearray, offset: int
+        self, registration: Bound, context: RequestContext, frame: bytearray, offset: int
     ) -> Parts | None:
         """The encoded response; None where there is to be none. Raises what decoders and handlers raise."""
         api, handled = registration.api, self._handled(registration, context, frame, offset)
@@ -67,29 +65,29 @@ class LargeRequests:
             return await finish(api.encode_response_in_steps(context.version, found))
 
     async def _handled(
-        self, registration: Registration, context: RequestContext, frame: bytearray, offset: int
+        self, registration: Bound, context: RequestContext, frame: bytearray, offset: int
     ) -> Any:
         """The response, or what has it."""
-        broker, api = self._broker, registration.api
-        broker.request_memory.hold(len(frame))
+        api = registration.api
+        self._memory.hold(len(frame))
         try:
             async with self._turn:
                 steps = api.decode_request_in_steps(context.version, memoryview(frame), offset)
                 request = await finish(steps)
                 if api is produce.API:
                     return await self._produce(registration, context, request)
-                found = registration.handle(broker, context, request)
+                found = registration.handle(context, request)
                 return await finish(found) if isinstance(found, Generator) else found
         finally:
-            broker.request_memory.free(len(frame))
+            self._memory.free(len(frame))
 
     async def _produce(
-        self, registration: Registration, context: RequestContext, request: ProduceRequest
+        self, registration: Bound, context: RequestContext, request: ProduceRequest
     ) -> Awaitable[ProduceResponse | None]:
         """What has the response when all is appended and acknowledged; it is appended now."""
         answers: list[asyncio.Future[Any]] = []
         for part in _parts(request):
-            found = registration.handle(self._broker, context, part)
+            found = registration.handle(context, part)
             if inspect.isawaitable(found):
                 answers.append(asyncio.ensure_future(found))
             else:

@@ -35,6 +35,8 @@ class Stalls:
     def __init__(self) -> None:
         self.by_clock = Histogram(BOUNDS)
         self.by_processor = Histogram(BOUNDS)
+        self.are_named = False
+        """Whether long steps are named in the log: not while a process starts and imports what it needs."""
 
     def timed(
         self, call_soon: Callable[..., object]
@@ -57,7 +59,7 @@ class Stalls:
                 if busy > LOOK_S and not is_marked:
                     is_marked = True
                     call_soon(mark, began)
-                if took >= NAMED_S:
+                if took >= NAMED_S and self.are_named:
                     log.warning("the event loop was held for %.1f s by %s", took, _name(step))
 
         def mark(since: float) -> None:

@@ -101,9 +101,11 @@ def _raise_open_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _start(broker: Broker, stop: asyncio.Event) -> str | None:
-    """The ready line; None when the broker was told to stop before it was ready, as while it waits for ZooKeeper."""
-    starting, stopping = asyncio.ensure_future(broker.start()), asyncio.ensure_future(stop.wait())
+async def _start(config: BrokerConfig, stop: asyncio.Event) -> tuple[Broker, str] | None:
+    """See `broker.start`; None when it was told to stop before it was ready, as while it waits for ZooKeeper."""
+    from .broker import start
+
+    starting, stopping = asyncio.ensure_future(start(config)), asyncio.ensure_future(stop.wait())
     await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if starting.done():
@@ -115,7 +117,7 @@ async def _start(broker: Broker, stop: asyncio.Event) -> str | None:
 
 
 async def _serve(config: BrokerConfig) -> int:
-    from .broker import Broker, StartError
+    from .broker import StartError
 
     # While a thread computes (compaction, records that are read), the loop waits so long after each system call: 5 ms
     # by default, and a Produce makes four.
@@ -126,16 +128,16 @@ async def _serve(config: BrokerConfig) -> int:
     for which in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(which, stop.set)
     try:
-        broker = Broker(config)
-        ready = await _start(broker, stop)
+        started = await _start(config, stop)
     except ConfigError as error:
         print(f"millstream-broker: {error}", file=sys.stderr)
         return 2
     except StartError as error:
         print(f"millstream-broker: {error}", file=sys.stderr)
         return 1
-    if ready is None:
+    if started is None:
         return 0
+    broker, ready = started
     # What start-up made stays for good: the collector need not look at it again.
     gc.collect()
     gc.freeze()

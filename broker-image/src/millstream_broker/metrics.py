@@ -1,56 +1,28 @@
 """What the broker counts, and how Prometheus gets it.
 
-The hot path only adds to plain attributes. When Prometheus asks, the loop takes what there is to tell, AT_ONCE
-partitions in a turn, and a thread makes the text of it. A scrape looks at each partition once; those that come or go
+The hot path only adds to plain attributes. When Prometheus asks, the loop takes what there is to tell, in slices, and a
+thread makes the text of it. A scrape looks at each partition once; those that come or go
 meanwhile are in the next one. prometheus-client is imported at the first scrape, which spares every start its 40 ms.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import supervision
+from .controllership import Controllership
+from .groups.driver import GroupDriver
 from .histogram import Histogram
-from .partition import Partition
-
-if TYPE_CHECKING:
-    from .broker import Broker
-    from .replication.follower import Follower
-
-AT_ONCE = 500
-"""Partitions that are looked at in one turn of the loop."""
-
-
-class Stats:
-    """The broker's counters."""
-
-    __slots__ = (
-        "apis",
-        "bytes_in",
-        "bytes_out",
-        "connections_accepted",
-        "isr_expands",
-        "isr_shrinks",
-        "records_in",
-        "records_refused",
-    )
-
-    def __init__(self) -> None:
-        self.apis: dict[str, Histogram] = {}
-        """Of each API, how long requests took from being received to being answered."""
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.connections_accepted = 0
-        self.isr_expands = 0
-        self.isr_shrinks = 0
-        self.records_in = 0
-        self.records_refused = 0
-
-    def api(self, name: str) -> Histogram:
-        return self.apis.setdefault(name, Histogram())
+from .log.manager import LogManager
+from .loop import Stalls
+from .replication.follower import Follower
+from .replication.partition import Partition
+from .replication.replicas import Replicas
+from .slices import finish, turns
+from .stats import Stats
 
 
 class Page:
@@ -116,7 +88,7 @@ class Page:
 
 
 @dataclass
-class _Replicas:
+class _Tally:
     """What the replicas of this broker come to, one by one."""
 
     led: int = 0
@@ -144,107 +116,128 @@ class _Replicas:
                 self.max_lag = max(self.max_lag, one.isr.max_lag())
 
 
-async def exposition(broker: Broker) -> bytes:
-    """Everything, in Prometheus's text format; the process's own metrics too."""
-    page, found = Page(), _Replicas()
-    for number, one in enumerate(list(broker.replicas.all()), 1):
-        found.add(one)
-        if number % AT_ONCE == 0:
-            await asyncio.sleep(0)
-    found.offline += len(broker.replicas.unopened)
-    _add_counters(page, broker)
-    _add_gauges(page, broker, found)
-    return await asyncio.to_thread(page.text)
+class Metrics:
+    """Of one broker."""
 
+    def __init__(
+        self,
+        stats: Stats,
+        stalls: Stalls,
+        connections: Sized,
+        replicas: Replicas,
+        logs: LogManager,
+        groups: GroupDriver,
+        controllership: Controllership,
+    ) -> None:
+        self._stats = stats
+        self._stalls = stalls
+        self._connections = connections
+        self._replicas = replicas
+        self._logs = logs
+        self._groups = groups
+        self._controllership = controllership
 
-def _add_counters(page: Page, broker: Broker) -> None:
-    stats, stalls = broker.stats, broker.stalls
-    page.add_histogram(
-        "request_seconds",
-        "Time from a request's last byte to its answer.",
-        {(name,): of for name, of in stats.apis.items()},
-        ("api",),
-    )
-    page.add_histogram(
-        "loop_stall_seconds",
-        "How long callbacks had to wait for the event loop, where it was a millisecond or longer.",
-        {(): stalls.by_clock},
-    )
-    page.add_histogram(
-        "loop_stall_cpu_seconds",
-        "The same in the processor's time: without what other processes took.",
-        {(): stalls.by_processor},
-    )
-    for name, text, value in (
-        ("received_bytes", "Bytes received from clients.", stats.bytes_in),
-        ("sent_bytes", "Bytes sent to clients.", stats.bytes_out),
-        ("connections_accepted", "Connections accepted since the start.", stats.connections_accepted),
-        ("records_received", "Records appended to logs.", stats.records_in),
-        ("batches_refused", "Produce requests' partitions that were refused.", stats.records_refused),
-        ("isr_shrinks", "Followers that left the ISR of a partition led here.", stats.isr_shrinks),
-        ("isr_expands", "Followers that joined it.", stats.isr_expands),
-        (
-            "group_records_unreadable",
-            "Records of __consumer_offsets that were skipped when groups were loaded.",
-            broker.groups.unreadable,
-        ),
-    ):
-        page.add("counter", name, text, value)
-    page.add(
-        "counter",
-        "task_failures",
-        "Background tasks that ended unexpectedly.",
-        {(name,): count for name, count in supervision.failures.items()},
-        ("task",),
-    )
+    async def text(self) -> bytes:
+        """Everything, in Prometheus's text format; the process's own metrics too."""
+        page, found = Page(), _Tally()
+        async for one in turns(list(self._replicas.all())):
+            found.add(one)
+        found.offline += len(self._replicas.unopened)
+        controller = self._controllership.controller
+        leadership = (0, 0) if controller is None else await finish(controller.machine.count())
+        self._add_counters(page)
+        self._add_gauges(page, found, *leadership)
+        return await asyncio.to_thread(page.text)
 
+    def _add_counters(self, page: Page) -> None:
+        stats, stalls = self._stats, self._stalls
+        page.add_histogram(
+            "request_seconds",
+            "Time from a request's last byte to its answer.",
+            {(name,): of for name, of in stats.apis.items()},
+            ("api",),
+        )
+        page.add_histogram(
+            "loop_stall_seconds",
+            "How long callbacks had to wait for the event loop, where it was a millisecond or longer.",
+            {(): stalls.by_clock},
+        )
+        page.add_histogram(
+            "loop_stall_cpu_seconds",
+            "The same in the processor's time: without what other processes took.",
+            {(): stalls.by_processor},
+        )
+        for name, text, value in (
+            ("received_bytes", "Bytes received from clients.", stats.bytes_in),
+            ("sent_bytes", "Bytes sent to clients.", stats.bytes_out),
+            ("connections_accepted", "Connections accepted since the start.", stats.connections_accepted),
+            ("records_received", "Records appended to logs.", stats.records_in),
+            ("batches_refused", "Produce requests' partitions that were refused.", stats.records_refused),
+            ("isr_shrinks", "Followers that left the ISR of a partition led here.", stats.isr_shrinks),
+            ("isr_expands", "Followers that joined it.", stats.isr_expands),
+            (
+                "group_records_unreadable",
+                "Records of __consumer_offsets that were skipped when groups were loaded.",
+                self._groups.unreadable,
+            ),
+        ):
+            page.add("counter", name, text, value)
+        page.add(
+            "counter",
+            "task_failures",
+            "Background tasks that ended unexpectedly.",
+            {(name,): count for name, count in supervision.failures.items()},
+            ("task",),
+        )
 
-def _add_gauges(page: Page, broker: Broker, found: _Replicas) -> None:
-    replicas, controller = broker.replicas, broker.controller
-    for name, text, value in (
-        ("connections", "Connections that are open.", len(broker.server.connections)),
-        ("topics", "Topics in the cluster.", len(broker.metadata.topics)),
-        ("partitions", "Partitions on this broker.", len(replicas.partitions) + len(replicas.followers)),
-        ("leaders", "Partitions that this broker leads.", found.led),
-        (
-            "under_replicated_partitions",
-            "Partitions led here with fewer replicas in sync than there are.",
-            found.under_replicated,
-        ),
-        (
-            "under_min_isr_partitions",
-            "Partitions led here with fewer replicas in sync than min.insync.replicas.",
-            found.under_min_isr,
-        ),
-        (
-            "replica_max_lag",
-            "Records that the follower furthest behind a leader here still has to fetch.",
-            found.max_lag,
-        ),
-        ("active_controller", "1 where this broker is the controller.", controller is not None),
-        (
-            "leaderless_partitions",
-            "Partitions of the cluster without a leader (controller only).",
-            0 if controller is None else controller.machine.leaderless(),
-        ),
-        (
-            "not_preferred_leaders",
-            "Partitions of the cluster not led by their preferred replica (controller only).",
-            0 if controller is None else controller.machine.not_preferred(),
-        ),
-        (
-            "group_partitions_loading",
-            "Partitions of __consumer_offsets led here whose groups are not loaded yet.",
-            broker.groups.loading,
-        ),
-        (
-            "uncleanable_partitions",
-            "Partitions that are not compacted any more, because compaction failed on them.",
-            found.uncleanable,
-        ),
-        ("offline_log_directories", "Log directories that cannot be used.", len(broker.logs.offline)),
-        ("offline_partitions", "Partitions whose log cannot be used.", found.offline),
-    ):
-        page.add("gauge", name, text, value)
-    page.add("gauge", "log_bytes", "Size of a topic's logs here.", found.sizes, ("topic",))
-    page.add("gauge", "log_end_offset", "The next offset of a partition.", found.ends, ("topic", "partition"))
+    def _add_gauges(self, page: Page, found: _Tally, leaderless: int, not_preferred: int) -> None:
+        replicas, controller = self._replicas, self._controllership.controller
+        for name, text, value in (
+            ("connections", "Connections that are open.", len(self._connections)),
+            ("topics", "Topics in the cluster.", len(replicas.metadata.topics)),
+            ("partitions", "Partitions on this broker.", len(replicas.partitions) + len(replicas.followers)),
+            ("leaders", "Partitions that this broker leads.", found.led),
+            (
+                "under_replicated_partitions",
+                "Partitions led here with fewer replicas in sync than there are.",
+                found.under_replicated,
+            ),
+            (
+                "under_min_isr_partitions",
+                "Partitions led here with fewer replicas in sync than min.insync.replicas.",
+                found.under_min_isr,
+            ),
+            (
+                "replica_max_lag",
+                "Records that the follower furthest behind a leader here still has to fetch.",
+                found.max_lag,
+            ),
+            ("active_controller", "1 where this broker is the controller.", controller is not None),
+            (
+                "leaderless_partitions",
+                "Partitions of the cluster without a leader (controller only).",
+                leaderless,
+            ),
+            (
+                "not_preferred_leaders",
+                "Partitions of the cluster not led by their preferred replica (controller only).",
+                not_preferred,
+            ),
+            (
+                "group_partitions_loading",
+                "Partitions of __consumer_offsets led here whose groups are not loaded yet.",
+                self._groups.loading,
+            ),
+            (
+                "uncleanable_partitions",
+                "Partitions that are not compacted any more, because compaction failed on them.",
+                found.uncleanable,
+            ),
+            ("offline_log_directories", "Log directories that cannot be used.", len(self._logs.offline)),
+            ("offline_partitions", "Partitions whose log cannot be used.", found.offline),
+        ):
+            page.add("gauge", name, text, value)
+        page.add("gauge", "log_bytes", "Size of a topic's logs here.", found.sizes, ("topic",))
+        page.add(
+            "gauge", "log_end_offset", "The next offset of a partition.", found.ends, ("topic", "partition")
+        )

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from .log.files import STRIDE_BYTES, FileSlice
-from .metrics import Stats
+from .stats import Stats
 
 SEND_AT_BYTES = 256 * 1024
 """Bytes are handed to the socket when so many are ready, or when their sender says that nothing follows at once."""

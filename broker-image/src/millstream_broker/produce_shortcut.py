@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 
-from .api import RequestContext
+from .handlers import RequestContext
 from .protocol import produce
 from .protocol.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
 

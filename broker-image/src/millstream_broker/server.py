@@ -9,63 +9,66 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from .config import Listener
-from .connection import Connection, routes_of
-from .large_requests import LargeRequests
-
-if TYPE_CHECKING:
-    from .broker import Broker
-
-RECEIVE_BYTES = 256 * 1024
+from .config import BrokerConfig, Listener
+from .connection import Connection, Shared, routes_of
+from .handlers import Handlers
+from .request_memory import RequestMemory
+from .stats import Stats
 
 log = logging.getLogger(__name__)
 
 
-class Server:
-    """All connections of a broker."""
+Listening = tuple[Listener, socket.socket]
+"""A listener with the port that it got, and its socket."""
 
-    def __init__(self, broker: Broker) -> None:
-        config = broker.config
-        self.broker = broker
-        self.loop = asyncio.get_running_loop()
-        self.stats = broker.stats
-        self.routes = routes_of(broker.stats)
-        self.connections: set[Connection] = set()
-        self.max_request_bytes = config.integer("socket.request.max.bytes")
-        self.max_idle_s = config.integer("connections.max.idle.ms") / 1000
-        self.memory = broker.request_memory
-        self.large = LargeRequests(broker)
-        self.buffer = bytearray(RECEIVE_BYTES)
-        self.view = memoryview(self.buffer)
-        self._sockets: list[socket.socket] = []
-        self._sweep: asyncio.TimerHandle | None = None
 
-    def bind(self, listener: Listener) -> Listener:
-        """Listen, and return the listener with the port it got. Nothing is accepted yet. Raises OSError."""
-        family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        self._sockets.append(sock)
+def bind(listener: Listener) -> Listening:
+    """Take the port. Nothing is accepted yet. Raises OSError."""
+    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((listener.host, listener.port))
         sock.setblocking(False)
-        return replace(listener, port=sock.getsockname()[1])
+    except OSError:
+        sock.close()
+        raise
+    return replace(listener, port=sock.getsockname()[1]), sock
 
-    def start(self, listeners: list[Listener], told: asyncio.Event | None = None) -> None:
+
+class Server(Shared):
+    """All connections of a broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        listeners: Sequence[Listening],
+        handlers: Handlers,
+        stats: Stats,
+        memory: RequestMemory,
+        unreadable: Callable[[OSError], None],
+    ) -> None:
+        super().__init__(handlers, stats, memory, config.integer("socket.request.max.bytes"), unreadable)
+        self.max_idle_s = config.integer("connections.max.idle.ms") / 1000
+        self._config = config
+        self._listeners = listeners
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def start(self, told: asyncio.Event) -> None:
         """Accept connections; what needs to know the cluster waits until ``told`` is set and `open` is called."""
-        if told is not None and not told.is_set():
-            self.routes = routes_of(self.stats, told)
-        backlog = self.broker.config.integer("socket.listen.backlog.size")
-        for sock, listener in zip(self._sockets, listeners, strict=True):
+        self.routes = routes_of(self.handlers, self.stats, None if told.is_set() else told)
+        backlog = self._config.integer("socket.listen.backlog.size")
+        for listener, sock in self._listeners:
             sock.listen(backlog)
             self.loop.add_reader(sock, self._accept, sock, listener.name)
         self._sweep = self.loop.call_later(min(self.max_idle_s, 60) / 2, self._close_idle)
 
     def open(self) -> None:
         """Answer everything at once from now on."""
-        self.routes = routes_of(self.stats)
+        self.routes = routes_of(self.handlers, self.stats)
 
     def _accept(self, sock: socket.socket, listener_name: str) -> None:
         for _ in range(64):
@@ -89,7 +92,7 @@ class Server:
             self.connections.add(Connection(self, accepted, address, listener_name))
 
     def _refusal(self, host: str) -> str | None:
-        config = self.broker.config
+        config = self._config
         if len(self.connections) >= (most := config.integer("max.connections")):
             return f"max.connections={most} is reached"
         most = config.integer("max.connections.per.ip")
@@ -108,7 +111,7 @@ class Server:
         """Stop listening and close every connection."""
         if self._sweep is not None:
             self._sweep.cancel()
-        for sock in self._sockets:
+        for _, sock in self._listeners:
             self.loop.remove_reader(sock)
             sock.close()
         for connection in list(self.connections):

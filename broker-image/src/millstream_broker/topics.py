@@ -1,7 +1,7 @@
 """What is done to topics: create, delete, give partitions, by Kafka's rules and with its errors.
 
 Everything is validated before anything changes. A change is written to coordination first and is done when this
-broker has followed it (`Broker.follow`), so that a client which is told "created" can produce at once.
+broker has followed it (`Replicas.caught_up`), so that a client which is told "created" can produce at once.
 
 A request may name thousands of topics. They are planned in a thread, given to coordination together, which writes them
 together where it can, and followed once.
@@ -14,17 +14,18 @@ import uuid
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .config import BrokerConfig
 from .controller.placement import place
 from .controller.reassignment import check_assignment
 from .coordination import Conflict, PartitionRecord, TopicRecord
+from .coordination.coordination import Coordination
+from .effective_configs import EffectiveConfigs
 from .internal_topics import INTERNAL_CONFIG, OFFSETS_TOPIC, is_internal, offsets_topic_config
 from .metadata import Metadata, check_topic_name, plain_name
 from .protocol.errors import ApiError, ErrorCode
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .replication.replicas import Replicas
 
 MAX_PARTITIONS = 100_000
 """A limit of our own on what one request may create, so that a slip cannot fill the disk with folders."""
@@ -43,74 +44,181 @@ class NewTopic:
     config: Mapping[str, str] = field(default_factory=dict)
 
 
-def _plan_topic(broker: Broker, new: NewTopic, metadata: Metadata) -> TopicRecord:
-    """The topic as it would be created; raises ApiError. In any thread."""
-    if new.name in metadata.topics:
-        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
-    check_topic_name(new.name)
-    if (other := metadata.collision(new.name)) is not None:
-        raise _collides(new.name, other)
-    if is_internal(new.name):
-        new = _internal(broker, new, metadata)
-    broker.configs.check_topic(new.name, new.config)
-    if new.assignment:
-        if new.partitions != -1 or new.replication_factor != -1:
-            what = "numPartitions" if new.partitions != -1 else "replication factor"
-            message = f"A manual partition assignment was specified, but {what} was not set to -1."
-            raise ApiError(ErrorCode.INVALID_REQUEST, message)
-        if sorted(new.assignment) != list(range(len(new.assignment))):
-            message = "partitions should be a consecutive 0-based integer sequence"
-            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-        replicas = [list(new.assignment[index]) for index in range(len(new.assignment))]
-    else:
-        count = new.partitions if new.partitions != -1 else broker.config.integer("num.partitions")
-        check_partition_count(count)
-        factor = new.replication_factor
-        if factor == -1:
-            factor = broker.config.integer("default.replication.factor")
-        if factor <= 0:
-            raise ApiError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                "Replication factor must be larger than 0, or -1 to use the default value.",
+class TopicAdministrator:
+    """Of one broker, for its clients."""
+
+    def __init__(
+        self, config: BrokerConfig, configs: EffectiveConfigs, replicas: Replicas, coordination: Coordination
+    ) -> None:
+        self._config = config
+        self._configs = configs
+        self._replicas = replicas
+        self._coordination = coordination
+
+    async def create_topics(
+        self, new: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[TopicRecord | ApiError]:
+        """Each topic as it was created, or why it was not."""
+        is_configured = any(one.config for one in new)
+        async with self._configs.changing if is_configured and not validate_only else nullcontext():
+            if len(new) > AT_ONCE or any(one.partitions > AT_ONCE for one in new):
+                planned = await asyncio.to_thread(self._plan_topics, new)
+            else:
+                planned = self._plan_topics(new)
+            if validate_only:
+                return planned
+            topics = [topic for topic in planned if isinstance(topic, TopicRecord)]
+            failed = await _each((topic.name, self._coordination.create_topic(topic)) for topic in topics)
+            await self._replicas.caught_up()
+        for name, error in failed.items():
+            if isinstance(error, Conflict):
+                failed[name] = ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        return [topic if isinstance(topic, ApiError) else failed.get(topic.name, topic) for topic in planned]
+
+    async def create_topic(self, new: NewTopic) -> TopicRecord:
+        """Raises ApiError."""
+        (created,) = await self.create_topics([new])
+        if isinstance(created, ApiError):
+            raise created
+        return created
+
+    async def ensure_topic(self, new: NewTopic) -> TopicRecord:
+        """The topic, created unless it exists; raises ApiError."""
+        while (topic := self._replicas.metadata.topics.get(new.name)) is None:
+            try:
+                return await self.create_topic(new)
+            except ApiError as error:
+                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                    raise
+                await self._replicas.caught_up()
+        return topic
+
+    async def delete_topics(self, names: Collection[str]) -> dict[str, ApiError]:
+        """Those that could not be deleted, and why."""
+        if not self._config.flag("delete.topic.enable"):
+            return dict.fromkeys(names, ApiError(ErrorCode.TOPIC_DELETION_DISABLED))
+        failed = await _each((name, self._coordination.delete_topic(name)) for name in names)
+        await self._replicas.caught_up()
+        return _unknown_where_in_conflict(failed)
+
+    def plan_partitions(
+        self, name: str, count: int, assignments: Sequence[Sequence[int]] | None
+    ) -> tuple[PartitionRecord, ...]:
+        """The partitions that would be added so that there are `count`; raises ApiError."""
+        topic = self._replicas.metadata.topic(name)
+        present = len(topic.partitions)
+        if count == present:
+            raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partition(s).")
+        if count < present:
+            message = (
+                f"The topic {name} currently has {present} partition(s); {count} would not be an increase."
             )
-        replicas = place(metadata.brokers, count, factor)
-    return TopicRecord(new.name, uuid.uuid4(), _partitions(broker, replicas), dict(new.config))
+            raise ApiError(ErrorCode.INVALID_PARTITIONS, message)
+        check_partition_count(count - present)
+        if is_internal(name):
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"The partitions of {name} cannot be changed: keys are bound to them.",
+            )
+        if assignments is None:
+            factor = len(topic.partitions[0].replicas)
+            replicas: Sequence[Sequence[int]] = place(
+                self._replicas.metadata.brokers, count - present, factor
+            )
+        elif len(assignments) != count - present:
+            message = (
+                f"Attempted to add {count - present} additional partition(s), but only {len(assignments)} "
+                "assignment(s) were specified."
+            )
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+        else:
+            replicas = assignments
+        return self._partitions(replicas)
 
+    async def add_partitions(self, added: Mapping[str, tuple[PartitionRecord, ...]]) -> dict[str, ApiError]:
+        """The topics that were given none, and why."""
+        coordination = self._coordination
+        failed = await _each((name, coordination.add_partitions(name, new)) for name, new in added.items())
+        await self._replicas.caught_up()
+        return _unknown_where_in_conflict(failed)
 
-def _internal(broker: Broker, new: NewTopic, metadata: Metadata) -> NewTopic:
-    """An internal topic is what its coordinator needs, but for what is asked for, whoever asks."""
-    if new.name != OFFSETS_TOPIC:
-        return replace(new, config={**INTERNAL_CONFIG, **new.config})
-    config = broker.config
-    defaults = offsets_topic_config(config.integer("offsets.topic.segment.bytes"))
-    new = replace(new, config={**defaults, **new.config})
-    if new.assignment:
-        return new
-    partitions, factor = new.partitions, new.replication_factor
-    if partitions == -1:
-        partitions = config.integer("offsets.topic.num.partitions")
-    if factor == -1:
-        factor = min(config.integer("offsets.topic.replication.factor"), len(metadata.brokers))
-    return replace(new, partitions=partitions, replication_factor=factor)
+    def _plan_topics(self, new: Sequence[NewTopic]) -> list[TopicRecord | ApiError]:
+        metadata, names = self._replicas.metadata, dict[str, str]()
+        planned: list[TopicRecord | ApiError] = []
+        for one in new:
+            try:
+                topic = self._plan_topic(one, metadata)
+                if (other := names.setdefault(plain_name(one.name), one.name)) != one.name:
+                    raise _collides(one.name, other)
+                planned.append(topic)
+            except ApiError as error:
+                planned.append(error)
+        return planned
+
+    def _plan_topic(self, new: NewTopic, metadata: Metadata) -> TopicRecord:
+        """The topic as it would be created; raises ApiError. In any thread."""
+        if new.name in metadata.topics:
+            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
+        check_topic_name(new.name)
+        if (other := metadata.collision(new.name)) is not None:
+            raise _collides(new.name, other)
+        if is_internal(new.name):
+            new = self._internal(new, metadata)
+        self._configs.check_topic(new.name, new.config)
+        if new.assignment:
+            if new.partitions != -1 or new.replication_factor != -1:
+                what = "numPartitions" if new.partitions != -1 else "replication factor"
+                message = f"A manual partition assignment was specified, but {what} was not set to -1."
+                raise ApiError(ErrorCode.INVALID_REQUEST, message)
+            if sorted(new.assignment) != list(range(len(new.assignment))):
+                message = "partitions should be a consecutive 0-based integer sequence"
+                raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+            replicas = [list(new.assignment[index]) for index in range(len(new.assignment))]
+        else:
+            count = new.partitions if new.partitions != -1 else self._config.integer("num.partitions")
+            check_partition_count(count)
+            factor = new.replication_factor
+            if factor == -1:
+                factor = self._config.integer("default.replication.factor")
+            if factor <= 0:
+                raise ApiError(
+                    ErrorCode.INVALID_REPLICATION_FACTOR,
+                    "Replication factor must be larger than 0, or -1 to use the default value.",
+                )
+            replicas = place(metadata.brokers, count, factor)
+        return TopicRecord(new.name, uuid.uuid4(), self._partitions(replicas), dict(new.config))
+
+    def _internal(self, new: NewTopic, metadata: Metadata) -> NewTopic:
+        """An internal topic is what its coordinator needs, but for what is asked for, whoever asks."""
+        if new.name != OFFSETS_TOPIC:
+            return replace(new, config={**INTERNAL_CONFIG, **new.config})
+        config = self._config
+        defaults = offsets_topic_config(config.integer("offsets.topic.segment.bytes"))
+        new = replace(new, config={**defaults, **new.config})
+        if new.assignment:
+            return new
+        partitions, factor = new.partitions, new.replication_factor
+        if partitions == -1:
+            partitions = config.integer("offsets.topic.num.partitions")
+        if factor == -1:
+            factor = min(config.integer("offsets.topic.replication.factor"), len(metadata.brokers))
+        return replace(new, partitions=partitions, replication_factor=factor)
+
+    def _partitions(self, replicas: Sequence[Sequence[int]]) -> tuple[PartitionRecord, ...]:
+        """The records of new partitions, led by their first replicas; ApiError for an assignment that cannot be."""
+        for of_partition in replicas:
+            check_assignment(of_partition, self._replicas.metadata.brokers)
+            if len(of_partition) != len(replicas[0]):
+                problem = "includes partitions with different replication factors."
+                raise ApiError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment {problem}"
+                )
+        return tuple(PartitionRecord(tuple(one), one[0], 0, tuple(one)) for one in replicas)
 
 
 def _collides(name: str, other: str) -> ApiError:
     message = f"Topic '{name}' collides with existing topic: {other}"
     return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
-
-
-def _plan_topics(broker: Broker, new: Sequence[NewTopic]) -> list[TopicRecord | ApiError]:
-    metadata, names = broker.metadata, dict[str, str]()
-    planned: list[TopicRecord | ApiError] = []
-    for one in new:
-        try:
-            topic = _plan_topic(broker, one, metadata)
-            if (other := names.setdefault(plain_name(one.name), one.name)) != one.name:
-                raise _collides(one.name, other)
-            planned.append(topic)
-        except ApiError as error:
-            planned.append(error)
-    return planned
 
 
 def check_partition_count(count: int) -> None:
@@ -123,45 +231,6 @@ def check_partition_count(count: int) -> None:
             ErrorCode.INVALID_PARTITIONS,
             f"Number of partitions was set to {count}: one request may create at most {MAX_PARTITIONS}.",
         )
-
-
-def _partitions(broker: Broker, replicas: Sequence[Sequence[int]]) -> tuple[PartitionRecord, ...]:
-    """The records of new partitions, led by their first replicas; raises ApiError for an assignment that cannot be."""
-    for of_partition in replicas:
-        check_assignment(of_partition, broker.metadata.brokers)
-        if len(of_partition) != len(replicas[0]):
-            problem = "includes partitions with different replication factors."
-            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment {problem}")
-    return tuple(PartitionRecord(tuple(one), one[0], 0, tuple(one)) for one in replicas)
-
-
-async def create_topics(
-    broker: Broker, new: Sequence[NewTopic], *, validate_only: bool = False
-) -> list[TopicRecord | ApiError]:
-    """Each topic as it was created, or why it was not."""
-    is_configured = any(one.config for one in new)
-    async with broker.configs.changing if is_configured and not validate_only else nullcontext():
-        if len(new) > AT_ONCE or any(one.partitions > AT_ONCE for one in new):
-            planned = await asyncio.to_thread(_plan_topics, broker, new)
-        else:
-            planned = _plan_topics(broker, new)
-        if validate_only:
-            return planned
-        topics = [topic for topic in planned if isinstance(topic, TopicRecord)]
-        failed = await _each((topic.name, broker.coordination.create_topic(topic)) for topic in topics)
-        await broker.follow()
-    for name, error in failed.items():
-        if isinstance(error, Conflict):
-            failed[name] = ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    return [topic if isinstance(topic, ApiError) else failed.get(topic.name, topic) for topic in planned]
-
-
-async def create_topic(broker: Broker, new: NewTopic) -> TopicRecord:
-    """Raises ApiError."""
-    (created,) = await create_topics(broker, [new])
-    if isinstance(created, ApiError):
-        raise created
-    return created
 
 
 async def _each(changes: Iterable[tuple[str, Coroutine[Any, Any, None]]]) -> dict[str, ApiError]:
@@ -182,67 +251,6 @@ async def _each(changes: Iterable[tuple[str, Coroutine[Any, Any, None]]]) -> dic
     return failed
 
 
-async def ensure_topic(broker: Broker, new: NewTopic) -> TopicRecord:
-    """The topic, created unless it exists; raises ApiError."""
-    while (topic := broker.metadata.topics.get(new.name)) is None:
-        try:
-            return await create_topic(broker, new)
-        except ApiError as error:
-            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise
-            await broker.follow()
-    return topic
-
-
-async def delete_topics(broker: Broker, names: Collection[str]) -> dict[str, ApiError]:
-    """Those that could not be deleted, and why."""
-    if not broker.config.flag("delete.topic.enable"):
-        return dict.fromkeys(names, ApiError(ErrorCode.TOPIC_DELETION_DISABLED))
-    failed = await _each((name, broker.coordination.delete_topic(name)) for name in names)
-    await broker.follow()
-    return _unknown_where_in_conflict(failed)
-
-
 def _unknown_where_in_conflict(failed: dict[str, ApiError]) -> dict[str, ApiError]:
     unknown = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return {name: unknown if isinstance(error, Conflict) else error for name, error in failed.items()}
-
-
-def plan_partitions(
-    broker: Broker, name: str, count: int, assignments: Sequence[Sequence[int]] | None
-) -> tuple[PartitionRecord, ...]:
-    """The partitions that would be added so that there are `count`; raises ApiError."""
-    topic = broker.metadata.topic(name)
-    present = len(topic.partitions)
-    if count == present:
-        raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partition(s).")
-    if count < present:
-        message = f"The topic {name} currently has {present} partition(s); {count} would not be an increase."
-        raise ApiError(ErrorCode.INVALID_PARTITIONS, message)
-    check_partition_count(count - present)
-    if is_internal(name):
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"The partitions of {name} cannot be changed: keys are bound to them."
-        )
-    if assignments is None:
-        factor = len(topic.partitions[0].replicas)
-        replicas: Sequence[Sequence[int]] = place(broker.metadata.brokers, count - present, factor)
-    elif len(assignments) != count - present:
-        message = (
-            f"Attempted to add {count - present} additional partition(s), but only {len(assignments)} "
-            "assignment(s) were specified."
-        )
-        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-    else:
-        replicas = assignments
-    return _partitions(broker, replicas)
-
-
-async def add_partitions(
-    broker: Broker, added: Mapping[str, tuple[PartitionRecord, ...]]
-) -> dict[str, ApiError]:
-    """The topics that were given none, and why."""
-    coordination = broker.coordination
-    failed = await _each((name, coordination.add_partitions(name, new)) for name, new in added.items())
-    await broker.follow()
-    return _unknown_where_in_conflict(failed)

@@ -22,9 +22,10 @@ from millstream_broker.controller.messages import (
     WriteAssignment,
     WriteStates,
 )
-from millstream_broker.controller.store import ConfigsChanged, DeletionsRequested, TopicsChanged
 from millstream_broker.coordination import PartitionRecord
+from millstream_broker.coordination.controllership import ConfigsChanged, DeletionsRequested, TopicsChanged
 from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.slices import to_the_end
 from millstream_harness.controller import Controller, of, topic
 
 # Shutdowns
@@ -185,12 +186,12 @@ def led_by_two(settings: Settings) -> Controller:
 
 def test_preferred_leaders_by_time() -> None:
     controller = led_by_two(Settings(imbalance_check_s=60.0))
-    assert controller.machine.not_preferred() == 10
+    assert to_the_end(controller.machine.count())[1] == 10
     assert not controller.handle(Tick(0.0)), "a new controller waits for brokers to come"
     assert not controller.handle(Tick(59.0))
     controller.handle(Tick(60.0))
     assert {controller.record("t", index).leader for index in range(10)} == {1}
-    assert controller.machine.not_preferred() == 0
+    assert to_the_end(controller.machine.count())[1] == 0
 
 
 def test_preferred_leaders_are_looked_for_again_after_each_interval() -> None:

@@ -16,8 +16,8 @@ from millstream_broker.config import Listener
 from millstream_broker.controller import channels
 from millstream_broker.controller.channels import Channels, log_ends, update_request
 from millstream_broker.controller.messages import AskLogEnds, LogEnds, Push, Stopped, StopReplicas
-from millstream_broker.controller.store import BrokersChanged, DeletionsRequested
 from millstream_broker.coordination import BrokerRecord, PartitionRecord
+from millstream_broker.coordination.controllership import BrokersChanged, DeletionsRequested
 from millstream_broker.protocol.errors import ErrorCode
 from millstream_broker.protocol.list_offsets import (
     ListOffsetsPartition,

@@ -27,13 +27,13 @@ from millstream_broker.controller.messages import (
     TopicRemoved,
     WriteStates,
 )
-from millstream_broker.controller.store import (
+from millstream_broker.coordination import BrokerRecord, CoordinationError
+from millstream_broker.coordination.controllership import (
     BrokersChanged,
     ConfigsChanged,
     DeletionsRequested,
     Fenced,
 )
-from millstream_broker.coordination import BrokerRecord, CoordinationError
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.protocol.stop_replica import StopReplicaRequest
 from millstream_harness.controller import topic

@@ -30,7 +30,8 @@ from millstream_broker.controller.messages import (
     StopReplicas,
     WriteStates,
 )
-from millstream_broker.controller.store import (
+from millstream_broker.coordination import BrokerRecord, PartitionRecord
+from millstream_broker.coordination.controllership import (
     BrokersChanged,
     ConfigsChanged,
     DeletionsRequested,
@@ -38,8 +39,8 @@ from millstream_broker.controller.store import (
     StatesChanged,
     TopicsChanged,
 )
-from millstream_broker.coordination import BrokerRecord, PartitionRecord
 from millstream_broker.protocol.update_metadata import LEADER_DURING_DELETE
+from millstream_broker.slices import to_the_end
 from millstream_harness.controller import Controller, of, topic
 
 HELD_BACK = (-1, -1)
@@ -191,13 +192,13 @@ def test_a_deletion_waits_for_what_is_being_written_and_holds_up_no_other() -> N
 def test_what_is_being_deleted_is_told_of_once_and_decided_on_and_counted_no_more() -> None:
     led_by_two = PartitionRecord((1, 2), 2, 4, (1, 2), 9, 1)
     controller = Controller(replace(topic("t"), partitions=(led_by_two, replace(led_by_two, leader=1))))
-    assert controller.machine.not_preferred() == 1
+    assert to_the_end(controller.machine.count())[1] == 1
     controller.silent = {1, 2, 3}
     controller.handle(DeletionsRequested(frozenset({"t"})))
-    assert controller.machine.not_preferred() == 0
+    assert to_the_end(controller.machine.count())[1] == 0
     assert not of(Push, controller.in_sync("t", 0, 2))
     assert not of(WriteStates, controller.live(2))
-    assert controller.machine.leaderless() == 0
+    assert to_the_end(controller.machine.count())[0] == 0
 
 
 def test_a_removal_that_is_done_is_of_the_topic_of_that_time() -> None:
@@ -217,9 +218,9 @@ def test_a_removal_that_is_done_is_of_the_topic_of_that_time() -> None:
 
 def test_partitions_are_counted_that_nobody_or_another_than_the_preferred_replica_leads() -> None:
     controller = Controller(topic("t", (1, 2), (2, 1), (3,)))
-    assert (controller.machine.leaderless(), controller.machine.not_preferred()) == (0, 0)
+    assert to_the_end(controller.machine.count()) == (0, 0)
     controller.live(2)
-    assert (controller.machine.leaderless(), controller.machine.not_preferred()) == (1, 2)
+    assert to_the_end(controller.machine.count()) == (1, 2)
 
 
 def test_a_broker_that_has_deleted_its_log_has_nothing_to_delete_while_others_have() -> None:
@@ -496,5 +497,5 @@ def test_failing_over_ten_thousand_partitions_takes_well_under_two_seconds() -> 
     topics = [topic(f"t{number}", *replicas) for number in range(10)]
     begun = time.process_time()
     controller = Controller(*topics, brokers=(2, 3))
-    assert controller.machine.leaderless() == 0
+    assert to_the_end(controller.machine.count())[0] == 0
     assert time.process_time() - begun < 2.0

@@ -11,12 +11,8 @@ from typing import Any
 
 import pytest
 
-from millstream_broker import fetch_sessions
 from millstream_broker.coordination import TopicRecord
-from millstream_broker.fetch_session import current_leader
-from millstream_broker.fetch_sessions import Sessions
 from millstream_broker.inter_broker import Authenticator, Peer
-from millstream_broker.partition import Partition
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.protocol.fetch import (
     EpochEndOffset,
@@ -30,6 +26,10 @@ from millstream_broker.protocol.fetch import (
     PartitionData,
     next_session_epoch,
 )
+from millstream_broker.replication import fetch_sessions
+from millstream_broker.replication.fetch_session import current_leader
+from millstream_broker.replication.fetch_sessions import Sessions
+from millstream_broker.replication.partition import Partition
 from millstream_harness.replica import (
     NOW_MS,
     OTHERS,
@@ -86,11 +86,11 @@ class Serving:
 
     @property
     def sessions(self) -> Sessions:
-        sessions: Sessions = self.world.broker.replicas.sessions
+        sessions: Sessions = self.world.sessions
         return sessions
 
     def partition(self, index: int = 0) -> Partition:
-        partition: Partition = self.world.broker.partition("t", index)
+        partition: Partition = self.world.replicas.partition("t", index)
         return partition
 
     def append(self, index: int = 0, value: str = "news") -> None:
@@ -240,7 +240,7 @@ async def test_a_partition_has_a_limit_of_its_own(tmp_path: Path) -> None:
 
 async def test_the_brokers_limit_counts_too(tmp_path: Path) -> None:
     async with leading(tmp_path) as leader:
-        leader.world.broker.max_fetch_bytes = 2 * SIZE
+        leader.world.limit(max_bytes=2 * SIZE)
         for _ in range(3):
             leader.append()
         assert summary(leader.fetch(wanted(0))) == {0: (0, 2 * SIZE)}
@@ -275,7 +275,7 @@ async def test_no_answer_waits_until_the_connection_would_be_closed_as_idle(
     tmp_path: Path, clock: Clock
 ) -> None:
     async with leading(tmp_path) as leader:
-        leader.world.broker.server.max_idle_s = 0.25
+        leader.world.limit(max_wait_s=0.25)
         leader.fetch(wanted(0))
         waiting = leader.wait(max_wait_ms=500)
         await clock.advance(0.25)
@@ -395,13 +395,13 @@ async def test_a_follower_that_takes_us_for_the_leader_is_told_who_is(tmp_path: 
 
 async def test_other_errors_name_no_leader(tmp_path: Path) -> None:
     async with leading(tmp_path) as leader:
-        broker = leader.world.broker
+        metadata = leader.world.replicas.metadata
         for code in (ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.OFFSET_OUT_OF_RANGE):
-            assert current_leader(broker, "t", 0, code) is None
+            assert current_leader(metadata, "t", 0, code) is None
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert current_leader(broker, "t", 1, code) == LeaderIdAndEpoch(US, EPOCH)
-        assert current_leader(broker, "t", 2, code) is None
-        assert current_leader(broker, "unknown", 0, code) is None
+        assert current_leader(metadata, "t", 1, code) == LeaderIdAndEpoch(US, EPOCH)
+        assert current_leader(metadata, "t", 2, code) is None
+        assert current_leader(metadata, "unknown", 0, code) is None
 
 
 @pytest.mark.parametrize("replicas", [(US,), (US, OTHERS)])

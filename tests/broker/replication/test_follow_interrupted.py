@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.broker import Broker
+from millstream_broker.broker import Broker, Failure
 from millstream_broker.coordination import ClusterState, PartitionRecord, TopicRecord
 from millstream_broker.log.manager import LogManager, Released
 from millstream_broker.log.segment import Segment
@@ -46,13 +46,13 @@ async def test_a_directory_that_fails_while_the_broker_starts(
         await create(client, "t", 4)
         lost = [key for key, home in broker.logs.partitions().items() if home.path.name == "two"]
         assert len(lost) == 2
-    watch = Broker._watch_directories
+    watch = Broker.watch_directories
 
-    def failing(broker: Broker) -> None:
-        watch(broker)
+    def failing(broker: Broker, failure: Failure, needed: Path | None) -> None:
+        watch(broker, failure, needed)
         broker.logs.dirs[1].fail(OSError(errno.EIO, "Input/output error"))
 
-    monkeypatch.setattr(Broker, "_watch_directories", failing)
+    monkeypatch.setattr(Broker, "watch_directories", failing)
     async with running(tmp_path, config) as broker:
         assert sorted(broker.replicas.unopened) == sorted(lost)
         assert {str(home.path) for home in broker.logs.partitions().values()} == {f"{tmp_path}/one"}
@@ -75,13 +75,13 @@ async def test_a_follow_that_is_cancelled_ends_after_the_thread_that_renames_an_
 
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")
-        topic = broker.metadata.topics["t"]
-        broker.replicas._stop(("t", 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        topic = broker.replicas.metadata.topics["t"]
+        broker.replica_manager._stop(("t", 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)
         opened = broker.logs.get("t", 0)
         assert opened is not None
         opened.topic_id = type(topic.topic_id)(int=1)  # as of an older topic
         monkeypatch.setattr(LogManager, "put_aside", slow)
-        bringing_up = asyncio.create_task(broker.replicas._bring_up([(topic, 0)]))
+        bringing_up = asyncio.create_task(broker.replica_manager._bring_up([(topic, 0)]))
         assert await asyncio.to_thread(renaming.wait, 60)
         bringing_up.cancel()
         await asyncio.sleep(0)
@@ -100,7 +100,7 @@ async def test_a_state_that_cannot_be_followed_at_first_is_followed_later(
     monkeypatch.setattr(manager, "RETRY_S", 0.01)
     failed = threading.Event()
     async with running(tmp_path) as broker, connected(broker) as client:
-        forget = broker.replicas._forget
+        forget = broker.replica_manager._forget
 
         def fail_at_first(*states: ClusterState) -> None:
             if not failed.is_set():
@@ -109,12 +109,12 @@ async def test_a_state_that_cannot_be_followed_at_first_is_followed_later(
             forget(*states)
 
         await create(client, "t")
-        monkeypatch.setattr(broker.replicas, "_forget", fail_at_first)
+        monkeypatch.setattr(broker.replica_manager, "_forget", fail_at_first)
         await broker.coordination.set_topic_config("t", {"retention.ms": "5"})
-        if (following := broker.replicas._catching_up) is not None:
+        if (following := broker.replica_manager._catching_up) is not None:
             await asyncio.wait([following], timeout=60)
         assert failed.is_set()
-        assert broker.metadata.topics["t"].config == {"retention.ms": "5"}
+        assert broker.replicas.metadata.topics["t"].config == {"retention.ms": "5"}
 
 
 # A log that is being cut
@@ -170,12 +170,12 @@ async def test_a_stop_by_a_controller_waits_until_the_log_is_cut(
 ) -> None:
     async with replicating(tmp_path) as world:
         gate, _ = await begun_to_cut(world, monkeypatch)
-        stopping = asyncio.create_task(world.replicas.stop_replicas([("t", 0, -1, True)]))
+        stopping = asyncio.create_task(world.manager.stop_replicas([("t", 0, -1, True)]))
         await turns()
         assert not stopping.done()
         gate.open()
         assert await stopping == {("t", 0): ErrorCode.NONE}
-        assert world.broker.logs.get("t", 0) is None
+        assert world.logs.get("t", 0) is None
 
 
 async def test_a_broker_that_stops_waits_until_its_logs_are_cut(
@@ -184,7 +184,7 @@ async def test_a_broker_that_stops_waits_until_its_logs_are_cut(
     async with replicating(tmp_path) as world:
         gate, _ = await begun_to_cut(world, monkeypatch)
         follower = world.replicas.followers["t", 0]
-        closing = asyncio.create_task(world.replicas.close())
+        closing = asyncio.create_task(world.manager.close())
         await turns()
         assert not closing.done()
         gate.open()

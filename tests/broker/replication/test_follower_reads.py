@@ -69,7 +69,7 @@ class Following:
         request = FetchRequest(
             max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, topics=[FetchTopic("t", [asked])]
         )
-        return self.world.replicas.sessions.answer(request, Authenticator(), version)
+        return self.world.sessions.answer(request, Authenticator(), version)
 
 
 @contextlib.asynccontextmanager

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from millstream_broker.coordination import CoordinationError, PartitionRecord, TopicRecord
-from millstream_broker.partition import Partition, now_ms
 from millstream_broker.replication import membership
 from millstream_broker.replication.isr import Isr
+from millstream_broker.replication.partition import Partition, now_ms
+from millstream_broker.stats import Stats
 from millstream_harness.replica import (
     NOW_MS,
     OTHERS,
@@ -84,10 +85,9 @@ async def test_coordination_that_is_away(
         )
         partitions["t", index] = Led(isr, index)
     away = Away()
-    broker: Any = SimpleNamespace(
-        partitions=partitions, coordination=away, stats=SimpleNamespace(isr_expands=0, isr_shrinks=0)
-    )
-    writer = membership.Membership(broker)
+    replicas: Any = SimpleNamespace(partitions=partitions)
+    stats = Stats()
+    writer = membership.Membership(replicas, away, stats, 10.0)
     loop = asyncio.get_running_loop()
     begun = loop.time()
     while away.asked < 3 * len(partitions):
@@ -104,7 +104,7 @@ async def test_coordination_that_is_away(
     while any(set(one.isr.record.isr) != {1, 2} for one in partitions.values()):
         assert loop.time() < deadline
         await asyncio.sleep(0.01)
-    assert broker.stats.isr_expands == len(partitions)
+    assert stats.isr_expands == len(partitions)
     await writer.close()
 
 
@@ -122,11 +122,11 @@ async def leading(
     async with replicating(folder, {key.replace("_", "."): value for key, value in config.items()}) as world:
         world.coordination.records["t", 0] = record.partitions[0]
         await world.told(state(record))
-        yield world, world.broker.partition("t", 0), world.broker.replicas.membership
+        yield world, world.replicas.partition("t", 0), world.membership
 
 
 def counted(world: Replicating) -> tuple[int, int]:
-    return world.broker.stats.isr_expands, world.broker.stats.isr_shrinks
+    return world.stats.isr_expands, world.stats.isr_shrinks
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ async def test_after_a_conflict_the_leader_goes_on_from_what_is_stored(tmp_path:
     async with leading(tmp_path, record) as (world, partition, writer):
         stored = replace(record.partitions[0], controller_epoch=2, version=5)
         world.coordination.records["t", 0] = stored
-        world.broker.replicas.wanted = state(replace(record, partitions=(stored,)))
+        world.replicas.want(state(replace(record, partitions=(stored,))))
         writer.fetched(partition, THEM, 0, 0)
         await turns()
         assert world.coordination.records["t", 0] == replace(stored, isr=(US, THEM), version=6)
@@ -208,7 +208,7 @@ async def test_a_conflict_with_what_is_not_known_is_tried_again_after_a_pause(
     record = led(US)
     async with leading(tmp_path, record) as (world, partition, writer):
         world.coordination.records["t", 0] = replace(record.partitions[0], version=5)
-        world.broker.replicas.wanted = state()
+        world.replicas.want(state())
         writer.fetched(partition, THEM, 0, 0)
         await turns()
         world.coordination.records["t", 0] = record.partitions[0]

@@ -14,10 +14,10 @@ from millstream_broker.delayed_produce import DelayedProduce
 from millstream_broker.internal_topics import OFFSETS_TOPIC
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found
-from millstream_broker.partition import Partition
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.replication import manager
 from millstream_broker.replication.fetcher import PATIENCE_S
+from millstream_broker.replication.partition import Partition
 from millstream_harness.replica import (
     NOW_MS,
     OTHERS,
@@ -99,15 +99,15 @@ async def test_a_broker_leads_and_follows_what_the_records_say(tmp_path: Path) -
         assert {(one.topic, one.index) for one in world.replicas.all()} == {
             ("t", index) for index in (0, 1, 3, 4)
         }
-        assert world.broker.metadata.state is now
+        assert world.replicas.metadata.state is now
         assert await asked_for(world) == {THEM: {("t", 1)}, OTHERS: {("t", 4)}}
 
 
 async def test_a_change_is_followed_without_being_asked_to(tmp_path: Path) -> None:
     async with replicating(tmp_path) as world:
-        world.replicas.changed(state(topic("t")))
-        world.replicas.changed(state(topic("u")))
-        while (following := world.replicas._catching_up) is not None:
+        world.manager.changed(state(topic("t")))
+        world.manager.changed(state(topic("u")))
+        while (following := world.manager._catching_up) is not None:
             await asyncio.wait([following])
         assert led(world) == [("u", 0)]
 
@@ -127,7 +127,7 @@ async def test_settings_of_brokers_count_for_topics_that_did_not_change(tmp_path
         before = state(topic("t"))
         await world.told(before)
         await world.told(replace(before, broker_configs={None: {"log.retention.ms": "1234"}}))
-        opened = world.broker.logs.get("t", 0)
+        opened = world.logs.get("t", 0)
         assert opened.config.retention_ms == 1234
 
 
@@ -245,12 +245,12 @@ async def test_brokers_that_come_may_join_and_fetch_from_and_those_that_go_may_n
         await world.told(state(record, alive=(US,)))
         assert await asked_for(world) == {}, "the leader is not there"
         partition = world.replicas.partitions["t", 0]
-        world.replicas.membership.fetched(partition, THEM, 0, 0)
+        world.membership.fetched(partition, THEM, 0, 0)
         await turns()
         assert partition.record.isr == (US,)
         now = state(record)
         await world.told(now)
-        world.replicas.membership.review(partition)
+        world.membership.review(partition)
         assert await asked_for(world) == {THEM: {("t", 1)}}
         assert partition.record.isr == (US, THEM)
 
@@ -260,7 +260,7 @@ async def test_the_session_of_a_broker_that_went_ends(tmp_path: Path) -> None:
         record = topic("t")
         await world.told(state(record))
         ended = []
-        world.replicas.sessions.forget = ended.append  # type: ignore[method-assign, assignment]
+        world.sessions.forget = ended.append  # type: ignore[method-assign, assignment]
         now = state(record, alive=(US,))
         await world.told(now)
         await world.told(replace(now, controller_id=2))
@@ -320,7 +320,7 @@ async def test_logs_go_with_topics_that_are_made_anew_and_with_no_others(tmp_pat
         with pytest.raises(ApiError) as error:
             await waiting
         assert error.value.code is UNKNOWN
-        await world.replicas.stop_replicas([("gone", 0, -2, True), ("followed", 0, -2, True)])
+        await world.manager.stop_replicas([("gone", 0, -2, True), ("followed", 0, -2, True)])
         await world.settled()
         assert folders(tmp_path) == ["anew-0", "kept-0"]
 
@@ -332,7 +332,7 @@ async def test_logs_that_belong_to_no_topic_are_named_once(
         await world.told(state(topic("kept"), topic("stray")))
         await world.told(state(world.replicas.wanted.topics["kept"]))
         for _ in range(2):
-            world.replicas.report_strays()
+            world.manager.report_strays()
         assert [record.getMessage() for record in caplog.records] == [
             "the log stray-0 belongs to no topic: left alone"
         ]
@@ -355,7 +355,7 @@ async def test_a_replica_stops_by_the_word_of_its_epoch_or_a_later_one(
 ) -> None:
     async with replicating(tmp_path) as world:
         await world.told(state(topic("t", *[led_by(leader, epoch=1)] * 3)))
-        errors = await world.replicas.stop_replicas([stop(0, epoch), stop(1, 1), stop(7)])
+        errors = await world.manager.stop_replicas([stop(0, epoch), stop(1, 1), stop(7)])
         assert errors == {("t", 0): code, ("t", 1): NONE, ("t", 7): NONE}
         left = {("t", 2)} if code is NONE else {("t", 0), ("t", 2)}
         assert {(one.topic, one.index) for one in world.replicas.all()} == left
@@ -369,7 +369,7 @@ async def test_a_replica_that_was_deleted_comes_back_in_a_later_epoch_only(
     record = topic("t", led_by(leader, epoch=1))
     async with replicating(tmp_path) as world:
         await world.told(state(record))
-        assert await world.replicas.stop_replicas([stop(delete=True), stop(7, delete=True)]) == {
+        assert await world.manager.stop_replicas([stop(delete=True), stop(7, delete=True)]) == {
             ("t", 0): NONE,
             ("t", 7): NONE,
         }
@@ -381,7 +381,7 @@ async def test_a_replica_that_was_deleted_comes_back_in_a_later_epoch_only(
         await world.told(state(changed(record, leader_epoch=2)))
         assert folders(tmp_path) == ["t-0"]
         assert [(one.topic, one.index) for one in world.replicas.all()] == [("t", 0)]
-        await world.replicas.stop_replicas([stop()])
+        await world.manager.stop_replicas([stop()])
         await world.told(state(changed(record, leader_epoch=2)))
         assert [(one.topic, one.index) for one in world.replicas.all()] == [("t", 0)], (
             "it was not deleted again"
@@ -394,7 +394,7 @@ async def test_a_replica_that_has_moved_away_may_come_back_in_the_same_epoch(tmp
         await world.told(state(record))
         partition = world.replicas.partitions["t", 0]
         partition.record = replace(partition.record, replicas=(THEM,))
-        await world.replicas.stop_replicas([stop(delete=True)])
+        await world.manager.stop_replicas([stop(delete=True)])
         await world.told(state(changed(record)))
         assert led(world) == [("t", 0)]
 
@@ -403,8 +403,8 @@ async def test_nothing_is_remembered_of_topics_that_are_deleted(tmp_path: Path) 
     one, other = topic("t"), topic("other")
     async with replicating(tmp_path) as world:
         await world.told(state(one, other))
-        await world.replicas.stop_replicas([("t", 0, -1, True), ("other", 0, -1, True)])
-        world.replicas.lose([Found("t", 1, one.topic_id), Found("other", 1, other.topic_id)], "gone")
+        await world.manager.stop_replicas([("t", 0, -1, True), ("other", 0, -1, True)])
+        world.manager.lose([Found("t", 1, one.topic_id), Found("other", 1, other.topic_id)], "gone")
         await world.told(state(other))
-        assert world.replicas._removed == {(other.topic_id, 0): 0}
-        assert world.replicas._lost == {(other.topic_id, 1)}
+        assert world.manager._removed == {(other.topic_id, 0): 0}
+        assert world.manager._lost == {(other.topic_id, 1)}

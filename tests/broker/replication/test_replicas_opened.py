@@ -16,6 +16,7 @@ from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found, LogManager
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.protocol.schema import ZERO_UUID
+from millstream_broker.replication.replicas import lag
 from millstream_harness.replica import (
     NOW_MS,
     OTHERS,
@@ -74,9 +75,9 @@ async def test_a_log_that_cannot_be_opened_is_said_once_and_opened_when_it_can_b
             assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == [
                 f"t-1 is offline: {reason}"
             ]
-            await world.replicas.open_missing()
+            await world.manager.open_missing()
         full.clear()
-        await world.replicas.open_missing()
+        await world.manager.open_missing()
         assert (held(world), world.replicas.unopened) == ([("t", 0), ("t", 1), ("t", 2)], {})
 
 
@@ -113,10 +114,10 @@ async def test_a_replica_that_moved_away_before_it_could_be_opened_is_not_opened
         await world.told(state(record))
         await world.told(state(replace(record, partitions=(led_by(THEM, THEM, OTHERS, epoch=1),))))
         full.clear()
-        await world.replicas.open_missing()
+        await world.manager.open_missing()
         assert (held(world), world.replicas.unopened) == ([], {})
         assert not (tmp_path / "t-0").exists()
-        assert await world.replicas.stop_replicas([("t", 0, -1, True)]) == {("t", 0): ErrorCode.NONE}
+        assert await world.manager.stop_replicas([("t", 0, -1, True)]) == {("t", 0): ErrorCode.NONE}
 
 
 # Directories that fail
@@ -127,7 +128,7 @@ async def test_a_lost_log_is_made_anew_in_no_other_directory(tmp_path: Path) -> 
     record = topic("t", led_by(US), led_by(US), led_by(THEM), led_by(THEM))
     async with replicating(tmp_path, two_directories(tmp_path)) as world:
         await world.told(state(record))
-        home = world.broker.logs.dirs[0]
+        home = world.logs.dirs[0]
         lost = sorted(home.logs)
         assert len(lost) == 2
         home.fail(OSError(errno.EIO, "Input/output error"))
@@ -138,12 +139,12 @@ async def test_a_lost_log_is_made_anew_in_no_other_directory(tmp_path: Path) -> 
             assert world.replicas.unopened == dict.fromkeys(
                 lost, f"its log directory is offline: {home.path}"
             )
-            await world.replicas.open_missing()
+            await world.manager.open_missing()
         newer = tuple(replace(one, version=1) for one in record.partitions)
         await world.told(state(replace(record, partitions=newer)))
         assert held(world) == kept
         assert sorted(world.replicas.unopened) == lost
-        (other,) = world.broker.logs.dirs
+        (other,) = world.logs.dirs
         assert sorted(other.logs) == kept
 
 
@@ -152,13 +153,13 @@ async def test_a_lost_replica_that_moved_away_is_not_deleted(tmp_path: Path) -> 
     record = topic("t", led_by(US), led_by(US))
     async with replicating(tmp_path, two_directories(tmp_path)) as world:
         await world.told(state(record))
-        home = world.broker.logs.partitions()["t", 0]
+        home = world.logs.partitions()["t", 0]
         home.fail(OSError(errno.EIO, "Input/output error"))
         await turns()
         moved = tuple(led_by(THEM, THEM, OTHERS, epoch=1) for _ in record.partitions)
         await world.told(state(replace(record, partitions=moved)))
         stops = [("t", index, -1, True) for index in (0, 1)]
-        assert await world.replicas.stop_replicas(stops) == {("t", 0): OFFLINE, ("t", 1): ErrorCode.NONE}
+        assert await world.manager.stop_replicas(stops) == {("t", 0): OFFLINE, ("t", 1): ErrorCode.NONE}
 
 
 async def test_a_log_that_is_lost_before_it_is_served_belongs_to_the_topic_that_it_names(
@@ -168,7 +169,7 @@ async def test_a_log_that_is_lost_before_it_is_served_belongs_to_the_topic_that_
     async with replicating(tmp_path) as world:
         world.replicas.wanted = state(record)
         older = topic("t").topic_id
-        world.replicas.lose(
+        world.manager.lose(
             [Found("t", 0, record.topic_id), Found("t", 1, None), Found("t", 2, older)], "gone"
         )
         await world.told(state(record))
@@ -179,12 +180,12 @@ async def test_a_log_that_is_lost_before_it_is_served_belongs_to_the_topic_that_
 async def test_replicas_that_no_directory_has_are_in_those_that_are_offline(tmp_path: Path) -> None:
     record = topic("t", *[led_by(US)] * 4, led_by(THEM, THEM, OTHERS))
     async with replicating(tmp_path) as world:
-        logs = world.broker.logs
+        logs = world.logs
         logs.get_or_create("t", 0, record.topic_id)
         logs.get_or_create("t", 1, None)
         logs.get_or_create("t", 2, topic("t").topic_id)
         world.replicas.wanted = state(record)
-        world.replicas.find_lost()
+        world.manager.find_lost()
         await world.told(state(record))
         assert held(world) == [("t", 0), ("t", 1)]
         assert sorted(world.replicas.unopened) == [("t", 2), ("t", 3)]
@@ -214,7 +215,7 @@ async def test_an_empty_log_that_takes_the_place_of_a_lost_one_is_removed(
     loop, make = asyncio.get_running_loop(), LogManager.get_or_create
 
     def too_late(logs: LogManager, name: str, index: int, *more: Any) -> Log:
-        loop.call_soon_threadsafe(world.replicas.lose, [Found(name, index, None)], "gone")
+        loop.call_soon_threadsafe(world.manager.lose, [Found(name, index, None)], "gone")
         return make(logs, name, index, *more)
 
     monkeypatch.setattr(LogManager, "get_or_create", too_late)
@@ -289,13 +290,11 @@ async def test_replicas_led_and_followed_are_found_alike(tmp_path: Path, full: s
         replicas.partitions[led].append(batch("a"), NOW_MS)
         replicas.followers[followed].high_watermark = 7
         assert [replicas.high_watermark(one) for one in (led, followed, missing)] == [1, 7, 0]
-        assert [replicas.lag(replicas.get(one)) for one in (led, followed)] == [0, 7]
-        offline = [replicas.is_offline(one) for one in (led, followed, missing, unknown)]
+        assert [lag(replicas.get(one)) for one in (led, followed)] == [0, 7]
+        offline = [replicas.is_offline(*one) for one in (led, followed, missing, unknown)]
         assert offline == [False, False, True, False]
-        assert replicas.offline_count() == 1
         replicas.get(led).log.offline = replicas.get(followed).log.offline = OSError(errno.EIO, "broken")
-        assert [replicas.is_offline(one) for one in (led, followed)] == [True, True]
-        assert replicas.offline_count() == 3
+        assert [replicas.is_offline(*one) for one in (led, followed)] == [True, True]
 
 
 # High watermarks
@@ -325,7 +324,7 @@ async def test_high_watermarks_of_replicated_partitions_are_written(
         await world.told(state(topic("t", led_by(US), led_by(THEM), led_by(US, US))))
         world.replicas.partitions["t", 0].high_watermark = 5
         world.replicas.followers["t", 1].high_watermark = 7
-        await world.replicas.write_watermarks()
+        await world.manager.write_watermarks()
         assert written.entries == [{("t", 0): 5, ("t", 1): 7}], "a sole replica's goes with its log"
 
 
@@ -336,7 +335,7 @@ async def test_high_watermarks_are_written_at_the_interval(
     written, clock = Written(monkeypatch), Clock(monkeypatch)
     config = {"replica.high.watermark.checkpoint.interval.ms": str(interval_ms)}
     async with replicating(tmp_path, config) as world:
-        keeping = asyncio.create_task(world.replicas.keep_watermarks())
+        keeping = asyncio.create_task(world.manager.keep_watermarks())
         for times in (1, 2):
             due = clock.now + interval_ms / 1000
             await clock.reach(due - interval_ms / 10_000_000 * 5)
@@ -356,8 +355,8 @@ async def test_a_broker_that_stops_follows_no_more(tmp_path: Path) -> None:
         await world.told(state(topic("followed", led_by(THEM))))
         await turns()
         call = world.peers.calls.pop()
-        world.replicas.changed(state(topic("t")))
-        await world.replicas.close()
+        world.manager.changed(state(topic("t")))
+        await world.manager.close()
         await turns()
         assert world.replicas.partitions == {}
         assert call.connection.is_closed

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.api import HANDLERS, load
+from millstream_broker.api import load
+from millstream_broker.handlers import REGISTERED
 from millstream_broker.log.batch import build_batch
 from millstream_broker.protocol import alter_configs, describe_configs, find_coordinator, offset_commit
 from millstream_broker.protocol.errors import ErrorCode
@@ -58,7 +59,9 @@ class Odd:
         self._chance = random.Random(seed)
         load()
         self._versions = [
-            (api, version) for api, version in VERSIONS if api.key in HANDLERS and api.name not in FOR_BROKERS
+            (api, version)
+            for api, version in VERSIONS
+            if api.key in REGISTERED and api.name not in FOR_BROKERS
         ]
 
     def request(self) -> tuple[Any, int, Struct]:

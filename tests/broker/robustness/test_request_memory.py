@@ -26,9 +26,9 @@ from millstream_broker.delayed_produce import DelayedProduce
 from millstream_broker.log.batch import Record, build_batch, iter_batches, read_records
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
-from millstream_broker.partition import Partition
 from millstream_broker.protocol import produce
 from millstream_broker.protocol.errors import ApiError
+from millstream_broker.replication.partition import Partition
 from millstream_broker.request_memory import RequestMemory
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses
@@ -267,7 +267,7 @@ async def test_frames_in_any_pieces(tmp_path: Path, limit: int, seed: int) -> No
     async with running(tmp_path, {"queued.max.request.bytes": str(limit)}) as broker:
         async with connected(broker) as client:
             await create(client, "t", 4, max_message_bytes=str(8 * MIB))
-        (listener, *_) = broker.metadata.state.brokers[broker.broker_id].listeners
+        (listener, *_) = broker.replicas.metadata.state.brokers[broker.replicas.broker_id].listeners
         encoder = Wire.__new__(Wire)
         encoder.client_id, encoder._number, encoder._sent = "pieces", 0, []
 
@@ -296,7 +296,7 @@ async def test_frames_in_any_pieces(tmp_path: Path, limit: int, seed: int) -> No
         await asyncio.wait_for(asyncio.gather(*(send(partition) for partition in range(4))), 100)
         stored = []
         for partition in range(4):
-            for data in broker.partition("t", partition).log.batches_from(0):
+            for data in broker.replicas.partition("t", partition).log.batches_from(0):
                 for position, header in iter_batches(memoryview(data)):
                     stored += [one.value for one in read_records(data[position : position + header.size])]
         assert sorted(stored, key=str) == sorted(sent, key=str)

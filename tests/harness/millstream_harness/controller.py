@@ -20,8 +20,8 @@ from millstream_broker.controller.messages import (
     WriteAssignment,
     WriteStates,
 )
-from millstream_broker.controller.store import BrokersChanged, Image, StatesChanged
 from millstream_broker.coordination import BrokerRecord, PartitionRecord, TopicRecord
+from millstream_broker.coordination.controllership import BrokersChanged, Image, StatesChanged
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millstream_broker.client.errors import BrokerError, ConnectFailed
-from millstream_broker.controller.store import Image, StoreEvent, TopicPartition
 from millstream_broker.coordination import BrokerRecord, PartitionRecord, TopicRecord
+from millstream_broker.coordination.controllership import Image, StoreEvent, TopicPartition
 from millstream_broker.inter_broker import InterBroker
 from millstream_broker.protocol import list_offsets, stop_replica, update_metadata
 from millstream_broker.protocol.api import Api

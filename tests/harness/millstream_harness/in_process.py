@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.broker import Broker
+from millstream_broker.broker import Broker, start
 from millstream_broker.client.connection import Connection
 from millstream_broker.config import BrokerConfig
 from millstream_broker.log.admission import Admitted
@@ -23,7 +23,7 @@ TOPIC_RESOURCE = 2
 @contextlib.asynccontextmanager
 async def running(folder: Path, config: Mapping[str, str] | None = None) -> AsyncIterator[Broker]:
     """A broker that serves, until the block ends."""
-    broker = Broker(
+    broker, _ = await start(
         BrokerConfig(
             {
                 "log.dirs": str(folder),
@@ -33,7 +33,6 @@ async def running(folder: Path, config: Mapping[str, str] | None = None) -> Asyn
             }
         )
     )
-    await broker.start()
     try:
         yield broker
     finally:
@@ -43,7 +42,7 @@ async def running(folder: Path, config: Mapping[str, str] | None = None) -> Asyn
 @contextlib.asynccontextmanager
 async def connected(broker: Broker) -> AsyncIterator[Connection]:
     """A client of it, by its first listener."""
-    (listener, *_) = next(iter(broker.metadata.state.brokers.values())).listeners
+    (listener, *_) = next(iter(broker.replicas.metadata.state.brokers.values())).listeners
     client = await Connection.open(listener.host, listener.port)
     try:
         yield client

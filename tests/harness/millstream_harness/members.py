@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from millstream_broker.config import Listener
-from millstream_broker.controller.store import ControllerStore, Image, StoreEvent, TopicsChanged
 from millstream_broker.coordination import BrokerRecord, ClusterState, PartitionRecord, TopicRecord, tree
+from millstream_broker.coordination.controllership import ControllerStore, Image, StoreEvent, TopicsChanged
 from millstream_broker.coordination.coordination import Coordination
 from millstream_broker.coordination.stores.ensemble import parse_connect
 from millstream_broker.coordination.stores.zookeeper import ZooKeeperStore

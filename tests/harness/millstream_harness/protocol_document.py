@@ -12,7 +12,8 @@ import inspect
 import sys
 from typing import Any, Final
 
-from millstream_broker import api as handlers
+from millstream_broker.api import load
+from millstream_broker.handlers import REGISTERED
 from millstream_broker.protocol.api import Api
 from millstream_broker.protocol.registry import APIS
 
@@ -327,8 +328,8 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
 
 
 def main() -> None:
-    handlers.load()
-    sys.stdout.write(page({key: found.api for key, found in handlers.HANDLERS.items()}))
+    load()
+    sys.stdout.write(page({key: found.api for key, found in REGISTERED.items()}))
 
 
 if __name__ == "__main__":

@@ -8,18 +8,20 @@ import uuid
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from millstream_broker.broker import Broker
+from millstream_broker.admissions import Admissions
 from millstream_broker.client.errors import BrokerError, ConnectFailed, ConnectionLost
 from millstream_broker.config import BrokerConfig, Listener
 from millstream_broker.coordination import BrokerRecord, ClusterState, Conflict, PartitionRecord, TopicRecord
+from millstream_broker.effective_configs import EffectiveConfigs
 from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.config import LogConfig
+from millstream_broker.log.directory import LogDir
 from millstream_broker.log.log import Log
+from millstream_broker.log.manager import LogManager
 from millstream_broker.metadata import Metadata
 from millstream_broker.protocol.api import Api
 from millstream_broker.protocol.fetch import (
@@ -29,7 +31,13 @@ from millstream_broker.protocol.fetch import (
     FetchResponse,
     PartitionData,
 )
+from millstream_broker.replication.fetch_session import FetchSettings
+from millstream_broker.replication.fetch_sessions import Sessions
 from millstream_broker.replication.manager import ReplicaManager
+from millstream_broker.replication.membership import Membership
+from millstream_broker.replication.replicas import Replicas
+from millstream_broker.request_memory import RequestMemory
+from millstream_broker.stats import Stats
 
 US, THEM, OTHERS = 1, 2, 3
 """Broker ids: the one under test, the one it replicates with, and one more."""
@@ -267,50 +275,64 @@ class Replicating:
     """Broker 1 of a cluster, its logs open: it follows what `told` says, and nothing else happens to it."""
 
     def __init__(self, folder: Path, config: Mapping[str, str] | None = None) -> None:
-        broker: Any = Broker(
-            BrokerConfig(
-                {
-                    "broker.id": str(US),
-                    "log.dirs": str(folder),
-                    "listeners": "PLAINTEXT://127.0.0.1:0",
-                    "zookeeper.connect": "nowhere:2181",
-                    **(config or {}),
-                }
-            )
+        settings = BrokerConfig(
+            {
+                "broker.id": str(US),
+                "log.dirs": str(folder),
+                "zookeeper.connect": "nowhere:2181",
+                **(config or {}),
+            }
         )
         self.peers = PlayedPeers()
         self.coordination = PlayedCoordination()
         self.groups = PlayedGroups()
-        self.broker = broker
-        broker.cluster.peers = self.peers
-        broker.cluster.coordination = broker.coordination = self.coordination
-        broker.groups = self.groups
-        broker.logs.lock()
-        broker.logs.identify(US, self.coordination.cluster_id)
-        broker.logs.start()
-        broker.server = SimpleNamespace(max_idle_s=600.0)
-        broker.metadata = Metadata(state())
-        broker._watch_directories()
+        self.stats = Stats()
+        self.configs = EffectiveConfigs(settings, US)
+        self.logs = LogManager(settings.strings("log.dirs"))
+        self.logs.lock()
+        self.logs.identify(US, self.coordination.cluster_id)
+        self.logs.start()
+        self.logs.watch(self._directory_failed)
+        self.replicas = Replicas(US, state())
+        self.replicas.metadata = Metadata(state())
+        max_lag_s = settings.integer("replica.lag.time.max.ms") / 1000
+        self.membership = Membership(self.replicas, self.coordination, self.stats, max_lag_s)
+        limits = FetchSettings(settings.integer("fetch.max.bytes"), 600.0, 1000, selects_by_rack=False)
+        self.sessions = Sessions(self.replicas, self.membership, limits)
+        peers: Any = self.peers
+        self.manager = ReplicaManager(
+            self.replicas,
+            self.logs,
+            settings,
+            self.configs,
+            peers=peers,
+            sessions=self.sessions,
+            admissions=Admissions(RequestMemory(1 << 20)),
+            groups=self.groups,
+            unwritable=self.coordination.lost_data,
+        )
 
-    @property
-    def replicas(self) -> ReplicaManager:
-        replicas: ReplicaManager = self.broker.replicas
-        return replicas
+    def limit(self, **changed: Any) -> None:
+        """How fetches are answered from now on; see `FetchSettings`."""
+        self.sessions._settings = self.sessions._settings._replace(**changed)
+
+    def _directory_failed(self, home: LogDir) -> None:
+        self.manager.lose(self.logs.let_go(home), f"its log directory is offline: {home.path}")
 
     async def told(self, state: ClusterState) -> None:
         """Coordination says that the cluster is like this."""
-        self.broker.replicas.wanted = state
-        await self.broker.follow()
+        self.replicas.want(state)
+        await self.manager.follow()
 
     async def settled(self) -> None:
         """What the broker has begun in the background is done."""
-        while tasks := self.broker._tasks:
+        while tasks := self.manager._removals:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        await self.broker._end_tasks()
-        await self.broker.replicas.close()
-        self.broker.logs.close()
+        await self.membership.close()
+        await self.manager.close()
+        self.logs.close()
 
 
 @contextlib.asynccontextmanager

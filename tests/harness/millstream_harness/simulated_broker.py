@@ -7,10 +7,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from millstream_broker.controller.store import (
+from millstream_broker.coordination import NO_LEADER, PartitionRecord
+from millstream_broker.coordination.controllership import (
     TopicPartition,
 )
-from millstream_broker.coordination import NO_LEADER, PartitionRecord
 from millstream_broker.log.epochs import LeaderEpochs
 from millstream_broker.protocol.errors import ApiError
 from millstream_broker.protocol.stop_replica import EPOCH_DURING_DELETE, StopReplicaRequest

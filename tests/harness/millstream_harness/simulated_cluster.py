@@ -30,11 +30,11 @@ from millstream_broker.controller.messages import (
     Tick,
 )
 from millstream_broker.controller.placement import place
-from millstream_broker.controller.store import (
+from millstream_broker.coordination import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
+from millstream_broker.coordination.controllership import (
     Image,
     TopicPartition,
 )
-from millstream_broker.coordination import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
 from millstream_broker.protocol.update_metadata import UpdateMetadataRequest
 from millstream_harness.simulated_broker import (
     Fetch,

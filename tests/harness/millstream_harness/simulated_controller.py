@@ -28,7 +28,7 @@ from millstream_broker.controller.messages import (
     WriteAssignment,
     WriteStates,
 )
-from millstream_broker.controller.store import (
+from millstream_broker.coordination.controllership import (
     BrokersChanged,
     DeletionsRequested,
     StatesChanged,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..configs import change
+from ..configs import ConfigAdministrator
+from ..handlers import RequestContext, handler
 from ..protocol import alter_configs
 from ..protocol.alter_configs import (
     AlterConfigsRequest,
@@ -14,32 +13,27 @@ from ..protocol.alter_configs import (
 )
 from ..protocol.errors import ApiError
 from ..slices import turns
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 
 @handler(alter_configs.API)
 async def handle(
-    broker: Broker, context: RequestContext, request: AlterConfigsRequest
+    config_administrator: ConfigAdministrator, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
     return AlterConfigsResponse(
         responses=[
-            await _alter(broker, resource, request.validate_only)
+            await _alter(config_administrator, resource, request.validate_only)
             async for resource in turns(request.resources)
         ]
     )
 
 
 async def _alter(
-    broker: Broker, resource: AlterConfigsResource, validate_only: bool
+    config_administrator: ConfigAdministrator, resource: AlterConfigsResource, validate_only: bool
 ) -> AlterConfigsResourceResponse:
     answer = AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
     try:
         given = [(one.name, one.value) for one in resource.configs]
-        await change(
-            broker,
+        await config_administrator.change(
             resource.resource_type,
             resource.resource_name,
             given,

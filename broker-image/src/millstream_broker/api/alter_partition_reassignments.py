@@ -5,9 +5,9 @@ The controller answers once it has stored the new assignments, and moves the rep
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..forwarding import forward
+from ..controllership import Controllership
+from ..forwarding import Forwarding
+from ..handlers import RequestContext, handler
 from ..protocol import alter_partition_reassignments
 from ..protocol.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -17,25 +17,24 @@ from ..protocol.alter_partition_reassignments import (
 )
 from ..protocol.errors import ApiError
 from ..slices import turns
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 
 @handler(alter_partition_reassignments.API)
 async def handle(
-    broker: Broker, context: RequestContext, request: AlterPartitionReassignmentsRequest
+    forwarding: Forwarding,
+    controllership: Controllership,
+    context: RequestContext,
+    request: AlterPartitionReassignmentsRequest,
 ) -> AlterPartitionReassignmentsResponse:
     timeout_s = request.timeout_ms / 1000
-    if broker.controller is None:
-        return await forward(broker, context, alter_partition_reassignments.API, request, timeout_s)
+    if controllership.controller is None:
+        return await forwarding.forward(context, alter_partition_reassignments.API, request, timeout_s)
     targets = {
         (topic.name, one.partition_index): None if one.replicas is None else tuple(one.replicas)
         for topic in request.topics
         async for one in turns(topic.partitions)
     }
-    found = await broker.controller.alter_reassignments(targets, timeout_s)
+    found = await controllership.controller.alter_reassignments(targets, timeout_s)
     return AlterPartitionReassignmentsResponse(
         error_message=None,
         responses=[

@@ -7,23 +7,18 @@ again (KIP-511). Nothing is claimed as a feature: without `transaction.version` 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from ..handlers import Handlers, RequestContext, handler
 from ..protocol import api_versions
 from ..protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from ..protocol.errors import ErrorCode
-from . import HANDLERS, RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
-
 
 SOFTWARE_SINCE = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 @handler(api_versions.API)
-def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+def handle(handlers: Handlers, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     known = api_versions.API.serves(context.version)
     if known and context.version >= SOFTWARE_SINCE:
         names = (request.client_software_name, request.client_software_version)
@@ -31,5 +26,5 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     return ApiVersionsResponse(
         error_code=ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_VERSION,
-        api_keys=[ApiVersion(key, *HANDLERS[key].api.versions) for key in sorted(HANDLERS)],
+        api_keys=[ApiVersion(key, *handlers[key].api.versions) for key in sorted(handlers)],
     )

@@ -5,8 +5,8 @@ No broker asks in the name of another.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..controllership import Controllership
+from ..handlers import RequestContext, handler
 from ..protocol import controlled_shutdown
 from ..protocol.controlled_shutdown import (
     ControlledShutdownRequest,
@@ -14,20 +14,16 @@ from ..protocol.controlled_shutdown import (
     RemainingPartition,
 )
 from ..protocol.errors import ApiError, ErrorCode
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 
 @handler(controlled_shutdown.API, for_brokers=True)
 async def handle(
-    broker: Broker, context: RequestContext, request: ControlledShutdownRequest
+    controllership: Controllership, context: RequestContext, request: ControlledShutdownRequest
 ) -> ControlledShutdownResponse:
     peer = context.authenticator.peer
     if peer is None or peer.broker_id != request.broker_id:
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    if broker.controller is None:
+    if controllership.controller is None:
         raise ApiError(ErrorCode.NOT_CONTROLLER)
-    remaining = await broker.controller.controlled_shutdown(request.broker_id, request.broker_epoch)
+    remaining = await controllership.controller.controlled_shutdown(request.broker_id, request.broker_epoch)
     return ControlledShutdownResponse(remaining_partitions=[RemainingPartition(*key) for key in remaining])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from ..coordination import PartitionRecord
+from ..handlers import RequestContext, handler
 from ..protocol import create_partitions
 from ..protocol.create_partitions import (
     CreatePartitionsRequest,
@@ -16,22 +16,18 @@ from ..protocol.create_partitions import (
     CreatePartitionsTopicResult,
 )
 from ..protocol.errors import ApiError, ErrorCode
-from ..topics import add_partitions, plan_partitions
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from ..topics import TopicAdministrator
 
 
 @handler(create_partitions.API)
 async def handle(
-    broker: Broker, context: RequestContext, request: CreatePartitionsRequest
+    topic_administrator: TopicAdministrator, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     named = Counter(topic.name for topic in request.topics)
     topics = {topic.name: topic for topic in request.topics}
-    planned, failed = await asyncio.to_thread(_plan, broker, topics, named)
+    planned, failed = await asyncio.to_thread(_plan, topic_administrator, topics, named)
     if not request.validate_only:
-        failed |= await add_partitions(broker, planned)
+        failed |= await topic_administrator.add_partitions(planned)
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(name, error.code, error.message)
@@ -43,7 +39,7 @@ async def handle(
 
 
 def _plan(
-    broker: Broker, topics: Mapping[str, CreatePartitionsTopic], named: Counter[str]
+    topic_administrator: TopicAdministrator, topics: Mapping[str, CreatePartitionsTopic], named: Counter[str]
 ) -> tuple[dict[str, tuple[PartitionRecord, ...]], dict[str, ApiError]]:
     """What each topic is given, and which cannot be. In a thread: there may be many."""
     planned: dict[str, tuple[PartitionRecord, ...]] = {}
@@ -53,7 +49,7 @@ def _plan(
             if named[name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             assignments = None if topic.assignments is None else [one.broker_ids for one in topic.assignments]
-            planned[name] = plan_partitions(broker, name, topic.count, assignments)
+            planned[name] = topic_administrator.plan_partitions(name, topic.count, assignments)
         except ApiError as error:
             failed[name] = error
     return planned, failed

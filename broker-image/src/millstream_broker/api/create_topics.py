@@ -7,10 +7,11 @@ A name that stands twice in a request is refused both times, as it is not clear 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .. import topics
 from ..coordination import TopicRecord
+from ..effective_configs import EffectiveConfigs
+from ..handlers import RequestContext, handler
 from ..protocol import create_topics
 from ..protocol.create_topics import (
     CONFIG,
@@ -23,16 +24,15 @@ from ..protocol.create_topics import (
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.schema import Encoded
 from ..slices import turns
-from ..topics import MAX_PARTITIONS, NewTopic
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from ..topics import MAX_PARTITIONS, NewTopic, TopicAdministrator
 
 
 @handler(create_topics.API)
 async def handle(
-    broker: Broker, context: RequestContext, request: CreateTopicsRequest
+    topic_administrator: TopicAdministrator,
+    configs: EffectiveConfigs,
+    context: RequestContext,
+    request: CreateTopicsRequest,
 ) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
     too_many = _check_total(request)
@@ -47,8 +47,8 @@ async def handle(
             new.append(_new_topic(topic))
         except ApiError as error:
             results[topic.name] = _refused(topic.name, error)
-    created = await topics.create_topics(broker, new, validate_only=request.validate_only)
-    describe = _Described(broker, context.version)
+    created = await topic_administrator.create_topics(new, validate_only=request.validate_only)
+    describe = _Described(configs, context.version)
     async for one, outcome in turns(zip(new, created, strict=True)):
         if isinstance(outcome, ApiError):
             results[one.name] = _refused(one.name, outcome)
@@ -87,8 +87,8 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
 class _Described:
     """Topics as they were created; those with the same overrides share their encoded configuration."""
 
-    def __init__(self, broker: Broker, version: int) -> None:
-        self._broker = broker
+    def __init__(self, effective: EffectiveConfigs, version: int) -> None:
+        self._effective = effective
         self._version = version
         self._configs: dict[frozenset[tuple[str, str]], Any] = {}
 
@@ -106,7 +106,7 @@ class _Described:
         )
 
     def _encoded(self, topic: TopicRecord) -> Any:
-        entries = self._broker.configs.of_stored(topic.config).describe()
+        entries = self._effective.of_stored(topic.config).describe()
         parts = [
             CONFIG.encode(
                 self._version,

@@ -6,11 +6,9 @@ from internal topics, as in Kafka.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..delayed_produce import Delayed
+from ..handlers import RequestContext, handler
 from ..internal_topics import check_not_internal
-from ..partition import Partition
 from ..protocol import delete_records
 from ..protocol.delete_records import (
     DeleteRecordsPartition,
@@ -20,18 +18,16 @@ from ..protocol.delete_records import (
     DeleteRecordsTopicResult,
 )
 from ..protocol.errors import ApiError, ErrorCode
+from ..replication.partition import Partition
+from ..replication.replicas import Replicas
 from ..slices import turns
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 HIGH_WATERMARK = -1
 
 
 @handler(delete_records.API)
 async def handle(
-    broker: Broker, context: RequestContext, request: DeleteRecordsRequest
+    replicas: Replicas, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     topics = []
     waiting: list[tuple[DeleteRecordsPartitionResult, Partition, Delayed | None]] = []
@@ -41,7 +37,7 @@ async def handle(
             result = DeleteRecordsPartitionResult(asked.partition_index)
             topics[-1].partitions.append(result)
             try:
-                waiting.append((result, *_delete(broker, topic.name, asked, request.timeout_ms)))
+                waiting.append((result, *_delete(replicas, topic.name, asked, request.timeout_ms)))
             except ApiError as error:
                 result.low_watermark, result.error_code = -1, error.code
     async for result, partition, followers in turns(waiting):
@@ -55,11 +51,11 @@ async def handle(
 
 
 def _delete(
-    broker: Broker, topic: str, asked: DeleteRecordsPartition, timeout_ms: int
+    replicas: Replicas, topic: str, asked: DeleteRecordsPartition, timeout_ms: int
 ) -> tuple[Partition, Delayed | None]:
     """The partition, and what resolves when its followers have deleted, too. Raises ApiError."""
     check_not_internal(topic)
-    partition = broker.partition(topic, asked.partition_index)
+    partition = replicas.partition(topic, asked.partition_index)
     partition.check_online()
     if not partition.log.config.deletes:
         raise ApiError(ErrorCode.POLICY_VIOLATION)

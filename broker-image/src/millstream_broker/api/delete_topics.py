@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 from uuid import UUID
 
-from .. import topics
 from ..coordination import TopicRecord
+from ..handlers import RequestContext, handler
 from ..internal_topics import check_not_internal
 from ..protocol import delete_topics
 from ..protocol.delete_topics import (
@@ -18,23 +17,24 @@ from ..protocol.delete_topics import (
 )
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.schema import ZERO_UUID
+from ..replication.replicas import Replicas
 from ..slices import turns
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from ..topics import TopicAdministrator
 
 
 @handler(delete_topics.API)
 async def handle(
-    broker: Broker, context: RequestContext, request: DeleteTopicsRequest
+    replicas: Replicas,
+    topic_administrator: TopicAdministrator,
+    context: RequestContext,
+    request: DeleteTopicsRequest,
 ) -> DeleteTopicsResponse:
     asked = (
         request.topics if context.version >= 6 else [DeleteTopicState(name) for name in request.topic_names]
     )
     named = Counter((one.name, one.topic_id) for one in asked)
     known = {
-        name: topic.topic_id for name, _ in named if name and (topic := broker.metadata.topics.get(name))
+        name: topic.topic_id for name, _ in named if name and (topic := replicas.metadata.topics.get(name))
     }
     both = {topic_id for topic_id in known.values() if (None, topic_id) in named}
     responses: list[DeletableTopicResult] = []
@@ -45,7 +45,7 @@ async def handle(
         result = DeletableTopicResult(name, topic_id)
         responses.append(result)
         try:
-            topic = _find(broker, name, topic_id, times)
+            topic = _find(replicas, name, topic_id, times)
             result.name, result.topic_id = topic.name, topic.topic_id
             if topic.topic_id in both:
                 message = "The provided topic name maps to an ID that was already supplied."
@@ -53,12 +53,12 @@ async def handle(
             deleting[topic.name] = result
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
-    for failed, reason in (await topics.delete_topics(broker, deleting)).items():
+    for failed, reason in (await topic_administrator.delete_topics(deleting)).items():
         deleting[failed].error_code, deleting[failed].error_message = reason.code, reason.message
     return DeleteTopicsResponse(responses=responses)
 
 
-def _find(broker: Broker, name: str | None, topic_id: UUID, times: int) -> TopicRecord:
+def _find(replicas: Replicas, name: str | None, topic_id: UUID, times: int) -> TopicRecord:
     if name is not None and topic_id != ZERO_UUID:
         raise ApiError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
     if name is None and topic_id == ZERO_UUID:
@@ -67,8 +67,8 @@ def _find(broker: Broker, name: str | None, topic_id: UUID, times: int) -> Topic
         what = "name" if name is not None else "id"
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
     if name is not None:
-        topic = broker.metadata.topic(name)
-    elif (by_id := broker.metadata.topics_by_id.get(topic_id)) is not None:
+        topic = replicas.metadata.topic(name)
+    elif (by_id := replicas.metadata.topics_by_id.get(topic_id)) is not None:
         topic = by_id
     else:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)

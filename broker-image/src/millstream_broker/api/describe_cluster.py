@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..handlers import RequestContext, handler
 from ..protocol import describe_cluster
 from ..protocol.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 from ..protocol.errors import ApiError, ErrorCode
-from . import RequestContext, handler
+from ..replication.replicas import Replicas
 from .metadata import CLUSTER_OPERATIONS, NOT_ASKED
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 BROKERS, CONTROLLERS = 1, 2
 
 
 @handler(describe_cluster.API)
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeClusterRequest
+    replicas: Replicas, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     if request.endpoint_type == CONTROLLERS:
         message = (
@@ -28,7 +24,7 @@ def handle(
     if request.endpoint_type != BROKERS:
         message = f"Unsupported endpoint type {request.endpoint_type}"
         raise ApiError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, message)
-    cluster = broker.metadata
+    cluster = replicas.metadata
     return DescribeClusterResponse(
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,

@@ -8,12 +8,11 @@ of a GB.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..config import Entry, Source
-from ..config_keys import BROKER_KEYS
-from ..configs import Resource, check_broker, unsupported
-from ..metadata import check_topic_name
+from ..configs import ConfigAdministrator, Resource
+from ..handlers import RequestContext, handler
 from ..protocol import describe_configs
 from ..protocol.describe_configs import (
     CONFIG,
@@ -27,31 +26,34 @@ from ..protocol.describe_configs import (
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.schema import Encoded
 from ..slices import turns
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
-
 
 MOST_REPEATED = 10
-WITHOUT_CONFIGURATION = {Resource.BROKER_LOGGER, Resource.CLIENT_METRICS, Resource.GROUP}
-"""What has some in Kafka and has none here."""
 
 
 @handler(describe_configs.API)
 async def handle(
-    broker: Broker, context: RequestContext, request: DescribeConfigsRequest
+    config_administrator: ConfigAdministrator,
+    context: RequestContext,
+    request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse:
     times = Counter((asked.resource_type, asked.resource_name) for asked in request.resources)
     results = []
     async for asked in turns(request.resources):
         is_repeated = times[asked.resource_type, asked.resource_name] > MOST_REPEATED
-        results.append(_describe(broker, asked, request, context.version, is_repeated=is_repeated))
+        results.append(
+            _describe(
+                config_administrator,
+                asked,
+                request,
+                context.version,
+                is_repeated=is_repeated,
+            )
+        )
     return DescribeConfigsResponse(results=results)
 
 
 def _describe(
-    broker: Broker,
+    config_administrator: ConfigAdministrator,
     asked: DescribeConfigsResource,
     request: DescribeConfigsRequest,
     version: int,
@@ -64,7 +66,7 @@ def _describe(
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"A resource may be named {MOST_REPEATED} times at most."
             )
-        entries = _entries(broker, asked)
+        entries = config_administrator.describe(asked.resource_type, asked.resource_name)
     except ApiError as error:
         return DescribeConfigsResult(error.code, error.message, asked.resource_type, asked.resource_name)
     described = [
@@ -74,28 +76,6 @@ def _describe(
     ]
     configs: Any = Encoded(len(described), b"".join(described))
     return DescribeConfigsResult(ErrorCode.NONE, "", asked.resource_type, asked.resource_name, configs)
-
-
-def _entries(broker: Broker, asked: DescribeConfigsResource) -> list[Entry]:
-    if asked.resource_type == Resource.TOPIC:
-        check_topic_name(asked.resource_name)
-        return broker.configs.of(broker.metadata.topic(asked.resource_name)).describe()
-    if asked.resource_type == Resource.BROKER:
-        if asked.resource_name:
-            check_broker(broker, asked.resource_name, "Broker", " or empty string")
-            return broker.config.describe()
-        given = broker.metadata.state.broker_configs.get(None, {})
-        source = Source.DYNAMIC_CLUSTER
-        return [
-            Entry(BROKER_KEYS[name], value, source, ((name, value, source),))
-            for name, value in given.items()
-            if name in BROKER_KEYS
-        ]
-    if asked.resource_type == Resource.BROKER_LOGGER:
-        check_broker(broker, asked.resource_name, "Broker")
-    if asked.resource_type in WITHOUT_CONFIGURATION:
-        return []
-    raise unsupported(asked.resource_type)
 
 
 def _result(

@@ -3,9 +3,9 @@ not found."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..groups.driver import GroupDriver
 from ..groups.group import GroupState
+from ..handlers import RequestContext, handler
 from ..protocol import describe_groups
 from ..protocol.describe_groups import (
     DescribedGroup,
@@ -15,10 +15,6 @@ from ..protocol.describe_groups import (
 )
 from ..protocol.errors import ErrorCode
 from ..slices import Steps
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11
 GROUP_OPERATIONS = sum(1 << one for one in (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS))
@@ -28,17 +24,17 @@ NOT_FOUND_SINCE = 6
 
 @handler(describe_groups.API)
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeGroupsRequest
+    groups: GroupDriver, context: RequestContext, request: DescribeGroupsRequest
 ) -> Steps[DescribeGroupsResponse]:
-    groups = []
+    described = []
     for group_id in request.groups:
-        groups.append(_describe(broker, context.version, group_id, request.include_authorized_operations))
+        described.append(_describe(groups, context.version, group_id, request.include_authorized_operations))
         yield
-    return DescribeGroupsResponse(groups=groups)
+    return DescribeGroupsResponse(groups=described)
 
 
-def _describe(broker: Broker, version: int, group_id: str, with_operations: bool) -> DescribedGroup:
-    group = broker.groups.describe(group_id)
+def _describe(groups: GroupDriver, version: int, group_id: str, with_operations: bool) -> DescribedGroup:
+    group = groups.describe(group_id)
     if version >= NOT_FOUND_SINCE and not group.error and group.state is GroupState.DEAD:
         return DescribedGroup(
             ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.", group_id, GroupState.DEAD

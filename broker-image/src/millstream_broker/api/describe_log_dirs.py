@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ..handlers import RequestContext, handler
+from ..log.manager import LogManager
 from ..protocol import describe_log_dirs
 from ..protocol.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -15,37 +16,34 @@ from ..protocol.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from ..protocol.errors import ErrorCode
+from ..replication.replicas import Replicas, lag
 from ..slices import Steps
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 
 @handler(describe_log_dirs.API)
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
+    replicas: Replicas, logs: LogManager, context: RequestContext, request: DescribeLogDirsRequest
 ) -> Steps[DescribeLogDirsResponse]:
     asked = None
     if request.topics is not None:
         asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    found: dict[Path, dict[str, list[DescribeLogDirsPartition]]] = {folder: {} for folder in broker.log_dirs}
-    for held in list(broker.replicas.all()):
+    found: dict[Path, dict[str, list[DescribeLogDirsPartition]]] = {folder: {} for folder in logs.paths}
+    for held in list(replicas.all()):
         yield
         if asked is None or (held.topic, held.index) in asked:
             topics = found[held.log.directory.parent]
-            described = DescribeLogDirsPartition(held.index, held.log.size, broker.replicas.lag(held), False)
+            described = DescribeLogDirsPartition(held.index, held.log.size, lag(held), False)
             topics.setdefault(held.topic, []).append(described)
     return DescribeLogDirsResponse(
-        results=[_result(broker, folder, topics) for folder, topics in found.items()]
+        results=[_result(logs, folder, topics) for folder, topics in found.items()]
     )
 
 
 def _result(
-    broker: Broker, folder: Path, topics: dict[str, list[DescribeLogDirsPartition]]
+    logs: LogManager, folder: Path, topics: dict[str, list[DescribeLogDirsPartition]]
 ) -> DescribeLogDirsResult:
     described = [DescribeLogDirsTopic(name, partitions) for name, partitions in topics.items()]
-    if folder in broker.logs.offline:
+    if folder in logs.offline:
         return DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, str(folder), described)
     try:
         usage = shutil.disk_usage(folder)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..handlers import RequestContext, handler
 from ..log.producers import Producer
 from ..protocol import describe_producers
 from ..protocol.describe_producers import (
@@ -14,29 +13,26 @@ from ..protocol.describe_producers import (
     TopicResponse,
 )
 from ..protocol.errors import ApiError
+from ..replication.replicas import Replicas
 from ..slices import Steps
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 
 @handler(describe_producers.API)
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeProducersRequest
+    replicas: Replicas, context: RequestContext, request: DescribeProducersRequest
 ) -> Steps[DescribeProducersResponse]:
     topics = []
     for topic in request.topics:
         topics.append(TopicResponse(topic.name, []))
         for index in topic.partition_indexes:
-            topics[-1].partitions.append(_of(broker, topic.name, index))
+            topics[-1].partitions.append(_of(replicas, topic.name, index))
             yield
     return DescribeProducersResponse(topics=topics)
 
 
-def _of(broker: Broker, topic: str, index: int) -> PartitionResponse:
+def _of(replicas: Replicas, topic: str, index: int) -> PartitionResponse:
     try:
-        partition = broker.partition(topic, index)
+        partition = replicas.partition(topic, index)
         partition.check_online()
     except ApiError as error:
         return PartitionResponse(index, error.code, error.message)

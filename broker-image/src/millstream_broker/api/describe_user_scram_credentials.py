@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
+from ..handlers import RequestContext, handler
 from ..protocol import describe_user_scram_credentials
 from ..protocol.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
@@ -12,15 +12,11 @@ from ..protocol.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResult,
 )
 from ..protocol.errors import ErrorCode
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 
 @handler(describe_user_scram_credentials.API)
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeUserScramCredentialsRequest
+    context: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
     asked = Counter(user.name for user in request.users or ())
     results = [_of(name, count) for name, count in asked.items()]

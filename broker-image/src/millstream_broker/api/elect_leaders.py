@@ -5,10 +5,10 @@ When all partitions are asked for (null), those that need no election are left o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..controller.messages import ElectionType
-from ..forwarding import forward
+from ..controllership import Controllership
+from ..forwarding import Forwarding
+from ..handlers import RequestContext, handler
 from ..protocol import elect_leaders
 from ..protocol.elect_leaders import (
     ElectLeadersRequest,
@@ -18,25 +18,26 @@ from ..protocol.elect_leaders import (
 )
 from ..protocol.errors import ApiError, ErrorCode
 from ..slices import turns
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 
 @handler(elect_leaders.API)
 async def handle(
-    broker: Broker, context: RequestContext, request: ElectLeadersRequest
+    forwarding: Forwarding,
+    controllership: Controllership,
+    context: RequestContext,
+    request: ElectLeadersRequest,
 ) -> ElectLeadersResponse:
     if request.election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
         return _unknown_type(request)
     timeout_s = request.timeout_ms / 1000
-    if broker.controller is None:
-        return await forward(broker, context, elect_leaders.API, request, timeout_s)
+    if controllership.controller is None:
+        return await forwarding.forward(context, elect_leaders.API, request, timeout_s)
     asked = None
     if request.topic_partitions is not None:
         asked = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
-    found = await broker.controller.elect_leaders(ElectionType(request.election_type), asked, timeout_s)
+    found = await controllership.controller.elect_leaders(
+        ElectionType(request.election_type), asked, timeout_s
+    )
     results: dict[str, list[PartitionResult]] = {topic.topic: [] for topic in request.topic_partitions or []}
     async for (name, index), error in turns(found.items()):
         results.setdefault(name, []).append(_result(index, error))

@@ -6,16 +6,12 @@ here: the response refers to ranges of segment files, which the server sends wit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..handlers import Answer, RequestContext, handler
 from ..protocol import fetch
 from ..protocol.fetch import FetchRequest
-from . import Answer, RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from ..replication.fetch_sessions import Sessions
 
 
 @handler(fetch.API, ends_with_connection=True)
-def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Answer:
-    return broker.replicas.sessions.answer(request, context.authenticator, context.version)
+def handle(fetch_sessions: Sessions, context: RequestContext, request: FetchRequest) -> Answer:
+    return fetch_sessions.answer(request, context.authenticator, context.version)

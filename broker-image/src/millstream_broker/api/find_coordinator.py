@@ -8,18 +8,16 @@ librdkafka).
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from ..coordination import CoordinationError
+from ..groups.driver import GroupDriver
+from ..handlers import RequestContext, handler
 from ..protocol import find_coordinator
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from ..protocol.schema import changed
+from ..replication.replicas import Replicas
 from ..slices import turns
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 GROUP, TRANSACTION = 0, 1
 BATCHED_SINCE = 4
@@ -30,11 +28,13 @@ log = logging.getLogger(__name__)
 
 @handler(find_coordinator.API)
 async def handle(
-    broker: Broker, context: RequestContext, request: FindCoordinatorRequest
+    groups: GroupDriver, replicas: Replicas, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     keys = request.coordinator_keys if context.version >= BATCHED_SINCE else [request.key]
-    failure = await _prepare(broker, request.key_type)
-    found = [changed(failure or _coordinator(broker, context, key), key=key) async for key in turns(keys)]
+    failure = await _prepare(groups, request.key_type)
+    found = [
+        changed(failure or _coordinator(groups, replicas, context, key), key=key) async for key in turns(keys)
+    ]
     if context.version >= BATCHED_SINCE:
         return FindCoordinatorResponse(coordinators=found)
     one = found[0]
@@ -47,27 +47,29 @@ async def handle(
     )
 
 
-async def _prepare(broker: Broker, key_type: int) -> Coordinator | None:
+async def _prepare(groups: GroupDriver, key_type: int) -> Coordinator | None:
     if key_type not in (GROUP, TRANSACTION):
         return _failed(ErrorCode.INVALID_REQUEST, f"coordinators of type {key_type}: expected 0, groups")
     if key_type == TRANSACTION:
         return _failed(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
     try:
-        await broker.groups.ensure_topic()
+        await groups.ensure_topic()
     except (ApiError, CoordinationError) as error:
         log.error("cannot create __consumer_offsets: %s", error)
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
     return None
 
 
-def _coordinator(broker: Broker, context: RequestContext, group_id: str) -> Coordinator:
-    topic = broker.metadata.topics.get("__consumer_offsets")
+def _coordinator(
+    groups: GroupDriver, replicas: Replicas, context: RequestContext, group_id: str
+) -> Coordinator:
+    topic = replicas.metadata.topics.get("__consumer_offsets")
     if topic is None:
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    partition = broker.groups.partition_of(group_id)
-    leader = broker.metadata.brokers.get(topic.partitions[partition].leader)
-    is_here = leader is not None and leader.broker_id == broker.broker_id
-    if leader is None or (is_here and broker.is_offline(topic.name, partition)):
+    partition = groups.partition_of(group_id)
+    leader = replicas.metadata.brokers.get(topic.partitions[partition].leader)
+    is_here = leader is not None and leader.broker_id == replicas.broker_id
+    if leader is None or (is_here and replicas.is_offline(topic.name, partition)):
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     endpoint = leader.endpoint(context.listener_name)
     return Coordinator(node_id=leader.broker_id, host=endpoint.host, port=endpoint.port)

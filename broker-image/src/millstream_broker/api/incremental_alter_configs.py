@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from ..config import BrokerConfig, TopicConfig
 from ..config_keys import BROKER_KEYS, TOPIC_KEYS
 from ..config_types import Type, as_text
-from ..configs import Overrides, Resource, change
+from ..configs import ConfigAdministrator, Overrides, Resource
+from ..handlers import RequestContext, handler
 from ..protocol import incremental_alter_configs
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.incremental_alter_configs import (
@@ -24,28 +24,32 @@ from ..protocol.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from ..slices import turns
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
 @handler(incremental_alter_configs.API)
 async def handle(
-    broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
+    config_administrator: ConfigAdministrator,
+    config: BrokerConfig,
+    context: RequestContext,
+    request: IncrementalAlterConfigsRequest,
 ) -> IncrementalAlterConfigsResponse:
     named = Counter((one.resource_type, one.resource_name) for one in request.resources)
     return IncrementalAlterConfigsResponse(
         responses=[
-            await _alter(broker, one, named, request.validate_only) async for one in turns(request.resources)
+            await _alter(config_administrator, config, one, named, request.validate_only)
+            async for one in turns(request.resources)
         ]
     )
 
 
 async def _alter(
-    broker: Broker, resource: AlterConfigsResource, named: Counter[tuple[int, str]], validate_only: bool
+    config_administrator: ConfigAdministrator,
+    config: BrokerConfig,
+    resource: AlterConfigsResource,
+    named: Counter[tuple[int, str]],
+    validate_only: bool,
 ) -> AlterConfigsResourceResponse:
     kind, name = resource.resource_type, resource.resource_name
     answer = AlterConfigsResourceResponse(0, None, kind, name)
@@ -53,14 +57,14 @@ async def _alter(
     def changed(before: Mapping[str, str]) -> Overrides:
         after = dict(before)
         for one in resource.configs:
-            _apply(broker.config, after, one, of_topic=kind == Resource.TOPIC)
+            _apply(config, after, one, of_topic=kind == Resource.TOPIC)
         return after
 
     try:
         if named[kind, name] > 1:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
         given = [(one.name, "" if one.config_operation == DELETE else one.value) for one in resource.configs]
-        await change(broker, kind, name, given, changed, validate_only=validate_only)
+        await config_administrator.change(kind, name, given, changed, validate_only=validate_only)
     except ApiError as error:
         answer.error_code, answer.error_message = error.code, error.message
     return answer

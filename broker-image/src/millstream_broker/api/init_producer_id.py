@@ -6,22 +6,18 @@ find_coordinator).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..handlers import RequestContext, handler
+from ..producer_ids import ProducerIds
 from ..protocol import init_producer_id
 from ..protocol.errors import ErrorCode
 from ..protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 NO_PRODUCER = NO_EPOCH = -1
 
 
 @handler(init_producer_id.API)
 async def handle(
-    broker: Broker, context: RequestContext, request: InitProducerIdRequest
+    producer_ids: ProducerIds, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
     if request.transactional_id:
         return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -29,7 +25,7 @@ async def handle(
         request.producer_epoch == NO_EPOCH
     ):
         return _refused(ErrorCode.INVALID_REQUEST)
-    return InitProducerIdResponse(producer_id=await broker.producer_ids.next(), producer_epoch=0)
+    return InitProducerIdResponse(producer_id=await producer_ids.next(), producer_epoch=0)
 
 
 def _refused(error: ErrorCode) -> InitProducerIdResponse:

@@ -6,15 +6,11 @@ that comes back is told to skip the assignment (KIP-814).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..groups.driver import GroupDriver
 from ..groups.messages import Join
+from ..handlers import RequestContext, handler
 from ..protocol import join_group
 from ..protocol.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 MEMBER_ID_REQUIRED_SINCE = 4
 NULLABLE_PROTOCOL_SINCE = 7
@@ -22,9 +18,11 @@ SKIP_ASSIGNMENT_SINCE = 9
 
 
 @handler(join_group.API)
-async def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+async def handle(
+    groups: GroupDriver, context: RequestContext, request: JoinGroupRequest
+) -> JoinGroupResponse:
     version = context.version
-    joined = await broker.groups.join(
+    joined = await groups.join(
         Join(
             group_id=request.group_id,
             member_id=request.member_id,

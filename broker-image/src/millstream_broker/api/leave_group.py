@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..groups.driver import GroupDriver
 from ..groups.messages import LeavingMember
+from ..handlers import RequestContext, handler
 from ..protocol import leave_group
 from ..protocol.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 BATCHED_SINCE = 3
 
 
 @handler(leave_group.API)
-def handle(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+def handle(groups: GroupDriver, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     if context.version < BATCHED_SINCE:
-        error, errors = broker.groups.leave(request.group_id, [LeavingMember(request.member_id)])
+        error, errors = groups.leave(request.group_id, [LeavingMember(request.member_id)])
         return LeaveGroupResponse(error_code=error or errors[0])
     leaving = [LeavingMember(each.member_id, each.group_instance_id) for each in request.members]
-    error, errors = broker.groups.leave(request.group_id, leaving)
+    error, errors = groups.leave(request.group_id, leaving)
     if error:
         return LeaveGroupResponse(error_code=error)
     return LeaveGroupResponse(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..configs import Resource
+from ..handlers import RequestContext, handler
 from ..protocol import list_config_resources
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.list_config_resources import (
@@ -12,28 +11,25 @@ from ..protocol.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from ..replication.replicas import Replicas
 from ..slices import Steps
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 TYPES_SINCE = 1
 
 
 @handler(list_config_resources.API)
 def handle(
-    broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
+    replicas: Replicas, context: RequestContext, request: ListConfigResourcesRequest
 ) -> Steps[ListConfigResourcesResponse]:
     supported = list(Resource) if context.version >= TYPES_SINCE else [Resource.CLIENT_METRICS]
     wanted = request.resource_types or supported
     if unknown := [kind for kind in wanted if kind not in supported]:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"Unknown resource type {unknown[0]}")
-    brokers = [str(number) for number in broker.metadata.brokers]
+    brokers = [str(number) for number in replicas.metadata.brokers]
     names = {
         Resource.BROKER_LOGGER: brokers,
         Resource.BROKER: brokers,
-        Resource.TOPIC: broker.metadata.topics,
+        Resource.TOPIC: replicas.metadata.topics,
     }
     found = []
     for kind in names:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..groups.driver import GroupDriver
+from ..handlers import RequestContext, handler
 from ..protocol import list_groups
 from ..protocol.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from ..slices import Steps
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
-
 
 CLASSIC = "classic"
 """The type of every group here (KIP-848 has others)."""
 
 
 @handler(list_groups.API)
-def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> Steps[ListGroupsResponse]:
-    error, groups = broker.groups.list_groups(request.states_filter)
+def handle(
+    groups: GroupDriver, context: RequestContext, request: ListGroupsRequest
+) -> Steps[ListGroupsResponse]:
+    error, found = groups.list_groups(request.states_filter)
     if request.types_filter and CLASSIC not in (each.casefold() for each in request.types_filter):
-        groups = []
+        found = []
     listed = []
-    for group in groups:
+    for group in found:
         listed.append(ListedGroup(group.group_id, group.protocol_type, group.state, CLASSIC))
         yield
     return ListGroupsResponse(error_code=error, groups=listed)

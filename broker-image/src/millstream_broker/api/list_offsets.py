@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from ..handlers import RequestContext, handler
 from ..log.log import Log
-from ..partition import Partition
 from ..protocol import list_offsets
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.list_offsets import (
@@ -35,11 +35,9 @@ from ..protocol.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from ..replication.partition import Partition
+from ..replication.replicas import Replicas
 from ..slices import Steps
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 MAX_TIMESTAMP_SINCE = 7
 OFFSET_NOT_AVAILABLE_SINCE = 5
@@ -68,9 +66,9 @@ class LookUp(NamedTuple):
 
 
 @handler(list_offsets.API)
-def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> Steps[Any]:
+def handle(replicas: Replicas, context: RequestContext, request: ListOffsetsRequest) -> Steps[Any]:
     look_ups: list[LookUp] = []
-    response = yield from _answer(broker, context, request, look_ups)
+    response = yield from _answer(replicas, context, request, look_ups)
     return asyncio.to_thread(_looked_up, response, look_ups) if look_ups else response
 
 
@@ -81,7 +79,7 @@ def _looked_up(response: ListOffsetsResponse, look_ups: list[LookUp]) -> ListOff
 
 
 def _answer(
-    broker: Broker, context: RequestContext, request: ListOffsetsRequest, look_ups: list[LookUp]
+    replicas: Replicas, context: RequestContext, request: ListOffsetsRequest, look_ups: list[LookUp]
 ) -> Steps[ListOffsetsResponse]:
     peer = context.authenticator.peer
     is_replica = peer is not None and peer.broker_id == request.replica_id
@@ -96,9 +94,9 @@ def _answer(
                 if times[asked.partition_index] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
                 if is_controller and asked.timestamp == LATEST:
-                    partitions.append(_log_end(broker, topic.name, asked.partition_index))
+                    partitions.append(_log_end(replicas, topic.name, asked.partition_index))
                     continue
-                partition = broker.partition(topic.name, asked.partition_index)
+                partition = replicas.partition(topic.name, asked.partition_index)
                 partition.check_online()
                 if asked.timestamp < (MAX_TIMESTAMP if context.version >= MAX_TIMESTAMP_SINCE else EARLIEST):
                     raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
@@ -115,9 +113,9 @@ def _answer(
     return ListOffsetsResponse(topics=topics)
 
 
-def _log_end(broker: Broker, topic: str, index: int) -> ListOffsetsPartitionResponse:
+def _log_end(replicas: Replicas, topic: str, index: int) -> ListOffsetsPartitionResponse:
     """Of a replica here, led or followed, with the epoch of its last record. Raises ApiError."""
-    held = broker.replicas.get((topic, index))
+    held = replicas.get((topic, index))
     held.log.check_online()
     return ListOffsetsPartitionResponse(index, 0, -1, held.log.log_end_offset, held.log.epochs.latest)
 

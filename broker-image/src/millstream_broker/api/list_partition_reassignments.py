@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
-from ..forwarding import forward
+from ..controllership import Controllership
+from ..forwarding import Forwarding
+from ..handlers import RequestContext, handler
 from ..protocol import list_partition_reassignments
 from ..protocol.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -13,23 +14,22 @@ from ..protocol.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 
 @handler(list_partition_reassignments.API)
 async def handle(
-    broker: Broker, context: RequestContext, request: ListPartitionReassignmentsRequest
+    forwarding: Forwarding,
+    controllership: Controllership,
+    context: RequestContext,
+    request: ListPartitionReassignmentsRequest,
 ) -> ListPartitionReassignmentsResponse:
     timeout_s = request.timeout_ms / 1000
-    if broker.controller is None:
-        return await forward(broker, context, list_partition_reassignments.API, request, timeout_s)
+    if controllership.controller is None:
+        return await forwarding.forward(context, list_partition_reassignments.API, request, timeout_s)
     asked = None
     if request.topics is not None:
         asked = [(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
-    found = await broker.controller.list_reassignments(asked, timeout_s)
+    found = await controllership.controller.list_reassignments(asked, timeout_s)
     topics: dict[str, list[OngoingPartitionReassignment]] = defaultdict(list)
     for (name, index), record in found.items():
         topics[name].append(

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..handlers import RequestContext, handler
 from ..protocol import list_transactions
 from ..protocol.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 STATES = {
     "Empty",
@@ -24,9 +19,7 @@ STATES = {
 
 
 @handler(list_transactions.API)
-def handle(
-    broker: Broker, context: RequestContext, request: ListTransactionsRequest
-) -> ListTransactionsResponse:
+def handle(context: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
     return ListTransactionsResponse(
         unknown_state_filters=[state for state in request.state_filters if state not in STATES]
     )

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..config import BrokerConfig
 from ..coordination import CoordinationError, TopicRecord
+from ..encoded_topics import EncodedTopics
+from ..handlers import Answer, RequestContext, handler
 from ..metadata import Metadata, check_topic_name
 from ..protocol import metadata
 from ..protocol.errors import ApiError, ErrorCode
@@ -22,12 +25,9 @@ from ..protocol.metadata import (
     MetadataResponseTopic,
 )
 from ..protocol.schema import ZERO_UUID, Encoded
+from ..replication.replicas import Replicas
 from ..slices import Steps, finish
-from ..topics import NewTopic, create_topics
-from . import Answer, RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from ..topics import NewTopic, TopicAdministrator
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,14 @@ NOT_ASKED = -(2**31)
 
 
 @handler(metadata.API)
-def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> Answer:
+def handle(
+    replicas: Replicas,
+    config: BrokerConfig,
+    encoded_topics: EncodedTopics,
+    topic_administrator: TopicAdministrator,
+    context: RequestContext,
+    request: MetadataRequest,
+) -> Answer:
     asked = request.topics
     if context.version in (10, 11) and any(
         one.name is None or one.topic_id != ZERO_UUID for one in asked or ()
@@ -58,15 +65,19 @@ def handle(broker: Broker, context: RequestContext, request: MetadataRequest) ->
         )
     if asked is None or (context.version == 0 and not asked):
         asked = None
-    elif request.allow_auto_topic_creation and broker.config.flag("auto.create.topics.enable"):
-        missing = {topic.name for topic in asked if topic.name is not None} - broker.metadata.topics.keys()
+    elif request.allow_auto_topic_creation and config.flag("auto.create.topics.enable"):
+        missing = {topic.name for topic in asked if topic.name is not None} - replicas.metadata.topics.keys()
         if missing:
-            return _create_then_answer(broker, context, request, asked, missing)
-    return _answer(broker, context, request, asked, {})
+            return _create_then_answer(
+                topic_administrator, replicas, encoded_topics, context, request, asked, missing
+            )
+    return _answer(replicas, encoded_topics, context, request, asked, {})
 
 
 async def _create_then_answer(
-    broker: Broker,
+    topic_administrator: TopicAdministrator,
+    replicas: Replicas,
+    encoded_topics: EncodedTopics,
     context: RequestContext,
     request: MetadataRequest,
     asked: list[MetadataRequestTopic],
@@ -74,18 +85,21 @@ async def _create_then_answer(
 ) -> MetadataResponse:
     failed: dict[str, ErrorCode] = {}
     names = sorted(missing)
-    for name, outcome in zip(names, await create_topics(broker, list(map(NewTopic, names))), strict=True):
+    for name, outcome in zip(
+        names, await topic_administrator.create_topics(list(map(NewTopic, names))), strict=True
+    ):
         if isinstance(outcome, CoordinationError):
             log.error("cannot create topic %s: %s", name, outcome)
             failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
         elif isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             failed[name] = outcome.code
-    answer = await finish(_answer(broker, context, request, asked, failed))
+    answer = await finish(_answer(replicas, encoded_topics, context, request, asked, failed))
     return answer if isinstance(answer, MetadataResponse) else await answer
 
 
 def _answer(
-    broker: Broker,
+    replicas: Replicas,
+    encoded_topics: EncodedTopics,
     context: RequestContext,
     request: MetadataRequest,
     asked: list[MetadataRequestTopic] | None,
@@ -101,21 +115,21 @@ def _answer(
         key = one.topic_id, None if one.topic_id != ZERO_UUID else one.name
         if topics is not None and key not in seen:
             seen.add(key)
-            topics.append(_found(broker, MetadataRequestTopic(*key), operations, failed))
+            topics.append(_found(replicas, MetadataRequestTopic(*key), operations, failed))
     if (
         topics is not None
     ):  # what changed in the meantime is looked up again: only the newest state is encoded
-        newest = broker.metadata.topics
+        newest = replicas.metadata.topics
         topics = [
             one
             if isinstance(one, MetadataResponseTopic) or newest.get(one.name) is one
-            else _found(broker, MetadataRequestTopic(name=one.name), operations, failed)
+            else _found(replicas, MetadataRequestTopic(name=one.name), operations, failed)
             for one in topics
         ]
-    encoded = broker.encoded_topics.encoded((context.version, operations), topics)
+    encoded = encoded_topics.encoded((context.version, operations), topics)
     if isinstance(encoded, Encoded):
-        return _response(broker.metadata, context, request, encoded)
-    return _later(broker.metadata, context, request, encoded)
+        return _response(replicas.metadata, context, request, encoded)
+    return _later(replicas.metadata, context, request, encoded)
 
 
 async def _later(
@@ -125,10 +139,10 @@ async def _later(
 
 
 def _found(
-    broker: Broker, asked: MetadataRequestTopic, operations: int | None, failed: dict[str, ErrorCode]
+    replicas: Replicas, asked: MetadataRequestTopic, operations: int | None, failed: dict[str, ErrorCode]
 ) -> TopicRecord | MetadataResponseTopic:
     """The topic, or the answer where there is none."""
-    cluster = broker.metadata
+    cluster = replicas.metadata
     if asked.name is None:
         by_id = cluster.topics_by_id.get(asked.topic_id)
         return by_id or MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)

@@ -6,9 +6,10 @@ A position is stored with the id of the topic that has the name now, by coordina
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
+from ..groups.driver import GroupDriver
 from ..groups.messages import Commit, OffsetToCommit
+from ..handlers import RequestContext, handler
 from ..protocol import offset_commit
 from ..protocol.errors import ErrorCode
 from ..protocol.offset_commit import (
@@ -17,12 +18,8 @@ from ..protocol.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from ..replication.replicas import Replicas
 from ..slices import turns
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
-
 
 AT_ONCE = 200
 """Positions that are stored in one batch, and in one turn of the loop."""
@@ -30,12 +27,12 @@ AT_ONCE = 200
 
 @handler(offset_commit.API)
 async def handle(
-    broker: Broker, context: RequestContext, request: OffsetCommitRequest
+    groups: GroupDriver, replicas: Replicas, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
     known, errors = [], {}
     for topic in request.topics:
         async for each in turns(topic.partitions):
-            record = broker.replicas.wanted.topics.get(topic.name)
+            record = replicas.wanted.topics.get(topic.name)
             if record is None or not 0 <= each.partition_index < len(record.partitions):
                 errors[topic.name, each.partition_index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
@@ -61,9 +58,9 @@ async def handle(
         for start in range(0, len(known), AT_ONCE)
     ]
     if len(commits) == 1:
-        errors.update(await broker.groups.commit(commits[0]))
+        errors.update(await groups.commit(commits[0]))
     else:
-        stored = [asyncio.ensure_future(broker.groups.commit(commit)) async for commit in turns(commits)]
+        stored = [asyncio.ensure_future(groups.commit(commit)) async for commit in turns(commits)]
         for of_some in await asyncio.gather(*stored):
             errors.update(of_some)
     topics = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..groups.driver import GroupDriver
+from ..handlers import RequestContext, handler
 from ..protocol import offset_delete
 from ..protocol.errors import ErrorCode
 from ..protocol.offset_delete import (
@@ -12,24 +12,21 @@ from ..protocol.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+from ..replication.replicas import Replicas
 from ..slices import turns
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 
 @handler(offset_delete.API)
 async def handle(
-    broker: Broker, context: RequestContext, request: OffsetDeleteRequest
+    groups: GroupDriver, replicas: Replicas, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
     existing = [
         (topic.name, each.partition_index)
         for topic in request.topics
         async for each in turns(topic.partitions)
-        if _exists(broker, topic.name, each.partition_index)
+        if _exists(replicas, topic.name, each.partition_index)
     ]
-    deleted = await broker.groups.delete_offsets(request.group_id, existing)
+    deleted = await groups.delete_offsets(request.group_id, existing)
     if deleted.error:
         return OffsetDeleteResponse(error_code=deleted.error)
     errors, topics = deleted.partitions, []
@@ -42,6 +39,6 @@ async def handle(
     return OffsetDeleteResponse(topics=topics)
 
 
-def _exists(broker: Broker, name: str, index: int) -> bool:
-    topic = broker.metadata.topics.get(name)
+def _exists(replicas: Replicas, name: str, index: int) -> bool:
+    topic = replicas.metadata.topics.get(name)
     return topic is not None and 0 <= index < len(topic.partitions)

@@ -6,8 +6,10 @@ From v8 for several groups in a request. ``require_stable`` (v7) makes no differ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from ..groups.driver import GroupDriver
+from ..handlers import RequestContext, handler
 from ..protocol import offset_fetch
 from ..protocol.errors import ErrorCode
 from ..protocol.offset_fetch import (
@@ -22,10 +24,6 @@ from ..protocol.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from ..slices import Steps
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 BATCHED_SINCE = 8
 TOP_LEVEL_ERROR_SINCE = 2
@@ -37,18 +35,18 @@ P = TypeVar("P", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
 
 @handler(offset_fetch.API)
 def handle(
-    broker: Broker, context: RequestContext, request: OffsetFetchRequest
+    groups: GroupDriver, context: RequestContext, request: OffsetFetchRequest
 ) -> Steps[OffsetFetchResponse]:
     if context.version >= BATCHED_SINCE:
-        groups = []
+        answers = []
         for asked in request.groups:
             error, found = yield from _fetch(
-                broker, asked.group_id, asked.topics, OffsetFetchResponsePartitions
+                groups, asked.group_id, asked.topics, OffsetFetchResponsePartitions
             )
             topics = [OffsetFetchResponseTopics(*topic) for topic in found]
-            groups.append(OffsetFetchResponseGroup(asked.group_id, [] if error else topics, error))
-        return OffsetFetchResponse(groups=groups)
-    error, of_one = yield from _fetch(broker, request.group_id, request.topics, OffsetFetchResponsePartition)
+            answers.append(OffsetFetchResponseGroup(asked.group_id, [] if error else topics, error))
+        return OffsetFetchResponse(groups=answers)
+    error, of_one = yield from _fetch(groups, request.group_id, request.topics, OffsetFetchResponsePartition)
     is_told = not error or context.version < TOP_LEVEL_ERROR_SINCE
     return OffsetFetchResponse(
         topics=[OffsetFetchResponseTopic(*topic) for topic in of_one if is_told], error_code=error
@@ -56,17 +54,17 @@ def handle(
 
 
 def _fetch(
-    broker: Broker, group_id: str, topics: Topics, kind: Callable[[int, int, int, str, ErrorCode], P]
+    groups: GroupDriver, group_id: str, topics: Topics, kind: Callable[[int, int, int, str, ErrorCode], P]
 ) -> Steps[tuple[ErrorCode, Iterable[tuple[str, list[P]]]]]:
     """Some at a time: a position that is committed meanwhile may be among them or not."""
     if topics is None:
-        wanted = broker.groups.committed_partitions(group_id)
+        wanted = groups.committed_partitions(group_id)
     else:
         wanted = [(topic.name, index) for topic in topics for index in topic.partition_indexes]
     error, by_topic = ErrorCode.NONE, dict[str, list[P]]()
     for start in range(0, max(len(wanted), 1), AT_ONCE):
         some = wanted[start : start + AT_ONCE]
-        fetched = broker.groups.fetch_offsets(group_id, some)
+        fetched = groups.fetch_offsets(group_id, some)
         error = error or fetched.error
         for name, index in some:
             committed = fetched.offsets.get((name, index))

@@ -3,8 +3,7 @@ taken back (KIP-320)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..handlers import RequestContext, handler
 from ..protocol import offset_for_leader_epoch
 from ..protocol.errors import ApiError
 from ..protocol.offset_for_leader_epoch import (
@@ -14,29 +13,26 @@ from ..protocol.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from ..replication.replicas import Replicas
 from ..slices import Steps
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 
 @handler(offset_for_leader_epoch.API)
 def handle(
-    broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
+    replicas: Replicas, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> Steps[OffsetForLeaderEpochResponse]:
     topics = []
     for topic in request.topics:
         topics.append(OffsetForLeaderTopicResult(topic.topic, []))
         for asked in topic.partitions:
-            topics[-1].partitions.append(_find(broker, topic.topic, asked))
+            topics[-1].partitions.append(_find(replicas, topic.topic, asked))
             yield
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-def _find(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _find(replicas: Replicas, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = broker.partition(topic, asked.partition)
+        partition = replicas.partition(topic, asked.partition)
         partition.check_online()
         partition.check_epoch(asked.current_leader_epoch)
     except ApiError as error:

@@ -16,9 +16,9 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from time import time
-from typing import TYPE_CHECKING
 
 from ..delayed_produce import DelayedProduce
+from ..handlers import Answer, CloseConnection, RequestContext, handler
 from ..internal_topics import check_not_internal
 from ..log.admission import RecordsRefusedError
 from ..log.compression import Compression
@@ -33,17 +33,15 @@ from ..protocol.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from . import Answer, CloseConnection, RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from ..replication.replicas import Replicas
+from ..stats import Stats
 
 ATTRIBUTES = 22
 """Where the low byte of a batch's attributes stands, which has its codec."""
 
 
 @handler(produce.API, pipelined=True)
-def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
+def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: ProduceRequest) -> Answer:
     acks, timeout_ms = request.acks, request.timeout_ms
     is_allowed = acks in (-1, 0, 1) and request.transactional_id is None
     is_old = context.version < produce.ZSTD_SINCE
@@ -61,22 +59,22 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
                 if is_old:
                     _check_codec(data)
                 check_not_internal(name)
-                replica = broker.partitions.get((name, index)) or broker.replicas.get((name, index))
+                replica = replicas.partitions.get((name, index)) or replicas.get((name, index))
                 if not isinstance(records, memoryview):
                     raise ApiError(ErrorCode.INVALID_RECORD, "the request has no records for the partition")
                 appended = replica.append(records, now_ms, acks=acks, timeout_ms=timeout_ms)
             except ApiError as error:
-                answers.append(_refused(PartitionProduceResponse(index, 0, -1), error, broker))
+                answers.append(_refused(PartitionProduceResponse(index, 0, -1), error, stats))
                 if not acks:
                     raise _unanswered(name, index, error) from None
                 continue
             if isinstance(appended, AppendInfo):
-                _count(appended, broker)
+                _count(appended, stats)
                 first, _, append_time, start, _ = appended
                 answers.append(PartitionProduceResponse(index, 0, first, append_time, start))
             else:
                 answers.append(PartitionProduceResponse(index, 0, -1))
-                waiting = waiting or Waiting(broker, acks)
+                waiting = waiting or Waiting(stats, acks)
                 waiting.add(name, answers[-1], appended)
         topics.append(TopicProduceResponse(name, answers))
     response = ProduceResponse(topics)
@@ -107,13 +105,13 @@ def _check_codec(data: PartitionProduceData) -> None:
         )
 
 
-def _count(info: AppendInfo, broker: Broker) -> None:
+def _count(info: AppendInfo, stats: Stats) -> None:
     if not info.duplicate:
-        broker.stats.records_in += info.last_offset - info.first_offset + 1
+        stats.records_in += info.last_offset - info.first_offset + 1
 
 
-def _refused(answer: PartitionProduceResponse, error: ApiError, broker: Broker) -> PartitionProduceResponse:
-    broker.stats.records_refused += 1
+def _refused(answer: PartitionProduceResponse, error: ApiError, stats: Stats) -> PartitionProduceResponse:
+    stats.records_refused += 1
     answer.error_code = error.code
     if answer.base_offset < 0:  # else it is appended but not safe, and clients get the offset, as from Kafka
         answer.error_message = error.message
@@ -129,15 +127,15 @@ def _unanswered(topic: str, index: int, error: ApiError) -> CloseConnection:
 class Waiting:
     """A response that waits for its partitions. It does not keep the request, which holds the frame it came in."""
 
-    __slots__ = ("_acks", "_broker", "_closing", "_missing", "done", "response")
+    __slots__ = ("_acks", "_closing", "_missing", "_stats", "done", "response")
     response: ProduceResponse
 
-    def __init__(self, broker: Broker, acks: int) -> None:
-        self._broker = broker
+    def __init__(self, stats: Stats, acks: int) -> None:
+        self._stats = stats
         self._acks = acks
         self._missing = 0
         self._closing: CloseConnection | None = None
-        self.done: asyncio.Future[ProduceResponse | None] = broker.server.loop.create_future()
+        self.done: asyncio.Future[ProduceResponse | None] = asyncio.get_running_loop().create_future()
 
     def add(self, topic: str, answer: PartitionProduceResponse, delayed: DelayedProduce) -> None:
         self._missing += 1
@@ -148,9 +146,9 @@ class Waiting:
         if info is not None:
             answer.base_offset, answer.log_append_time_ms = info.first_offset, info.log_append_time
             answer.log_start_offset = info.log_start_offset
-            _count(info, self._broker)
+            _count(info, self._stats)
         if error is not None:
-            _refused(answer, error, self._broker)
+            _refused(answer, error, self._stats)
             if not self._acks:
                 self._closing = _unanswered(topic, answer.index, error)
         self._missing -= 1

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..coordination.coordination import Coordination
+from ..handlers import RequestContext, handler
 from ..protocol import sasl_authenticate
 from ..protocol.errors import ApiError
 from ..protocol.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from ..replication.replicas import Replicas
 
 
 @handler(sasl_authenticate.API)
 def handle(
-    broker: Broker, context: RequestContext, request: SaslAuthenticateRequest
+    replicas: Replicas, coordination: Coordination, context: RequestContext, request: SaslAuthenticateRequest
 ) -> SaslAuthenticateResponse:
     try:
-        answer = context.authenticator.step(broker.coordination.secret, broker.broker_id, request.auth_bytes)
+        answer = context.authenticator.step(coordination.secret, replicas.broker_id, request.auth_bytes)
     except ApiError as error:
         return SaslAuthenticateResponse(error.code, error.message)
     return SaslAuthenticateResponse(0, None, answer)

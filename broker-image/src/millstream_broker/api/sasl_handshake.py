@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..handlers import RequestContext, handler
 from ..inter_broker import MECHANISM
 from ..protocol import sasl_handshake
 from ..protocol.errors import ErrorCode
 from ..protocol.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 
 @handler(sasl_handshake.API)
-def handle(broker: Broker, context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
-    is_for_brokers = context.listener_name == broker.inter_broker_listener
+def handle(
+    inter_broker_listener: str, context: RequestContext, request: SaslHandshakeRequest
+) -> SaslHandshakeResponse:
+    is_for_brokers = context.listener_name == inter_broker_listener
     if request.mechanism != MECHANISM or not is_for_brokers:
         return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE, [])
     context.authenticator.begin()

@@ -6,28 +6,30 @@ partition besides (KIP-570).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..coordination.coordination import Coordination
+from ..handlers import RequestContext, handler
 from ..protocol import stop_replica
 from ..protocol.errors import ErrorCode
 from ..protocol.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from ..replication.manager import ReplicaManager
 from ..slices import turns
-from . import RequestContext, handler
 from .update_metadata import check_controller
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 
 @handler(stop_replica.API, for_brokers=True)
-async def handle(broker: Broker, context: RequestContext, request: StopReplicaRequest) -> StopReplicaResponse:
-    await check_controller(broker, context, request)
+async def handle(
+    replica_manager: ReplicaManager,
+    coordination: Coordination,
+    context: RequestContext,
+    request: StopReplicaRequest,
+) -> StopReplicaResponse:
+    await check_controller(coordination, context, request)
     asked = [
         (topic.topic_name, one.partition_index, one.leader_epoch, one.delete_partition)
         for topic in request.topic_states
         for one in topic.partition_states
     ]
-    errors = await broker.stop_replicas(asked)
+    errors = await replica_manager.stop_replicas(asked)
     return StopReplicaResponse(
         partition_errors=[
             StopReplicaPartitionError(topic, index, errors.get((topic, index), ErrorCode.NONE))

@@ -5,25 +5,23 @@ From v5 a member must say which protocol type and name it was told (KIP-559).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..groups.driver import GroupDriver
 from ..groups.messages import Sync
+from ..handlers import RequestContext, handler
 from ..protocol import sync_group
 from ..protocol.errors import ErrorCode
 from ..protocol.sync_group import SyncGroupRequest, SyncGroupResponse
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 PROTOCOL_SINCE = 5
 
 
 @handler(sync_group.API)
-async def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+async def handle(
+    groups: GroupDriver, context: RequestContext, request: SyncGroupRequest
+) -> SyncGroupResponse:
     if context.version >= PROTOCOL_SINCE and None in (request.protocol_type, request.protocol_name):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    synced = await broker.groups.sync(
+    synced = await groups.sync(
         Sync(
             group_id=request.group_id,
             member_id=request.member_id,

@@ -6,32 +6,29 @@ present registration of this broker: see `coordination.fencing`. What is refused
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..cluster import Cluster
+from ..coordination.coordination import Coordination
+from ..handlers import RequestContext, handler
 from ..protocol import update_metadata
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.stop_replica import StopReplicaRequest
 from ..protocol.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
-from . import RequestContext, handler
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 
 @handler(update_metadata.API, for_brokers=True)
 async def handle(
-    broker: Broker, context: RequestContext, request: UpdateMetadataRequest
+    cluster: Cluster, coordination: Coordination, context: RequestContext, request: UpdateMetadataRequest
 ) -> UpdateMetadataResponse:
-    await check_controller(broker, context, request)
-    await broker.cluster.update(request)
+    await check_controller(coordination, context, request)
+    await cluster.update(request)
     return UpdateMetadataResponse()
 
 
 async def check_controller(
-    broker: Broker, context: RequestContext, request: UpdateMetadataRequest | StopReplicaRequest
+    coordination: Coordination, context: RequestContext, request: UpdateMetadataRequest | StopReplicaRequest
 ) -> None:
     """Raises ApiError unless the present controller itself sent this, to the present registration of this broker."""
     peer = context.authenticator.peer
     if peer is None or peer.broker_id != request.controller_id:
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    await broker.coordination.check(request.controller_id, request.controller_epoch, request.broker_epoch)
+    await coordination.check(request.controller_id, request.controller_epoch, request.broker_epoch)

@@ -6,23 +6,39 @@ and whoever asked is answered when it is done.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from ..coordination import PartitionRecord
+from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
+from ..coordination.controllership import TopicPartition
 from ..protocol.errors import ApiError, ErrorCode
 from . import reassignment
+from .assignments import Assignments
+from .deletion import Deletion
 from .elections import imbalanced
-from .messages import ElectionRequested, ElectionType, ReassignmentRequested, ShutdownRequested
-from .requests import Request
-from .store import TopicPartition
-
-if TYPE_CHECKING:
-    from .machine import ControllerMachine
+from .messages import ElectionRequested, ElectionType, ReassignmentRequested, Settings, ShutdownRequested
+from .partitions import Partitions
+from .requests import Request, Requests
 
 
-def shut_down(machine: ControllerMachine, event: ShutdownRequested) -> None:
+class Controlled(Protocol):
+    """What is administered: `machine.ControllerMachine`."""
+
+    brokers: dict[int, BrokerRecord]
+    leaving: set[int]
+    records: dict[TopicPartition, PartitionRecord]
+    topics: dict[str, TopicRecord]
+    deletions: dict[str, Deletion]
+    requests: Requests
+    partitions: Partitions
+    assignments: Assignments
+    settings: Settings
+
+    def leads(self, broker: int) -> Iterable[TopicPartition]: ...
+
+
+def shut_down(machine: Controlled, event: ShutdownRequested) -> None:
     """Have others lead what a broker leads, that it can stop."""
     number = event.broker
     broker = machine.brokers.get(number)
@@ -43,7 +59,7 @@ def shut_down(machine: ControllerMachine, event: ShutdownRequested) -> None:
     machine.requests.add(request)
 
 
-def _led_by(machine: ControllerMachine, broker: int) -> list[TopicPartition]:
+def _led_by(machine: Controlled, broker: int) -> list[TopicPartition]:
     """What this broker still leads although a replica that stays may lead it, once it is in sync."""
     staying = machine.brokers.keys() - machine.leaving
     return sorted(
@@ -51,7 +67,7 @@ def _led_by(machine: ControllerMachine, broker: int) -> list[TopicPartition]:
     )
 
 
-def elect(machine: ControllerMachine, event: ElectionRequested) -> None:
+def elect(machine: Controlled, event: ElectionRequested) -> None:
     everything = event.partitions is None
     request = Request(event.caller, lambda request: request.results)
     for key in machine.records if event.partitions is None else event.partitions:
@@ -73,13 +89,13 @@ def elect(machine: ControllerMachine, event: ElectionRequested) -> None:
     machine.requests.add(request)
 
 
-def _is_elected(machine: ControllerMachine, record: PartitionRecord, kind: ElectionType) -> bool:
+def _is_elected(machine: Controlled, record: PartitionRecord, kind: ElectionType) -> bool:
     if kind is ElectionType.PREFERRED and record.leader != record.replicas[0]:
         return False
     return record.leader in machine.brokers
 
 
-def _elected(machine: ControllerMachine, key: TopicPartition, kind: ElectionType) -> ApiError | None:
+def _elected(machine: Controlled, key: TopicPartition, kind: ElectionType) -> ApiError | None:
     record = machine.records.get(key)
     if record is None:
         return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted meanwhile.")
@@ -94,14 +110,14 @@ def _elected(machine: ControllerMachine, key: TopicPartition, kind: ElectionType
     return ApiError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"No replica of {name} is alive.")
 
 
-def rebalance(machine: ControllerMachine) -> None:
+def rebalance(machine: Controlled) -> None:
     """Give leadership back to the preferred replicas of brokers that lead too little (auto.leader.rebalance.enable)."""
     able = {one for one in machine.brokers if one not in machine.leaving}
     for key in imbalanced(machine.records, able, machine.settings.imbalance_percentage):
         machine.partitions.note(key).preferred = True
 
 
-def reassign(machine: ControllerMachine, event: ReassignmentRequested) -> None:
+def reassign(machine: Controlled, event: ReassignmentRequested) -> None:
     answers: dict[TopicPartition, ApiError | None] = {}
     request = Request(event.caller, lambda _: answers)
     able = [one for one in machine.brokers if one not in machine.leaving]
@@ -117,7 +133,7 @@ def reassign(machine: ControllerMachine, event: ReassignmentRequested) -> None:
 
 
 def _planned(
-    machine: ControllerMachine, key: TopicPartition, wanted: tuple[int, ...] | None, able: Collection[int]
+    machine: Controlled, key: TopicPartition, wanted: tuple[int, ...] | None, able: Collection[int]
 ) -> PartitionRecord:
     """Raises ApiError."""
     name, index = key

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ..coordination import PartitionRecord, TopicRecord
-from .store import TopicPartition
+from ..coordination.controllership import TopicPartition
 
 
 class Assignments:

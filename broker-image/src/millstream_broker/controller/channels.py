@@ -20,8 +20,8 @@ from .. import supervision
 from ..client.errors import BrokerError
 from ..config import Listener
 from ..coordination import NO_LEADER, NO_STATE, BrokerRecord, PartitionRecord, TopicRecord
+from ..coordination.controllership import TopicPartition
 from ..internal_topics import is_internal
-from ..own_connection import Caller, Reach
 from ..protocol import list_offsets, stop_replica, update_metadata
 from ..protocol.errors import ErrorCode
 from ..protocol.list_offsets import (
@@ -47,7 +47,7 @@ from ..protocol.update_metadata import (
     UpdateMetadataTopicState,
 )
 from .messages import AskLogEnds, LogEnd, LogEnds, Push, Stopped, StopReplicas
-from .store import TopicPartition
+from .reach import Caller, Reach
 
 MAX_PARTITIONS = 5_000
 """In one request: its arrays have some ten elements a partition, and are bounded (`protocol.api.MAX_ELEMENTS`)."""

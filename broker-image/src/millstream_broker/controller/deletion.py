@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from .store import TopicPartition
+from ..coordination.controllership import TopicPartition
 
 
 class Deletion:

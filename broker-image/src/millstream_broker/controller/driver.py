@@ -25,7 +25,14 @@ from .. import supervision
 from ..config import BrokerConfig
 from ..config_keys import BROKER_KEYS
 from ..coordination import CoordinationError, PartitionRecord
-from ..own_connection import Reach
+from ..coordination.controllership import (
+    BrokersChanged,
+    ConfigsChanged,
+    ControllerStore,
+    Fenced,
+    StoreEvent,
+    TopicPartition,
+)
 from ..protocol.errors import ApiError, ErrorCode
 from .channels import Channels
 from .machine import ControllerMachine
@@ -54,7 +61,7 @@ from .messages import (
     WriteAssignment,
     WriteStates,
 )
-from .store import BrokersChanged, ConfigsChanged, ControllerStore, Fenced, StoreEvent, TopicPartition
+from .reach import Reach
 
 TICK_S = 1.0
 REMOVALS_AT_ONCE = 50

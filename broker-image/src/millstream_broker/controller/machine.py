@@ -23,6 +23,16 @@ from functools import partial
 from typing import Any
 
 from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
+from ..coordination.controllership import (
+    BrokersChanged,
+    ConfigsChanged,
+    DeletionsRequested,
+    Image,
+    StatesChanged,
+    TopicPartition,
+    TopicsChanged,
+)
+from ..slices import Steps
 from . import administration, reassignment
 from .assignments import Assignments
 from .deletion import Deletion
@@ -55,15 +65,6 @@ from .messages import (
 from .partitions import Notes, Partitions, same_state
 from .recovery import Recovery, is_undecided
 from .requests import Requests
-from .store import (
-    BrokersChanged,
-    ConfigsChanged,
-    DeletionsRequested,
-    Image,
-    StatesChanged,
-    TopicPartition,
-    TopicsChanged,
-)
 
 WRITE_AT_ONCE = 500
 """States in one WriteStates: brokers are told of the first while the next are written."""
@@ -164,19 +165,17 @@ class ControllerMachine:
         keys = self.records if partitions is None else [one for one in partitions if one in self.records]
         return {key: self.records[key] for key in keys if reassignment.is_moving(self.records[key])}
 
-    def leaderless(self) -> int:
-        """Partitions that nobody leads (OfflinePartitionsCount)."""
-        return sum(
-            record.leader not in self.brokers and key[0] not in self.deletions
-            for key, record in self.records.items()
-        )
-
-    def not_preferred(self) -> int:
-        """Partitions that another than the preferred replica leads (PreferredReplicaImbalanceCount)."""
-        return sum(
-            record.leader != record.replicas[0] and key[0] not in self.deletions
-            for key, record in self.records.items()
-        )
+    def count(self) -> Steps[tuple[int, int]]:
+        """Partitions that nobody leads (OfflinePartitionsCount), and those that another than the preferred replica
+        leads (PreferredReplicaImbalanceCount). Yields after each partition.
+        """
+        leaderless = not_preferred = 0
+        for key, record in list(self.records.items()):
+            if key[0] not in self.deletions:
+                leaderless += record.leader not in self.brokers
+                not_preferred += record.leader != record.replicas[0]
+            yield
+        return leaderless, not_preferred
 
     # Brokers
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
+from ..coordination.controllership import StoreEvent, TopicPartition
 from ..protocol.errors import ApiError
-from .store import StoreEvent, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field, replace
 
 from ..coordination import PartitionRecord
+from ..coordination.controllership import TopicPartition
 from . import reassignment
-from .store import TopicPartition
 
 
 @dataclass(slots=True)

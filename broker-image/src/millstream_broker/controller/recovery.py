@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 
 from ..coordination import NO_LEADER, BrokerRecord, PartitionRecord
+from ..coordination.controllership import TopicPartition
 from .messages import AskLogEnds, LogEnd, LogEnds
-from .store import TopicPartition
 
 
 def is_undecided(record: PartitionRecord) -> bool:

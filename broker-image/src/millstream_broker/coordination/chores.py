@@ -11,8 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from .. import supervision
-from ..controller.store import Fenced
 from . import CoordinationError
+from .controllership import Fenced
 from .stores import Store, StoreError, Unavailable
 
 PAUSE_S = 1.0

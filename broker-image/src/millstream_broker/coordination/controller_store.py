@@ -17,7 +17,10 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from .. import supervision
-from ..controller.store import (
+from . import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord, tree
+from .chores import Chores
+from .configs import Configs
+from .controllership import (
     BrokersChanged,
     ConfigsChanged,
     DeletionsRequested,
@@ -28,9 +31,6 @@ from ..controller.store import (
     TopicPartition,
     TopicsChanged,
 )
-from . import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord, tree
-from .chores import Chores
-from .configs import Configs
 from .stores import (
     BadVersionError,
     Check,

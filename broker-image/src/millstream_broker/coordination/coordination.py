@@ -24,7 +24,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from .. import supervision
-from ..controller.store import ControllerStore
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.schema import ZERO_UUID
 from ..protocol.update_metadata import UpdateMetadataRequest
@@ -44,6 +43,7 @@ from . import (
 from .chores import Chores
 from .configs import Configs
 from .controller_store import TreeControllerStore
+from .controllership import ControllerStore
 from .fencing import Elected, Fencing
 from .stores import (
     BadVersionError,

@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 class GroupDriver:
-    """``Broker.groups``: the group APIs as coroutines."""
+    """The group APIs as coroutines."""
 
     unreadable = 0
     """Records that were skipped when groups were loaded, since the start."""

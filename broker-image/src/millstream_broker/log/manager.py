@@ -68,7 +68,9 @@ class LogManager:
         config_of: Callable[[str], LogConfig] | None = None,
         files: FileCache | None = None,
     ) -> None:
-        self.dirs = [LogDir(Path(path)) for path in log_dirs]
+        self.paths = [Path(path) for path in log_dirs]
+        """Of all directories, whether they can be used or not."""
+        self.dirs = [LogDir(path) for path in self.paths]
         if not self.dirs:
             raise LogDirError("log.dirs names no directory")
         self.defaults = defaults or LogConfig()

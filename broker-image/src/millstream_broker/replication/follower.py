@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import partial
 from time import time
 
 from ..coordination import PartitionRecord, TopicRecord
@@ -23,8 +24,8 @@ from ..log.directory import describe
 from ..log.log import AppendInfo, Log
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.fetch import FetchPartition, PartitionData
-from ..replica import Replica, wake
 from .divergence import truncation_offset
+from .replica import Replica, wake
 
 log = logging.getLogger(__name__)
 
@@ -131,10 +132,15 @@ class Follower(Replica):
         before = self.log.log_start_offset, self.log.log_end_offset
         records = data.records
         if isinstance(records, memoryview) and records:
-            if self.log.starts_within(records):
-                return self._cut(lambda: self.log.append_as_follower(records, now_ms=_now_ms()))
-            self.log.append_as_follower(records, now_ms=_now_ms())
             self._held_back += len(records)
+            append = partial(self.log.append_as_follower, records, now_ms=_now_ms())
+            if self.log.starts_within(records):
+                return self._cut(append, lambda: self._told(data, before))
+            append()
+        return self._told(data, before)
+
+    def _told(self, data: PartitionData, before: tuple[int, int]) -> Outcome:
+        """The records of this answer are in the log, which was from and to `before`: the rest of what it says."""
         end = self.log.log_end_offset
         if (offset := min(data.high_watermark, end)) > self.high_watermark:
             self.high_watermark = offset
@@ -162,22 +168,25 @@ class Follower(Replica):
         )
         return self._cut(lambda: self.log.truncate_to(offset, now_ms=_now_ms()))
 
-    def _cut(self, change: Callable[[], object]) -> Outcome:
+    def _cut(
+        self, change: Callable[[], object], then: Callable[[], Outcome] = lambda: Outcome.GOES_ON
+    ) -> Outcome:
         self.log.truncating = True
-        self.cutting = asyncio.create_task(self._cut_in_thread(change))
+        self.cutting = asyncio.create_task(self._cut_in_thread(change, then))
         return Outcome.CUTTING
 
-    async def _cut_in_thread(self, change: Callable[[], object]) -> Outcome:
+    async def _cut_in_thread(self, change: Callable[[], object], then: Callable[[], Outcome]) -> Outcome:
         try:
-            await asyncio.to_thread(change)
+            try:
+                await asyncio.to_thread(change)
+            finally:
+                self.log.truncating, self.cutting = False, None
+            start, end = self.log.log_start_offset, self.log.log_end_offset
+            self.purgatory.cut(end)
+            self.high_watermark = max(min(self.high_watermark, end), start)
+            return then()
         except (ApiError, OSError) as error:
             return self._refused(error)
-        finally:
-            self.log.truncating, self.cutting = False, None
-        start, end = self.log.log_start_offset, self.log.log_end_offset
-        self.purgatory.cut(end)
-        self.high_watermark = max(min(self.high_watermark, end), start)
-        return Outcome.GOES_ON
 
     def append(
         self, batches: memoryview, now_ms: int, *, acks: int, timeout_ms: int

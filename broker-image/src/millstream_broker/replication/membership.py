@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from .. import supervision
 from ..coordination import Conflict, CoordinationError, PartitionRecord
-from ..partition import Partition, now_ms
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from ..stats import Stats
+from .partition import Partition, now_ms
+from .replicas import Replicas
 
 RETRY_S = 0.5
 """Pause before a write is repeated whose outcome is not known."""
@@ -23,20 +22,31 @@ RETRY_S = 0.5
 log = logging.getLogger(__name__)
 
 
+class Records(Protocol):
+    """Where partitions' records are kept."""
+
+    async def write_partition(self, name: str, index: int, record: PartitionRecord) -> PartitionRecord:
+        """See `Coordination.write_partition`."""
+        ...
+
+
 class Membership:
     """All calls are made on the loop."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, replicas: Replicas, records: Records, stats: Stats, max_lag_s: float) -> None:
+        """A follower that has not caught up for `max_lag_s` leaves the ISR."""
+        self._replicas = replicas
+        self._records = records
+        self._stats = stats
+        self._max_lag_s = max_lag_s
         self._writes: set[asyncio.Task[None]] = set()
         self._is_failing = False  # said once, however many partitions there are and however long it takes
 
     async def run(self) -> None:
         """Look for followers that lag, until it is cancelled."""
-        interval_s = self._broker.config.integer("replica.lag.time.max.ms") / 2000
         while True:
-            await asyncio.sleep(max(interval_s, 0.01))
-            for partition in list(self._broker.partitions.values()):
+            await asyncio.sleep(max(self._max_lag_s / 2, 0.01))
+            for partition in list(self._replicas.partitions.values()):
                 self.review(partition)
 
     async def close(self) -> None:
@@ -65,9 +75,9 @@ class Membership:
         assert isr is not None
         before, is_known = isr.record.isr, True
         try:
-            stored = await self._broker.coordination.write_partition(partition.topic, partition.index, record)
+            stored = await self._records.write_partition(partition.topic, partition.index, record)
         except Conflict:
-            known = self._broker.replicas.known_record(partition)
+            known = self._replicas.known_record(partition)
             is_known = known is not None and isr.conflicted(known)
         except CoordinationError as error:
             if not self._is_failing:
@@ -84,14 +94,14 @@ class Membership:
             await asyncio.sleep(RETRY_S)  # under way until then, so that no fetch proposes it at once
             if isr.pending is record:
                 isr.unknown()
-        if self._broker.partitions.get((partition.topic, partition.index)) is partition:
+        if self._replicas.partitions.get((partition.topic, partition.index)) is partition:
             partition.isr_changed()
             self.review(partition)
 
     def _note(self, partition: Partition, before: tuple[int, ...], after: tuple[int, ...]) -> None:
         left, joined = set(before) - set(after), set(after) - set(before)
-        self._broker.stats.isr_shrinks += len(left)
-        self._broker.stats.isr_expands += len(joined)
+        self._stats.isr_shrinks += len(left)
+        self._stats.isr_expands += len(joined)
         if left or joined:  # else only the elr changed
             log.info(
                 "%s: the ISR changes from %s to %s",

@@ -21,12 +21,12 @@ rack (KIP-392). A follower reads up to the end of the leader's log. What it asks
 from __future__ import annotations
 
 from asyncio import Future
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from .delayed_fetch import DelayedFetch
-from .partition import Partition
-from .protocol.errors import ApiError, ErrorCode
-from .protocol.fetch import (
+from ..delayed_fetch import DelayedFetch
+from ..metadata import Metadata
+from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
@@ -36,12 +36,12 @@ from .protocol.fetch import (
     LeaderIdAndEpoch,
     PartitionData,
 )
+from .divergence import diverging_epoch
+from .membership import Membership
+from .partition import Partition
 from .replica import FetchWaiter, Replica
-from .replication.divergence import diverging_epoch
-from .replication.selector import select
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .replicas import Replicas
+from .selector import select
 
 TopicPartition = tuple[str, int]
 Answer = FetchResponse | Future[FetchResponse]
@@ -91,17 +91,32 @@ class Fetched:
             self.session = None
 
 
+class FetchSettings(NamedTuple):
+    """How this broker answers fetches."""
+
+    max_bytes: int
+    """Of one response (`fetch.max.bytes`)."""
+    max_wait_s: float
+    """No response waits longer than a connection may be silent."""
+    max_sessions: int
+    """Of consumers (`max.incremental.fetch.session.cache.slots`)."""
+    selects_by_rack: bool
+    """Whether consumers are sent to replicas near them (KIP-392)."""
+
+
 class Session:
     """The partitions that one client fetches. Each is watched, or due to be looked at, or both."""
 
     __slots__ = (
         "_aborted",
-        "_broker",
         "_delayed",
         "_due",
         "_fetched",
+        "_membership",
         "_rack",
         "_reads_followers",
+        "_replicas",
+        "_settings",
         "_watches",
         "created",
         "epoch",
@@ -116,12 +131,22 @@ class Session:
     created: float
     used: float
 
-    def __init__(self, broker: Broker, replica_id: int = CONSUMER, *, reads_followers: bool = False) -> None:
+    def __init__(
+        self,
+        replicas: Replicas,
+        membership: Membership,
+        settings: FetchSettings,
+        replica_id: int = CONSUMER,
+        *,
+        reads_followers: bool = False,
+    ) -> None:
         """For one request; see `identify`."""
         self.session_id = 0
         self.replica_id = replica_id
         self.is_follower = replica_id >= 0
-        self._broker = broker
+        self._replicas = replicas
+        self._membership = membership
+        self._settings = settings
         self._aborted: list[AbortedTransaction] | None = None
         self._rack = ""
         """Where a consumer is, if it is to be sent to a replica there."""
@@ -170,7 +195,7 @@ class Session:
 
     def has_news(self, one: Fetched) -> None:
         self._due[one] = None
-        if self.is_follower and self._delayed is not None and self._broker.selects_by_rack:
+        if self.is_follower and self._delayed is not None and self._settings.selects_by_rack:
             self._delayed.over()  # consumers may wait for the follower's high watermark
 
     # Requests
@@ -180,7 +205,7 @@ class Session:
         if self._delayed is not None:
             self._delayed.over()
         self._take(request)
-        limit = min(request.max_bytes, self._broker.max_fetch_bytes)
+        limit = min(request.max_bytes, self._settings.max_bytes)
         response, size, urgent = self._read(limit)
         if (
             urgent
@@ -189,7 +214,7 @@ class Session:
             or not (self._fetched or self.is_follower)
         ):
             return response
-        wait_s = min(request.max_wait_ms / 1000, self._broker.server.max_idle_s)
+        wait_s = min(request.max_wait_ms / 1000, self._settings.max_wait_s)
         if not self._watches:
             self._watches = True
             for one in self._fetched.values():
@@ -206,7 +231,7 @@ class Session:
     def _take(self, request: FetchRequest) -> None:
         """Note what a request says about the partitions."""
         self._aborted = [] if request.isolation_level == READ_COMMITTED or self.is_follower else None
-        self._rack = request.rack_id if self._broker.selects_by_rack and self._reads_followers else ""
+        self._rack = request.rack_id if self._settings.selects_by_rack and self._reads_followers else ""
         fetched, due = self._fetched, self._due
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
@@ -258,7 +283,7 @@ class Session:
     def _read_one(self, one: Fetched, room: int, *, first: bool) -> PartitionData | None:
         """None when there is nothing new. Raises ApiError."""
         asked = one.asked
-        replica = self._broker.partitions.get(one.key) or self._followed(one.key)
+        replica = self._replicas.partitions.get(one.key) or self._followed(one.key)
         if one.replica is None:
             one.replica = replica
         elif replica is not one.replica:
@@ -304,9 +329,9 @@ class Session:
 
     def _followed(self, key: TopicPartition) -> Replica:
         """For a partition that is not led here. Raises ApiError."""
-        follower = self._broker.replicas.followers.get(key) if self._reads_followers else None
+        follower = self._replicas.followers.get(key) if self._reads_followers else None
         if follower is None:
-            raise self._broker.replicas.why_not_led(*key)
+            raise self._replicas.why_not_led(*key)
         return follower
 
     def _preferred(self, one: Fetched) -> PartitionData | None:
@@ -314,7 +339,7 @@ class Session:
         partition = one.replica
         if not isinstance(partition, Partition) or partition.isr is None:
             return None
-        brokers = self._broker.metadata.brokers
+        brokers = self._replicas.metadata.brokers
         chosen = select(partition.isr, brokers, self._rack, one.asked.fetch_offset)
         if chosen is None:
             return None
@@ -361,7 +386,7 @@ class Session:
         if offset > log.log_end_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         one.is_new = False
-        self._broker.replicas.membership.fetched(partition, self.replica_id, offset, asked.log_start_offset)
+        self._membership.fetched(partition, self.replica_id, offset, asked.log_start_offset)
         return None
 
     def _failed(self, one: Fetched, error: ApiError) -> PartitionData:
@@ -375,7 +400,7 @@ class Session:
             index,
             error.code,
             -1,
-            current_leader=current_leader(self._broker, name, index, error.code),
+            current_leader=current_leader(self._replicas.metadata, name, index, error.code),
             aborted_transactions=[] if is_unknown else self._aborted,
             records=b"",
         )
@@ -397,11 +422,11 @@ def _joined(first: FetchResponse, second: FetchResponse) -> FetchResponse:
     return first
 
 
-def current_leader(broker: Broker, topic: str, index: int, code: ErrorCode) -> LeaderIdAndEpoch | None:
+def current_leader(metadata: Metadata, topic: str, index: int, code: ErrorCode) -> LeaderIdAndEpoch | None:
     """Whom to ask instead, where that is what the error is about."""
     if code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
         return None
-    record = broker.metadata.topics.get(topic)
+    record = metadata.topics.get(topic)
     if record is None or index >= len(record.partitions):
         return None
     found = record.partitions[index]

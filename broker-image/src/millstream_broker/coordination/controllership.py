@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
+from . import BrokerRecord, PartitionRecord, TopicRecord
 
 TopicPartition = tuple[str, int]
 

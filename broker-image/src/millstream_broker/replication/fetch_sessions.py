@@ -15,22 +15,20 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from time import monotonic
-from typing import TYPE_CHECKING
 
-from .coordination import BrokerRecord
-from .fetch_session import FULL, SESSIONLESS, Answer, Session
-from .inter_broker import Authenticator, Peer
-from .protocol.errors import ApiError, ErrorCode
-from .protocol.fetch import (
+from ..coordination import BrokerRecord
+from ..inter_broker import Authenticator, Peer
+from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
     next_session_epoch,
 )
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .fetch_session import FULL, SESSIONLESS, Answer, FetchSettings, Session
+from .membership import Membership
+from .replicas import Replicas
 
 EVICTION_MS = 120_000
 MOST_PARTITIONS = 500_000
@@ -44,8 +42,15 @@ class FollowerSession(Session):
 
     __slots__ = ("follower", "peer")
 
-    def __init__(self, broker: Broker, follower: Authenticator, peer: Peer) -> None:
-        super().__init__(broker, peer.broker_id)
+    def __init__(
+        self,
+        replicas: Replicas,
+        membership: Membership,
+        settings: FetchSettings,
+        follower: Authenticator,
+        peer: Peer,
+    ) -> None:
+        super().__init__(replicas, membership, settings, peer.broker_id)
         self.follower = follower
         """Of the connection."""
         self.peer = peer
@@ -54,8 +59,10 @@ class FollowerSession(Session):
 class Sessions:
     """The fetch sessions of this broker's clients."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, replicas: Replicas, membership: Membership, settings: FetchSettings) -> None:
+        self._replicas = replicas
+        self._membership = membership
+        self._settings = settings
         self._by_replica: dict[int, FollowerSession] = {}
         self._consumers: dict[int, Session] = {}
         """By their ids, the one that was used last at the end."""
@@ -96,17 +103,17 @@ class Sessions:
             _next(known, request)
             return known
         if request.session_epoch != FULL:
-            return FollowerSession(self._broker, follower, peer)
+            return FollowerSession(self._replicas, self._membership, self._settings, follower, peer)
         if known is not None:
             known.close()
-        session = FollowerSession(self._broker, follower, peer)
+        session = FollowerSession(self._replicas, self._membership, self._settings, follower, peer)
         session.identify(random.randint(1, 0x7FFFFFFF))
         self._by_replica[peer.broker_id] = session
         return session
 
     def _check_epoch(self, peer: Peer, session: FollowerSession | None) -> None:
         """Raises ApiError for an earlier incarnation of a broker. A later one may be known to itself first."""
-        known = self._broker.metadata.brokers.get(peer.broker_id)
+        known = self._replicas.metadata.brokers.get(peer.broker_id)
         if (known is not None and peer.broker_epoch < known.epoch) or (
             session is not None and peer.broker_epoch < session.peer.broker_epoch
         ):
@@ -126,7 +133,9 @@ class Sessions:
         if epoch in (FULL, SESSIONLESS):
             if session_id:
                 self._end(session_id)
-            session = Session(self._broker, reads_followers=version >= RACKS_SINCE)
+            session = Session(
+                self._replicas, self._membership, self._settings, reads_followers=version >= RACKS_SINCE
+            )
             if epoch == FULL:
                 self._begin(session, _size(request))
             return session
@@ -155,8 +164,9 @@ class Sessions:
         self._consumers[session_id] = session
 
     def _has_room(self, size: int) -> bool:
-        slots = self._broker.config.integer("max.incremental.fetch.session.cache.slots")
-        return len(self._consumers) < slots and self._partitions + size <= MOST_PARTITIONS
+        return (
+            len(self._consumers) < self._settings.max_sessions and self._partitions + size <= MOST_PARTITIONS
+        )
 
     def _evictable(self, size: int, now: float) -> int | None:
         """Kafka's rules (KIP-227): the one unused for longest; else the smallest of the old ones, if it is smaller."""

@@ -24,19 +24,19 @@ import logging
 from collections.abc import Callable
 from time import monotonic_ns
 
-from . import supervision
-from .admissions import Admissions
-from .config import TopicConfig
-from .config_types import LONG_MAX
-from .coordination import PartitionRecord, TopicRecord
-from .delayed_produce import Delayed, DelayedProduce, Purgatory, repeated
-from .log.admission import Admitted
-from .log.batch import CODEC_MASK, HEADER_SIZE, HeaderRefusedError
-from .log.log import AppendInfo, Log
-from .protocol.errors import ApiError, ErrorCode
-from .refusals import Refusals
+from .. import supervision
+from ..admissions import Admissions
+from ..config import TopicConfig
+from ..config_types import LONG_MAX
+from ..coordination import PartitionRecord, TopicRecord
+from ..delayed_produce import Delayed, DelayedProduce, Purgatory, repeated
+from ..log.admission import Admitted
+from ..log.batch import CODEC_MASK, HEADER_SIZE, HeaderRefusedError
+from ..log.log import AppendInfo, Log
+from ..protocol.errors import ApiError, ErrorCode
+from ..refusals import Refusals
+from .isr import Isr
 from .replica import FetchWaiter, Replica, wake
-from .replication.isr import Isr
 
 AT_ONCE_BYTES = 4096
 """Largest uncompressed batch whose records are read on the loop: the smallest records take less than a millisecond."""

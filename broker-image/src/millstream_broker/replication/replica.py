@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from .coordination import TopicRecord
-from .log.log import Log
-from .protocol.errors import ApiError, ErrorCode
+from ..coordination import TopicRecord
+from ..log.log import Log
+from ..protocol.errors import ApiError, ErrorCode
 
 
 class FetchWaiter(Protocol):

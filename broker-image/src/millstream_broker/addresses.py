@@ -1,0 +1,51 @@
+"""Where a broker listens, and where it says that it does."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from dataclasses import replace
+
+from .config import BrokerConfig, Listener, parse_address, parse_listeners
+from .config_types import ConfigError
+
+
+class Addresses:
+    """As the configuration has them. Raises ConfigError."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.listeners = parse_listeners(config, "listeners")
+        self._advertised = parse_listeners(config, "advertised.listeners")
+        _check(config, self.listeners, self._advertised)
+        self.http = parse_address("http.listener", config.text("http.listener"))
+        name = config["inter.broker.listener.name"]
+        self.inter_broker = name if isinstance(name, str) else self.listeners[0].name
+        """The name of the listener that brokers reach each other on: by default the first."""
+
+    def advertised(self, bound: Iterable[Listener]) -> tuple[Listener, ...]:
+        """Where clients are told to go: port 0 stands for the port that was bound, any address for this host."""
+        by_name = {listener.name: listener for listener in self._advertised}
+        told = []
+        for listener in bound:
+            one = by_name.get(listener.name, listener)
+            host = socket.gethostname() if one.host in ("", "0.0.0.0", "::") else one.host
+            told.append(replace(one, host=host, port=one.port or listener.port))
+        return tuple(told)
+
+
+def _check(config: BrokerConfig, listeners: list[Listener], advertised: list[Listener]) -> None:
+    names = {listener.name for listener in listeners}
+    if not names:
+        raise ConfigError("listeners=: expected at least one, as in PLAINTEXT://127.0.0.1:9092")
+    for listener in advertised:
+        if listener.name not in names:
+            raise ConfigError(f"advertised.listeners={listener}: {listener.name} is not among `listeners`")
+        if listener.host in ("", "0.0.0.0", "::"):
+            raise ConfigError(
+                f"advertised.listeners={listener}: expected an address that clients can connect to"
+            )
+    inter_broker = config["inter.broker.listener.name"]
+    if inter_broker is not None and inter_broker not in names:
+        raise ConfigError(
+            f"inter.broker.listener.name={inter_broker}: expected one of {', '.join(sorted(names))}"
+        )

@@ -1,0 +1,34 @@
+"""How a controller reaches brokers."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from ..coordination import BrokerRecord
+from ..protocol.api import Api
+from ..protocol.schema import Struct
+
+Req = TypeVar("Req", bound=Struct)
+Res = TypeVar("Res", bound=Struct)
+
+
+class Caller(Protocol):
+    """What is used of a connection (`client.connection`)."""
+
+    host: str
+    port: int
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    async def call(self, api: Api[Req, Res], version: int, request: Req) -> Res:
+        """Raises BrokerError."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Reach(Protocol):
+    async def __call__(self, broker: BrokerRecord, client_id: str, *, timeout_s: float) -> Caller:
+        """Raises BrokerError."""
+        ...

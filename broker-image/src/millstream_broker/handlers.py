@@ -1,0 +1,132 @@
+"""What answers requests: functions, one an API, that are registered by the modules of `api`.
+
+    @handler(list_groups.API)
+    def handle(groups: GroupDriver, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse: ...
+
+Before the request stand the parts of the broker that the function works with, by their names there. It gets them once,
+when the broker has been put together (`Registration.bound`).
+
+A handler may be a plain function, which answers at once; one that returns an awaitable, for which the connection
+waits; or a generator that yields after each of many elements, so that others have their turn (`slices`), and returns
+a response or an awaitable. `None` sends nothing (Produce with acks=0). It raises ApiError to answer the whole request
+with an error.
+What ApiVersions lists is what is registered here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from .inter_broker import Authenticator
+from .protocol.api import Api
+from .protocol.errors import ApiError, ErrorCode
+from .protocol.schema import Struct, fields_of
+from .slices import Steps
+
+Res = TypeVar("Res", bound=Struct)
+Answer = Struct | None | Awaitable[Struct | None] | Steps[Any]
+Handler = Callable[["RequestContext", Any], Answer]
+
+ANONYMOUS = "User:ANONYMOUS"
+
+
+class CloseConnection(Exception):
+    """The connection has to end, for the reason that the text says."""
+
+
+class RequestContext(NamedTuple):
+    """Who asks, and how."""
+
+    version: int
+    client_id: str | None
+    client_host: str
+    listener_name: str
+    authenticator: Authenticator
+    principal: str = ANONYMOUS
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    api: Api[Any, Any]
+    function: Callable[..., Answer]
+    needs: tuple[str, ...]
+    """The parts of the broker that the function takes first."""
+    pipelined: bool
+    """Whether the next request of this API may start while this one waits. Responses keep their order anyway."""
+    ends_with_connection: bool
+    """Whether a wait for the response ends when the connection does; else the handler finishes."""
+    for_brokers: bool
+
+    def bound(self, parts: object) -> Bound:
+        """With what it needs, which are attributes of `parts`."""
+        handle = partial(self.function, *(getattr(parts, name) for name in self.needs))
+        if self.for_brokers:
+            handle = partial(_for_brokers, handle)
+        return Bound(self.api, handle, self.pipelined, self.ends_with_connection)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A handler of one broker; see `Registration`."""
+
+    api: Api[Any, Any]
+    handle: Handler
+    pipelined: bool
+    ends_with_connection: bool
+
+    def after(self, condition: Callable[[Handler], Handler]) -> Bound:
+        """The same behind another one, which waits: so no request may overtake it."""
+        return replace(self, handle=condition(self.handle), pipelined=False)
+
+
+Handlers = Mapping[int, Bound]
+"""Those of one broker, by the key of the API."""
+
+REGISTERED: dict[int, Registration] = {}
+_H = TypeVar("_H", bound=Callable[..., Any])
+
+
+def handler(
+    api: Api[Any, Any],
+    *,
+    pipelined: bool = False,
+    ends_with_connection: bool = False,
+    for_brokers: bool = False,
+) -> Callable[[_H], _H]:
+    """Register the function below as what answers `api`; with `for_brokers` to brokers of this cluster alone."""
+
+    def register(function: _H) -> _H:
+        code = function.__code__
+        *needs, context, request = code.co_varnames[: code.co_argcount]
+        assert (context, request) == ("context", "request"), function
+        REGISTERED[api.key] = Registration(
+            api, function, tuple(needs), pipelined, ends_with_connection, for_brokers
+        )
+        return function
+
+    return register
+
+
+def bind(parts: object) -> dict[int, Bound]:
+    """The handlers of the broker that has these parts."""
+    return {key: registration.bound(parts) for key, registration in REGISTERED.items()}
+
+
+def _for_brokers(handle: Handler, context: RequestContext, request: Any) -> Answer:
+    if context.authenticator.peer is None:
+        raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return handle(context, request)
+
+
+def error_response(api: Api[Any, Res], error: ApiError) -> Res:
+    """What answers a request that failed as a whole; CloseConnection where the API has no field for that."""
+    fields = {name for name, _ in fields_of(api.response)}
+    if "error_code" not in fields:
+        raise CloseConnection(f"{api.name}: {error}")
+    message = {"error_message": error.message} if "error_message" in fields else {}
+    response: Any = api.response
+    failed: Res = response(error_code=int(error.code), **message)
+    return failed

@@ -1,0 +1,48 @@
+"""Where the cluster's tree is, for one broker: in ZooKeeper, or, for a broker by itself, in a file of the first log
+directory. Nothing else differs: a broker by itself wins every election of a controller, and tells itself what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from .config import BrokerConfig
+from .coordination.coordination import Coordination
+from .coordination.stores import Store
+from .coordination.stores.ensemble import Ensemble
+from .coordination.stores.file import FILE_NAME, FileStore
+from .coordination.takeover import find_old, take_over
+from .log.manager import Found, LogManager
+from .topic_logs import adopted
+
+
+async def connect(
+    ensemble: Ensemble | None, config: BrokerConfig, logs: LogManager, fail: Callable[[str], None]
+) -> Coordination:
+    """Wait for ZooKeeper, however long; without an `ensemble`, read the file. Raises CoordinationError.
+
+    `fail` ends the broker: nobody knows any more what is in the file.
+    """
+    nodes: Store
+    known = logs.cluster_id
+    if ensemble is None:
+        home = logs.dirs[0]
+        old = find_old(home.path)
+        nodes = FileStore(home.path / FILE_NAME)
+        nodes.failed, nodes.fatal = home.check, fail
+        nodes.start()
+        if old is not None:
+            await take_over(nodes, old, config.integer("broker.id"))
+            known = known or old.cluster_id
+    else:
+        from .coordination.stores.zookeeper import ZooKeeperStore
+
+        nodes = ZooKeeperStore(ensemble, config.integer("zookeeper.session.timeout.ms") / 1000)
+    coordination = Coordination(nodes, known)
+    await coordination.connect()
+    return coordination
+
+
+async def adopt(coordination: Coordination, found: Iterable[Found], logs: LogManager, broker_id: int) -> None:
+    """Go on with topics whose logs are here though the file is not. Raises CoordinationError."""
+    await coordination.adopt(lambda: adopted(found, logs, broker_id))

@@ -1,0 +1,33 @@
+"""What the broker answers on `http.listener`: /healthz, /readyz and /metrics, while it starts and afterwards."""
+
+from __future__ import annotations
+
+from .http import HttpServer, Response
+from .metrics import Metrics
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Probes:
+    """Not ready until `ready`."""
+
+    def __init__(self) -> None:
+        self._metrics: Metrics | None = None
+        self.server = HttpServer(
+            {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._serve_metrics}
+        )
+
+    def ready(self, metrics: Metrics | None) -> None:
+        """None: it is so no more."""
+        self._metrics = metrics
+
+    def _healthz(self) -> Response:
+        return Response(b"ok\n")
+
+    def _readyz(self) -> Response:
+        return Response(b"starting\n", 503) if self._metrics is None else Response(b"ready\n")
+
+    async def _serve_metrics(self) -> Response:
+        if self._metrics is None:
+            return Response(b"starting\n", 503)
+        return Response(await self._metrics.text(), content_type=TEXT)

@@ -1,0 +1,137 @@
+"""The replicas on this broker, and the cluster as it sees it: what all that serves clients looks at.
+
+The `ReplicaManager` alone changes them. `metadata` is replaced as a whole, and only when everything it says of this
+broker is so: no client is sent to a partition that is not open yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..coordination import ClusterState, PartitionRecord
+from ..log.checkpoints import TopicPartition
+from ..metadata import Metadata
+from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.schema import ZERO_UUID
+from .follower import Follower
+from .partition import Partition
+
+
+class Replicas:
+    """All calls are made on the loop."""
+
+    def __init__(self, broker_id: int, state: ClusterState) -> None:
+        """`state`: what coordination said first, which this broker does not do yet."""
+        self.broker_id = broker_id
+        self.partitions: dict[TopicPartition, Partition] = {}
+        """What this broker leads: all that the hot path sees."""
+        self.followers: dict[TopicPartition, Follower] = {}
+        self.unopened: dict[TopicPartition, str] = {}
+        """Partitions that should be here and are not, and why."""
+        self.wanted = state
+        """What coordination said last."""
+        self.metadata = Metadata(replace(state, brokers={}, topics={}))
+        """What this broker does."""
+        self._said, self._done = 1, 0
+        """How often coordination has said something, and how much of that is done."""
+        self._waiting: list[asyncio.Future[None]] = []
+
+    # Following coordination
+
+    def want(self, state: ClusterState) -> None:
+        self.wanted = state
+        self._said += 1
+
+    @property
+    def newest(self) -> tuple[ClusterState, int]:
+        """What is wanted, and its number for `followed`."""
+        return self.wanted, self._said
+
+    def followed(self, number: int) -> None:
+        """The state of this number is done."""
+        self._done = number
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
+
+    async def caught_up(self) -> None:
+        """Return when this broker does what coordination has said by now."""
+        number = self._said
+        while self._done < number:
+            waiting = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
+            await waiting
+
+    # What is here
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """Raises ApiError NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION."""
+        partition = self.partitions.get((topic, index))
+        if partition is None:
+            raise self.why_not_led(topic, index)
+        return partition
+
+    def get(self, key: TopicPartition) -> Partition | Follower:
+        """A replica here, led or followed. Raises ApiError."""
+        held = self.held(key)
+        if held is None:
+            raise self.why_not_led(*key)
+        return held
+
+    def held(self, key: TopicPartition) -> Partition | Follower | None:
+        return self.partitions.get(key) or self.followers.get(key)
+
+    def all(self) -> Iterator[Partition | Follower]:
+        """Every replica here, led or followed."""
+        yield from self.partitions.values()
+        yield from self.followers.values()
+
+    def topic_id(self, name: str) -> uuid.UUID:
+        """Of the topic that has the name by coordination's newest word; ZERO_UUID where it knows none."""
+        return topic_id(self.wanted, name)
+
+    def known_record(self, partition: Partition) -> PartitionRecord | None:
+        """What coordination said last of a partition."""
+        if self.topic_id(partition.topic) != partition.topic_id:
+            return None
+        records = self.wanted.topics[partition.topic].partitions
+        return records[partition.index] if partition.index < len(records) else None
+
+    def why_not_led(self, topic: str, index: int) -> ApiError:
+        """For a partition that is not among those that this broker leads."""
+        if (reason := self.unopened.get((topic, index))) is not None:
+            return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        record = self.metadata.topics.get(topic)
+        if (
+            record is None
+            or record.topic_id != self.topic_id(topic)
+            or not 0 <= index < len(record.partitions)
+        ):
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def is_offline(self, topic: str, index: int) -> bool:
+        """Whether a replica that should be here cannot be used."""
+        key = topic, index
+        held = self.held(key)
+        return key in self.unopened if held is None else held.log.offline is not None
+
+    def high_watermark(self, key: TopicPartition) -> int:
+        """Below it records are safe; 0 for what is not served."""
+        held = self.held(key)
+        return 0 if held is None else held.high_watermark
+
+
+def topic_id(state: ClusterState, name: str) -> uuid.UUID:
+    """Of the topic that has the name; ZERO_UUID without one."""
+    topic = state.topics.get(name)
+    return ZERO_UUID if topic is None else topic.topic_id
+
+
+def lag(held: Partition | Follower) -> int:
+    """Records that a follower is known to lack of those that are committed, as KIP-113 has it."""
+    return max(0, held.high_watermark - held.log.log_end_offset)

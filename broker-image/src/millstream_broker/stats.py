@@ -1,0 +1,34 @@
+"""What the broker counts as it goes: plain attributes, so that the hot path only adds to them."""
+
+from __future__ import annotations
+
+from .histogram import Histogram
+
+
+class Stats:
+    """The broker's counters."""
+
+    __slots__ = (
+        "apis",
+        "bytes_in",
+        "bytes_out",
+        "connections_accepted",
+        "isr_expands",
+        "isr_shrinks",
+        "records_in",
+        "records_refused",
+    )
+
+    def __init__(self) -> None:
+        self.apis: dict[str, Histogram] = {}
+        """Of each API, how long requests took from being received to being answered."""
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.connections_accepted = 0
+        self.isr_expands = 0
+        self.isr_shrinks = 0
+        self.records_in = 0
+        self.records_refused = 0
+
+    def api(self, name: str) -> Histogram:
+        return self.apis.setdefault(name, Histogram())
