@@ -270,6 +270,40 @@ def test_the_commands_speak_to_their_user(sandbox: Sandbox) -> None:
     assert sandbox.run("status", "-o", "json").returncode == 0
 
 
+def test_no_folder_is_deleted_that_was_not_made_here(sandbox: Sandbox) -> None:
+    sandbox.data.mkdir()
+    (sandbox.data / "thesis.txt").write_text("years of work")
+    (sandbox.data / "clusters").mkdir()
+    refused = sandbox.run("down", "--delete-data")
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        f"error: --data: {sandbox.data} is no data folder of `millstream local`: it has no state.json. Nothing was"
+        " deleted; name the folder that `millstream local up` was given\n"
+    )
+    (sandbox.data / "state.json").write_text('{"version": 4, "lineage": "of another tool"}')
+    assert sandbox.run("down", "--delete-data").returncode == 2
+    assert sorted(entry.name for entry in sandbox.data.iterdir() if entry.name != ".lock") == [
+        "clusters",
+        "state.json",
+        "thesis.txt",
+    ]
+
+
+def test_only_what_was_made_is_deleted(sandbox: Sandbox) -> None:
+    for name in ("volumes/mine", "notes"):
+        (sandbox.data / name).mkdir(parents=True)
+    sandbox.cluster()
+    assert sandbox.run("up", "-f", str(sandbox.manifests)).returncode == 0
+    ended = sandbox.run("down", "--delete-data")
+    assert ended.stdout == (
+        "broker west: stopped\n"
+        f"left in {sandbox.data}, as `millstream local` did not make it: notes, volumes\n"
+        f"the data in {sandbox.data} is deleted\n"
+    )
+    assert (sandbox.data / "volumes/mine").is_dir()
+    assert not (sandbox.data / "clusters").exists()
+
+
 def test_two_regions(sandbox: Sandbox) -> None:
     for example in (ROOT / "examples/two-regions").glob("*.yaml"):
         (sandbox.manifests / example.name).write_text(example.read_text())

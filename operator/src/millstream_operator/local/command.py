@@ -82,15 +82,18 @@ def status(data: Path, output: str) -> None:
 @click.option(
     "--delete-data", is_flag=True, help="Delete the data folder too: records, tables, logs and state."
 )
-def down(data: Path, delete_data: bool) -> None:
+@click.option("--yes", "-y", is_flag=True, help="With --delete-data: do not ask.")
+def down(data: Path, delete_data: bool, yes: bool) -> None:
     """Stop the processes; data stays, and `up` goes on where it was."""
     from .runtime import LocalRuntime, Reporter
 
+    if delete_data and not yes and sys.stdin.isatty():
+        click.confirm(f"Delete all records, tables, logs and state in {data}?", abort=True)
     with _errors():
         stopped = LocalRuntime(data, Reporter(say=click.echo)).down(delete_data=delete_data)
     if not stopped:
         click.echo("nothing was running")
-    click.echo(f"{data} is deleted" if delete_data else f"data stays in {data}")
+    click.echo(f"the data in {data} is deleted" if delete_data else f"data stays in {data}")
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ afterwards is in its Ready condition and in `Outcome.failures`, and the others g
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 from ..kafka_admin import AdminPool
 from . import manifests, processes
 from .reconcile import Pass
-from .state import Resource, State, Store, key_of
+from .state import Resource, State, StateError, Store, key_of
 
 DEFAULT_DATA = Path(".millstream")
 STOPPED = ("mirror", "broker", "zookeeper")  # in this order: what another one needs later
@@ -68,7 +67,7 @@ class LocalRuntime:
         known = self.store.load().resources
         found = manifests.read(folder, known)  # first, so that a mistake leaves not even a data folder
         with self.store.locked():
-            state = self.store.load()
+            state = self.store.begin()
             if state.resources != known:
                 found = manifests.read(folder, state.resources)
             return self._up(state, found, loads=loads)
@@ -127,8 +126,16 @@ class LocalRuntime:
         return Snapshot(self.data, order, daemons)
 
     def down(self, *, delete_data: bool = False) -> list[str]:
-        """Stop every process; their names. With ``delete_data`` the data folder goes too."""
-        if not self.data.is_dir():
+        """Stop every process; their names. With ``delete_data`` what `up` made in the data folder goes, too.
+
+        StateError for a folder that `up` never made, which is left as it is.
+        """
+        if not self.store.exists:
+            if delete_data:
+                raise StateError(
+                    f"--data: {self.data} is no data folder of `millstream local`: it has no state.json. Nothing was"
+                    " deleted; name the folder that `millstream local up` was given"
+                )
             return []
         stopped = []
         with self.store.locked():
@@ -139,8 +146,17 @@ class LocalRuntime:
                     self.reporter.say(f"{title(name)}: stopped")
             self.store.save(state)
             if delete_data:
-                shutil.rmtree(self.data)
+                self._delete(state)
         return stopped
+
+    def _delete(self, state: State) -> None:
+        try:
+            left = self.store.delete(state)
+        except OSError as error:
+            raise StateError(f"--data: {error.filename} cannot be deleted: {error.strerror}") from error
+        if left:
+            what = ", ".join(left)
+            self.reporter.say(f"left in {self.data}, as `millstream local` did not make it: {what}")
 
 
 def address(ready: dict[str, str]) -> str:

@@ -16,6 +16,7 @@ import contextlib
 import copy
 import fcntl
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -33,8 +34,14 @@ class StateError(Exception):
     """The data folder cannot be used; the message says why and what to do."""
 
 
-class State(msgspec.Struct):
+FOLDERS = ("clusters", "mirrors", "volumes", "loads")
+"""What there may be in a data folder beside its state."""
+
+
+class State(msgspec.Struct, forbid_unknown_fields=True):
     version: int = 1
+    made: list[str] = msgspec.field(default_factory=lambda: list(FOLDERS))
+    """Those of FOLDERS that were not there before: only these are ours to delete."""
     resources: dict[str, Resource] = {}
     daemons: dict[str, Daemon] = {}
     ports: dict[str, dict[str, int]] = {}
@@ -91,6 +98,29 @@ class Store:
             return State()
         except (OSError, msgspec.MsgspecError) as error:
             raise StateError(f"{self.file} cannot be read: {error}") from error
+
+    @property
+    def exists(self) -> bool:
+        """Whether this is a data folder of ours, and not just any folder."""
+        return self.file.is_file()
+
+    def begin(self) -> State:
+        """The state; in a new data folder, one that knows what was there before it."""
+        if self.exists:
+            return self.load()
+        return State(made=[name for name in FOLDERS if not (self.data / name).exists()])
+
+    def delete(self, state: State) -> list[str]:
+        """Delete what was made here, and the folder if nothing else is in it; returns what stays. OSError."""
+        for name in state.made:
+            if (self.data / name).exists():
+                shutil.rmtree(self.data / name)
+        self.file.unlink()
+        (self.data / ".lock").unlink()
+        left = sorted(entry.name for entry in self.data.iterdir())
+        if not left:
+            self.data.rmdir()
+        return left
 
     def save(self, state: State) -> None:
         aside = self.file.with_suffix(".json.new")
