@@ -16,6 +16,7 @@ from millstream_broker.protocol import describe_configs, init_producer_id, metad
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.coordination_file import nodes_in
 from millstream_harness.wire import Wire, record
+from millstream_harness.zookeeper import ZooKeeperProcess
 
 StartBroker = Callable[..., BrokerProcess]
 
@@ -119,3 +120,20 @@ def test_an_old_file_of_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / OLD_FILE_NAME).write_text('{"version": 2}')
     with pytest.raises(CoordinationError, match="version 2 is not known: expected 1"):
         find_old(tmp_path)
+
+
+def test_a_new_tree_in_zookeeper_takes_over_no_logs(
+    start_broker: StartBroker, shared_zookeeper: ZooKeeperProcess
+) -> None:
+    """Other brokers may have newer ones: of a wrong address, or a tree that was lost, nothing may come."""
+    broker = start_broker()
+    with Wire(broker.bootstrap) as wire:
+        wire.create("t")
+        assert wire.produce("t", [record("a")]).error_code == 0
+    broker.stop()
+    broker.config["zookeeper.connect"] = shared_zookeeper.own_tree()
+    broker.start()
+    with Wire(broker.bootstrap) as wire:
+        assert wire.call(metadata.API, 12, metadata.MetadataRequest(None)).topics == []
+    assert (broker.data / "t-0").is_dir()
+    assert "the log t-0 belongs to no topic: left alone" in broker.said()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from millstream_broker.handlers import Bound, CloseConnection, RequestContext
+from millstream_broker.inter_broker import Authenticator
+from millstream_broker.large_requests import MOST_QUEUED, LargeRequests
 from millstream_broker.log.batch import build_batch
 from millstream_broker.protocol import (
     create_topics,
@@ -20,6 +24,7 @@ from millstream_broker.protocol import (
 )
 from millstream_broker.protocol.api import FEW_ELEMENTS
 from millstream_broker.protocol.errors import ErrorCode
+from millstream_broker.request_memory import RequestMemory
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.wire import Wire, produce_request, record
 
@@ -186,3 +191,28 @@ def test_a_large_request_that_cannot_be_read_closes_its_connection(broker: Broke
         assert wire.is_closed()
     assert "a request that cannot be read: ListOffsetsRequest version 6: " in broker.said()
     assert "Traceback" not in broker.said()
+
+
+async def test_requests_that_wait_are_bounded_and_end_with_their_connections() -> None:
+    memory = RequestMemory(1 << 20)
+    large = LargeRequests(memory)
+    handled: list[object] = []
+    bound = Bound(list_offsets.API, lambda context, request: handled.append(request), False, False)
+    context = RequestContext(7, None, "127.0.0.1", "PLAINTEXT", Authenticator())
+    frame = list_offsets.API.encode_request(7, list_offsets.ListOffsetsRequest(-1, 0, []))
+    async with large._turn:  # another one is at work
+        tasks = [large.answer(bound, context, bytearray(frame), 0) for _ in range(MOST_QUEUED)]
+        await asyncio.sleep(0)
+        with pytest.raises(CloseConnection, match="a large ListOffsets: 100 others wait already"):
+            large.answer(bound, context, bytearray(frame), 0)
+        large.forget(tasks[0])
+        await asyncio.wait(tasks[:1])
+        tasks.append(large.answer(bound, context, bytearray(frame), 0))
+    await asyncio.wait(tasks)
+    assert len(handled) == MOST_QUEUED
+    async with large._turn:
+        task = large.answer(bound, context, bytearray(frame), 0)
+        await asyncio.sleep(0)
+        await large.close()
+    assert task.cancelled()
+    assert memory.held == 0

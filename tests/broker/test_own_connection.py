@@ -6,6 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from millstream_broker.own_connection import OwnConnection
+from millstream_broker.protocol import list_offsets
+from millstream_broker.protocol.list_offsets import (
+    DEBUGGING_REPLICA_ID,
+    ListOffsetsPartition,
+    ListOffsetsTopic,
+)
 from millstream_harness.in_process import connected, create, running
 
 
@@ -26,3 +33,14 @@ async def test_a_controller_asks_its_own_broker_again_after_an_unexpected_error(
         assert failures
         assert "UpdateMetadata version 7 failed" in caplog.text
         assert broker.replicas.partition("t", 0).record.leader == broker.replicas.broker_id
+
+
+async def test_it_asks_its_own_broker_where_logs_end(tmp_path: Path) -> None:
+    """As it does of many: a handler that answers in slices is no other thing to a controller."""
+    async with running(tmp_path) as broker, connected(broker) as client:
+        await create(client, "t", 2)
+        connection = OwnConnection(broker.handlers, broker.inter_broker_listener, 0, 0)
+        asked = [ListOffsetsTopic("t", [ListOffsetsPartition(index, -1, -1) for index in range(2)])]
+        request = list_offsets.ListOffsetsRequest(DEBUGGING_REPLICA_ID, 0, asked)
+        answer = await connection.call(list_offsets.API, 7, request)
+        assert [(one.error_code, one.offset) for one in answer.topics[0].partitions] == [(0, 0), (0, 0)]

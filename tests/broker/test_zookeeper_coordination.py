@@ -301,7 +301,7 @@ async def test_configuration_reaches_everybody(connect: str) -> None:
         with pytest.raises(Conflict):
             await one.coordination.set_topic_config("none", {})
         async with members(connect, 3) as (three,):
-            assert three.coordination.stored_topics()["t"].config == {"min.insync.replicas": "2"}
+            assert three.coordination.stored_config("t") == {"min.insync.replicas": "2"}
             assert three.state.broker_configs == wanted
 
 
@@ -316,7 +316,7 @@ async def test_configuration_that_cannot_be_used_is_left_out(
         await session.create("/config/brokers/1", tree.config_json({"broker.id": "3", "no.such": "1"}))
         await session.create("/config/brokers/<default>", b"nonsense")
         async with members(connect, 2) as (two,):
-            assert two.coordination.stored_topics()["t"].config == {"segment.bytes": "100"}
+            assert two.coordination.stored_config("t") == {"segment.bytes": "100"}
             assert two.state.broker_configs == {1: {}}
     for complaint in (
         "/config/topics/t is used without retention.ms=x: ",

@@ -13,11 +13,11 @@ import asyncio
 import logging
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from . import api, background, handlers, joining
 from .addresses import Addresses
@@ -66,6 +66,8 @@ from .topics import TopicAdministrator
 OPEN_FILES = 1024
 """The most segment and index files that are kept open; a quarter of what the system allows, where that is less."""
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
 
@@ -83,6 +85,20 @@ class Failure:
         """The first reason counts."""
         if not self.told.done():
             self.told.set_result(why)
+
+    async def unless(self, work: Coroutine[Any, Any, T]) -> T:
+        """What a part of the start comes to. Raises StartError where it cannot go on, and what the work raises."""
+        working = asyncio.ensure_future(work)
+        either: list[asyncio.Future[Any]] = [working, self.told]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self.told.done():
+                raise StartError(self.told.result())
+            return working.result()
+        finally:
+            if not working.done():
+                working.cancel()
+                await asyncio.wait([working])
 
 
 class Broker:
@@ -230,6 +246,7 @@ class Broker:
         self._probes.ready(None)
         await self.cluster.hand_over()
         self.server.close()
+        await self.server.finish()
         await self._generations.stop()
         await self.cluster.leave()  # nobody has to wait for what remains to be done
         await self.groups.close()
@@ -241,6 +258,7 @@ class Broker:
     async def abandon(self) -> None:
         """Undo a start that failed half-way; the logs are as they were found."""
         self.server.close()
+        await self.server.finish()
         await self._end()
         await self.cluster.leave()
 
@@ -274,15 +292,16 @@ async def start(config: BrokerConfig) -> tuple[Broker, str]:
                 raise StartError(
                     f"{reason} It is the first of log.dirs and has {COORDINATION}: nothing goes without."
                 )
-            coordination = await joining.connect(ensemble, config, logs, failure.fail)
+            coordination = await failure.unless(joining.connect(ensemble, config, logs, failure.fail))
             undoing.push_async_callback(coordination.leave)
-            generations, state, record = await _join(config, addresses, bound, configs, logs, coordination)
+            joined = _join(config, addresses, bound, configs, logs, coordination, adopts=ensemble is None)
+            generations, state, record = await failure.unless(joined)
             broker = Broker(
                 config, addresses, bound, configs, logs, coordination, generations, state, probes, failure
             )
             undoing.push_async_callback(broker.abandon)
             broker.watch_directories(failure, needed=logs.paths[0] if ensemble is None else None)
-            await broker.run()
+            await failure.unless(broker.run())
         except (ConfigError, LogDirError, CoordinationError) as error:
             raise StartError(str(error)) from None
         except ApiError as error:
@@ -302,15 +321,15 @@ async def _join(
     configs: EffectiveConfigs,
     logs: LogManager,
     coordination: Coordination,
+    *,
+    adopts: bool,
 ) -> tuple[Generations, ClusterState, BrokerRecord]:
-    """Open the logs and join the cluster with them."""
+    """Open the logs and join the cluster with them. `adopts`: a new tree takes over the topics of these logs."""
     broker_id = config.integer("broker.id")
-    stored = coordination.stored_topics()
 
     def config_of(topic: str) -> LogConfig:
-        """Of a log that is opened before it is known what the cluster says of it now."""
-        known = stored.get(topic)
-        return log_config(configs.of_stored(known.config if known else {}), config)
+        """Of a log that is opened, for all that is known by then."""
+        return log_config(configs.of_stored(coordination.stored_config(topic)), config)
 
     logs.identify(broker_id, coordination.cluster_id)
     logs.config_of = config_of
@@ -318,7 +337,8 @@ async def _join(
     await generations.load()
     found = await asyncio.to_thread(logs.start, generations.known)
     await generations.judge()
-    await joining.adopt(coordination, found, logs, broker_id)
+    if adopts:
+        await joining.adopt(coordination, found, logs, broker_id)
     await generations.rise()
     record = BrokerRecord(
         broker_id,

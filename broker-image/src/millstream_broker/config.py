@@ -101,14 +101,6 @@ class BrokerConfig:
     def is_set(self, name: str) -> bool:
         return any(name in layer for layer in self._layers.values())
 
-    def first_set(self, *synonyms: Synonym) -> int:
-        """The first of the keys that is set, times its factor; the last one's default where none is."""
-        for synonym in synonyms:
-            value = self[synonym.name]
-            if value is not None and (self.is_set(synonym.name) or synonym is synonyms[-1]):
-                return _scaled(value, synonym.factor)
-        raise AssertionError(synonyms)
-
     def without_effect(self) -> list[tuple[str, str]]:
         """The keys that were given although nothing here depends on them, and why."""
         inert = [name for name in self._layers[Source.STATIC_BROKER] if self._keys[name].inert]

@@ -168,6 +168,8 @@ class Shared:
         self.routes: Routes = {}
         self.connections: set[Connection] = set()
         self.large = LargeRequests(memory)
+        self.large_of_brokers = LargeRequests(memory)
+        """No client delays what brokers tell each other."""
         self.buffer = bytearray(RECEIVE_BYTES)
         self.view = memoryview(self.buffer)
 
@@ -361,6 +363,11 @@ class Connection:
 
     # Handling
 
+    @property
+    def _large(self) -> LargeRequests:
+        is_client = self.authenticator.peer is None
+        return self._server.large if is_client else self._server.large_of_brokers
+
     def _handle(self, frame: memoryview) -> None:
         started = perf_counter()
         route = self._server.routes.get(_KEY_AND_VERSION.unpack_from(frame))
@@ -383,15 +390,15 @@ class Connection:
             try:
                 request = registration.api.decode_few(version, frame, offset)
             except TooManyElements:
-                work = self._server.large.answer(registration, context, bytearray(frame), offset)
-                waiting = asyncio.create_task(work, name=registration.api.name)
+                waiting = self._large.answer(registration, context, bytearray(frame), offset)
+                waiting.set_name(registration.api.name)
                 self.pending.append(Pending(route, correlation_id, started, waiting, is_alone=True))
                 waiting.add_done_callback(self._answered)
                 return
         try:
             answer = registration.handle(context, request)
             if type(answer) is GeneratorType:
-                answer = self._server.large.started(registration, version, answer)
+                answer = self._large.started(registration, version, answer)
         except ApiError as error:
             answer = error_response(route.registration.api, error)
         except Exception as error:
@@ -531,6 +538,8 @@ class Connection:
         for one in self.pending:
             if one.route.registration.ends_with_connection:
                 one.response.cancel()
+            elif one.is_alone:
+                self._large.forget(one.response)
         if self._frame is not None:
             self._frame = None
             server.memory.end(self)

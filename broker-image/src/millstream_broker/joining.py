@@ -39,10 +39,14 @@ async def connect(
 
         nodes = ZooKeeperStore(ensemble, config.integer("zookeeper.session.timeout.ms") / 1000)
     coordination = Coordination(nodes, known)
-    await coordination.connect()
+    try:
+        await coordination.connect()
+    except BaseException:
+        await coordination.leave()
+        raise
     return coordination
 
 
 async def adopt(coordination: Coordination, found: Iterable[Found], logs: LogManager, broker_id: int) -> None:
-    """Go on with topics whose logs are here though the file is not. Raises CoordinationError."""
+    """Go on with topics whose logs are here though the file is not: of a broker by itself. Raises CoordinationError."""
     await coordination.adopt(lambda: adopted(found, logs, broker_id))

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Generator, Iterator
+from collections.abc import Awaitable, Coroutine, Generator, Iterator
 from typing import Any
 
-from .handlers import Bound, RequestContext
+from .handlers import Bound, CloseConnection, RequestContext
 from .protocol import produce
 from .protocol.produce import (
     ProduceRequest,
@@ -26,60 +26,97 @@ from .slices import Steps, begin, finish
 PRODUCED_AT_ONCE = 50
 """Partitions that are appended to in one turn of the loop: each takes some system calls."""
 
+MOST_QUEUED = 100
+"""Requests that wait for their turn: beyond it, connections that send more are closed."""
+
 Parts = list[Any]
 """An encoded response: buffers and ranges of files, to be sent in order."""
 
 
 class LargeRequests:
-    """Those of all connections. One at a time is read, handled or written: an element takes a hundred bytes."""
+    """Those of many connections. One at a time is read, handled or written: an element takes a hundred bytes."""
 
     def __init__(self, memory: RequestMemory) -> None:
         self._memory = memory
         self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._queued: set[asyncio.Task[Any]] = set()
+        """Those that have not had their turn yet."""
 
     def started(self, registration: Bound, version: int, steps: Steps[Any]) -> Any:
         """What a handler in steps answers: the response where one slice was enough, else what has it encoded."""
         done = begin(steps)
-        return self._finished(registration, version, steps) if done is None else done[0]
+        return done[0] if done is not None else self._own(self._finished(registration, version, steps))
+
+    def answer(
+        self, registration: Bound, context: RequestContext, frame: bytearray, offset: int
+    ) -> asyncio.Task[Any]:
+        """Has the encoded response; None where there is to be none. Raises what decoders and handlers raise.
+
+        Raises CloseConnection where too many wait already.
+        """
+        if len(self._queued) >= MOST_QUEUED or (self._queued and self._memory.is_full):
+            raise CloseConnection(f"a large {registration.api.name}: {len(self._queued)} others wait already")
+        task = self._own(self._answer(registration, context, frame, offset))
+        self._queued.add(task)
+        task.add_done_callback(self._queued.discard)
+        return task
+
+    def forget(self, task: asyncio.Future[Any]) -> None:
+        """Whose it is has gone: it need not begin."""
+        if task in self._queued:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Nothing is handled any more when this returns: nobody would get the answers."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _own(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _finished(self, registration: Bound, version: int, steps: Steps[Any]) -> Parts:
         async with self._turn:
             response = await finish(steps)
-        if inspect.isawaitable(response):  # for the controller, perhaps, which nobody else has to wait for
-            response = await response
+            if not inspect.isawaitable(response):
+                return await finish(registration.api.encode_response_in_steps(version, response))
+        response = await response  # perhaps for the controller, which nobody else has to wait for
         async with self._turn:
             return await finish(registration.api.encode_response_in_steps(version, response))
 
-    async def answer(
+    async def _answer(
         self, registration: Bound, context: RequestContext, frame: bytearray, offset: int
     ) -> Parts | None:
-        """The encoded response; None where there is to be none. Raises what decoders and handlers raise."""
-        api, handled = registration.api, self._handled(registration, context, frame, offset)
-        del frame  # which nobody needs any more when it is handled
-        found = await handled
-        if inspect.isawaitable(found):
-            found = await found
-        if found is None:
-            return None
-        async with self._turn:
-            return await finish(api.encode_response_in_steps(context.version, found))
-
-    async def _handled(
-        self, registration: Bound, context: RequestContext, frame: bytearray, offset: int
-    ) -> Any:
-        """The response, or what has it."""
-        api = registration.api
-        self._memory.hold(len(frame))
+        api, size = registration.api, len(frame)
+        self._memory.hold(size)
         try:
             async with self._turn:
+                self._queued.discard(asyncio.current_task())
                 steps = api.decode_request_in_steps(context.version, memoryview(frame), offset)
-                request = await finish(steps)
-                if api is produce.API:
-                    return await self._produce(registration, context, request)
-                found = registration.handle(context, request)
-                return await finish(found) if isinstance(found, Generator) else found
+                found = await self._handled(registration, context, await finish(steps))
+                if found is None:
+                    return None
+                if not inspect.isawaitable(found):
+                    return await finish(api.encode_response_in_steps(context.version, found))
+                del steps, frame  # which nobody needs any more
         finally:
-            self._memory.free(len(frame))
+            self._memory.free(size)
+        response = await found
+        if response is None:
+            return None
+        async with self._turn:
+            return await finish(api.encode_response_in_steps(context.version, response))
+
+    async def _handled(self, registration: Bound, context: RequestContext, request: Any) -> Any:
+        """The response, or what has it."""
+        if registration.api is produce.API:
+            return await self._produce(registration, context, request)
+        found = registration.handle(context, request)
+        return await finish(found) if isinstance(found, Generator) else found
 
     async def _produce(
         self, registration: Bound, context: RequestContext, request: ProduceRequest

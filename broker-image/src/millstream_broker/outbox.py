@@ -35,6 +35,10 @@ READ_AHEAD_BYTES = 4 * PIECE_BYTES
 _OF_THE_DISK = {errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EUCLEAN, errno.ENODATA}
 
 
+def _nobody(*_: object) -> None:
+    """Is told where the connection is closed."""
+
+
 class Outbox:
     """Errors are raised where `put` and `send` are called, and given to `failed` where the loop calls.
 
@@ -162,6 +166,7 @@ class Outbox:
         """Before the socket is closed: nothing more goes out."""
         self._watch(False)
         self._parts.clear()
+        self._drained = self._failed = _nobody  # else it would be freed by the collector of garbage alone
 
 
 def load(part: FileSlice) -> None:

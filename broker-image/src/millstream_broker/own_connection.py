@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from types import GeneratorType
 from typing import Any, TypeVar
 
 from .client.errors import BrokerError
@@ -12,6 +13,7 @@ from .inter_broker import Authenticator, Peer
 from .protocol.api import Api
 from .protocol.errors import ApiError
 from .protocol.schema import Struct
+from .slices import finish
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,8 @@ class OwnConnection:
         )
         try:
             answer: Any = self._handlers[api.key].handle(context, request)
+            if isinstance(answer, GeneratorType):
+                answer = await finish(answer)
             response: Res = await answer if inspect.isawaitable(answer) else answer
         except ApiError as error:
             return error_response(api, error)

@@ -107,6 +107,11 @@ class Server(Shared):
                 connection.close(f"silent for {self.max_idle_s:g} s", logging.DEBUG)
         self._sweep = self.loop.call_later(min(self.max_idle_s, 60) / 2, self._close_idle)
 
+    async def finish(self) -> None:
+        """After `close`: return when nothing that came by a connection changes a log any more by itself."""
+        await self.large.close()
+        await self.large_of_brokers.close()
+
     def close(self) -> None:
         """Stop listening and close every connection."""
         if self._sweep is not None:

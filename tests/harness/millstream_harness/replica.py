@@ -236,9 +236,6 @@ class PlayedCoordination:
         self.failure: Exception | None = None
         self.has_lost_data = False
 
-    def stored_topics(self) -> Mapping[str, TopicRecord]:
-        return {}
-
     async def write_partition(self, name: str, index: int, record: PartitionRecord) -> PartitionRecord:
         if self.failure is not None:
             raise self.failure

@@ -27,14 +27,14 @@ async def handle(
     request: AlterPartitionReassignmentsRequest,
 ) -> AlterPartitionReassignmentsResponse:
     timeout_s = request.timeout_ms / 1000
-    if controllership.controller is None:
+    if (controller := controllership.controller) is None:
         return await forwarding.forward(context, alter_partition_reassignments.API, request, timeout_s)
     targets = {
         (topic.name, one.partition_index): None if one.replicas is None else tuple(one.replicas)
         for topic in request.topics
         async for one in turns(topic.partitions)
     }
-    found = await controllership.controller.alter_reassignments(targets, timeout_s)
+    found = await controller.alter_reassignments(targets, timeout_s)
     return AlterPartitionReassignmentsResponse(
         error_message=None,
         responses=[

@@ -193,14 +193,20 @@ class Channel:
         self.idle.clear()
         self._wake.set()
 
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._is_behind or self._to_stop or self._to_delete or self._to_ask)
+
     async def _run(self) -> None:
         pause, is_reachable = PAUSE_S, True
+        if self._has_work:  # it begins again after an error
+            self._wake.set()
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
                 try:
-                    while self._is_behind or self._to_stop or self._to_delete or self._to_ask:
+                    while self._has_work:
                         await self._tell()
                         pause, is_reachable = PAUSE_S, True
                     self.idle.set()

@@ -25,7 +25,6 @@ from typing import TypeVar
 
 from .. import supervision
 from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.schema import ZERO_UUID
 from ..protocol.update_metadata import UpdateMetadataRequest
 from . import (
     NO_LEADER,
@@ -154,11 +153,9 @@ class Coordination:
             log.warning("%s is new: going on with the %d topics whose logs are here", self._nodes, len(found))
             await takeover.add_topics(self._nodes, found)
 
-    def stored_topics(self) -> Mapping[str, TopicRecord]:
-        """The topics' configurations; where they are is not known before a controller says it."""
-        return {
-            name: TopicRecord(name, ZERO_UUID, (), config) for name, config in self._configs.topics.items()
-        }
+    def stored_config(self, topic: str) -> Mapping[str, str]:
+        """Of a topic of that name; where it is, is not known before a controller says it."""
+        return self._configs.topics.get(topic, {})
 
     async def generations(self, broker_id: int) -> Mapping[str, int]:
         """The last generation of each of the broker's log directories, by directory id; known before joining."""
@@ -479,11 +476,10 @@ class Coordination:
     # Topics
 
     async def create_topic(self, topic: TopicRecord) -> None:
-        """Raises Conflict when there is a topic of that name."""
+        """Return when all its partitions have leaders, as Kafka does. Raises Conflict for a name that is taken."""
 
         def is_there(state: ClusterState) -> bool:
-            found = state.topics.get(topic.name)
-            return found is not None and len(found.partitions) >= len(topic.partitions)
+            return _leads_all(state, topic.name, len(topic.partitions))
 
         async with self._administering:
             await self._persist(lambda: writes.create_topic(self._nodes, topic))
@@ -497,7 +493,7 @@ class Coordination:
         count = len(known.partitions) + len(partitions)
         await self._persist(lambda: writes.add_partitions(self._nodes, known, partitions))
         await self._until(
-            lambda state: name in state.topics and len(state.topics[name].partitions) >= count,
+            lambda state: _leads_all(state, name, count),
             f"partitions of {name}",
         )
 
@@ -548,3 +544,13 @@ class Coordination:
         assert self._broker is not None
         broker_id = self._broker.broker_id
         return await self._persist(lambda: writes.take_producer_ids(self._nodes, broker_id))
+
+
+def _leads_all(state: ClusterState, name: str, count: int) -> bool:
+    """Whether so many partitions of the topic have leaders: a controller tells of many in several turns."""
+    topic = state.topics.get(name)
+    return (
+        topic is not None
+        and len(topic.partitions) >= count
+        and all(one.leader != NO_LEADER for one in topic.partitions)
+    )

@@ -76,9 +76,16 @@ class GroupDriver:
         if self._topic.partition_count() is not None:
             return
         if self._creating is None:
-            self._creating = supervision.run("creation of __consumer_offsets", self._create())
-            self._creating.add_done_callback(lambda _: setattr(self, "_creating", None))
+            self._creating = asyncio.create_task(
+                self._create()
+            )  # whoever asked for it is told what came of it
+            self._creating.add_done_callback(self._created)
         await asyncio.shield(self._creating)
+
+    def _created(self, creating: asyncio.Task[None]) -> None:
+        self._creating = None
+        if not creating.cancelled():
+            creating.exception()  # they may all have gone
 
     async def _create(self) -> None:
         self.has_partitions(await self._topic.create())

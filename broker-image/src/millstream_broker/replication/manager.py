@@ -122,12 +122,10 @@ class ReplicaManager:
         """To be called by coordination: starts `follow`. Who needs its end awaits `Replicas.caught_up`."""
         self._replicas.want(state)
         if self._catching_up is None:
-            self._catching_up = supervision.keep("following", self._catch_up)
+            self._catching_up = supervision.keep("following", self._catch_up, pause_s=RETRY_S)
 
     async def _catch_up(self) -> None:
-        state = None
-        while state is not self._replicas.wanted:
-            state = self._replicas.wanted
+        while self._replicas.is_behind:
             await self.follow()
         self._catching_up = None
 
@@ -424,6 +422,7 @@ class ReplicaManager:
         self._unsettled += opened
         if self._unsettled >= MANY:
             self._unsettled = 0
+            gc.collect(1)  # what is garbage already, as far as that takes no time
             gc.freeze()
 
     async def _open_in_thread(self, new: list[tuple[TopicRecord, int]]) -> dict[TopicPartition, str]:

@@ -19,6 +19,9 @@ from ..protocol.schema import ZERO_UUID
 from .follower import Follower
 from .partition import Partition
 
+CATCH_UP_S = 120.0
+"""How long a change may wait until this broker does it: thousands of logs may have to be made."""
+
 
 class Replicas:
     """All calls are made on the loop."""
@@ -58,13 +61,23 @@ class Replicas:
             if not one.done():
                 one.set_result(None)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether coordination has said something that is not done."""
+        return self._done < self._said
+
     async def caught_up(self) -> None:
-        """Return when this broker does what coordination has said by now."""
+        """Return when this broker does what coordination has said by now. Raises ApiError REQUEST_TIMED_OUT."""
         number = self._said
-        while self._done < number:
-            waiting = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiting)
-            await waiting
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                while self._done < number:
+                    waiting = asyncio.get_running_loop().create_future()
+                    self._waiting.append(waiting)
+                    await waiting
+        except TimeoutError:
+            message = f"it is written, but this broker does not do it yet after {CATCH_UP_S:g} s"
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, message) from None
 
     # What is here
 
