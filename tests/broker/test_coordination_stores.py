@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from millstream_broker.coordination.stores import (
     NotEmptyError,
     Set,
     Store,
+    Unavailable,
 )
 from millstream_broker.coordination.stores import file as module
 from millstream_broker.coordination.stores.ensemble import parse_connect
@@ -352,3 +355,36 @@ async def test_who_waits_is_answered_though_nothing_can_hold_it(tmp_path: Path) 
             await store.create("/a", b"\xff")
         await store.create("/b")
     await store.close(5.0)
+
+
+async def test_a_write_that_has_begun_ends_before_the_file_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a thread would write by the number of a file that is another one by then."""
+    store = FileStore(tmp_path / FILE_NAME)
+    await store.ensure("/a")
+    entered, released = threading.Event(), threading.Event()
+    sync = os.fdatasync
+
+    def held(file: int) -> None:
+        entered.set()
+        assert released.wait(60)
+        sync(file)
+
+    monkeypatch.setattr(os, "fdatasync", held)
+    failures: list[OSError] = []
+    store.failed = failures.append
+    writing = asyncio.create_task(store.create("/a/b"))
+    await asyncio.to_thread(entered.wait, 60)
+    closing = asyncio.create_task(store.close(0.0))
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    released.set()
+    await closing
+    assert (await writing).version == 0
+    assert not failures
+    with pytest.raises(Unavailable, match="is closed"):
+        await store.create("/a/c")
+    again = FileStore(tmp_path / FILE_NAME)
+    again.start()
+    assert await again.children("/a") == ["b"]

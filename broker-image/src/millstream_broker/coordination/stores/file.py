@@ -58,6 +58,8 @@ MAX_NODE_BYTES = 16 * 1024 * 1024
 TOLD_AT_ONCE = 200
 """Callers that are resumed in one turn of the loop."""
 NODES_IN_LINE = 500
+CLOSE_S = 5.0
+"""How long a stop waits for a write: a disk that takes longer does not answer."""
 SLACK_BYTES = 1024 * 1024
 """The file is written anew when it is longer than twice what it was then, and this."""
 
@@ -98,6 +100,7 @@ class FileStore:
         self._child_watches: dict[str, dict[Watch, None]] = defaultdict(dict)
         self._waiting: list[tuple[Sequence[Operation], asyncio.Future[list[Any]]]] = []
         self._writing: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._file = -1
         """Open for appending; -1: the next write makes the file anew."""
         self._size = self._full_size = 0
@@ -123,11 +126,13 @@ class FileStore:
         pass
 
     async def close(self, deadline: float) -> None:
+        """A write that has begun is finished: the file is a thread's as long."""
+        self._is_closed = True
         if self._writing is not None:
-            await asyncio.wait([self._writing], timeout=deadline)
+            await asyncio.wait([self._writing], timeout=max(deadline, CLOSE_S))
         self._watches.clear()
         self._child_watches.clear()
-        if self._file >= 0:
+        if self._file >= 0 and self._writing is None:
             os.close(self._file)
             self._file = -1
 
@@ -197,6 +202,8 @@ class FileStore:
 
     def _begin(self, operations: Sequence[Operation]) -> asyncio.Future[list[Any]]:
         """Completes when it is written; MultiError, CoordinationError."""
+        if self._is_closed:
+            raise Unavailable(f"{self} is closed")
         written: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._waiting.append((operations, written))
         if self._writing is None:
