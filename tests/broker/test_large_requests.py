@@ -203,9 +203,9 @@ async def test_requests_that_wait_are_bounded_and_end_with_their_connections() -
     async with large._turn:  # another one is at work
         tasks = [large.answer(bound, context, bytearray(frame), 0) for _ in range(MOST_QUEUED)]
         await asyncio.sleep(0)
-        with pytest.raises(CloseConnection, match="a large ListOffsets: 100 others wait already"):
+        with pytest.raises(CloseConnection, match="a large ListOffsets: 1000 others wait already"):
             large.answer(bound, context, bytearray(frame), 0)
-        large.forget(tasks[0])
+        large.forget(bound, tasks[0])
         await asyncio.wait(tasks[:1])
         tasks.append(large.answer(bound, context, bytearray(frame), 0))
     await asyncio.wait(tasks)

@@ -69,8 +69,12 @@ def test_what_brokers_say_of_themselves(brokers: ClusterProcesses, admin: KafkaA
     assert found.controller in found.racks
     created(admin, "said", 2, 3, min_insync_replicas="3")
     created(admin, "unsaid", 1, 2)
+
+    def told() -> list[str]:  # by a broker that may not have heard of it yet
+        return sorted(str(one) for one in admin.replicas(["said", "unsaid"], min_isr=True))
+
+    until("all are known", lambda: told() == ["said-0", "said-1", "unsaid-0"], 20)
     there = {str(one): one for one in admin.replicas(["said", "unsaid"], min_isr=True)}
-    assert sorted(there) == ["said-0", "said-1", "unsaid-0"]
     assert there["said-0"].min_isr == 3
     assert there["unsaid-0"].min_isr == 2, "the brokers' own"
     assert sorted(there["said-1"].replicas) == [0, 1, 2]

@@ -111,7 +111,7 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
 def test_state_is_kept_and_resources_have_generations(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert store.load().resources == {}
-    state = State()
+    state = State(version=1)
     topic = {"apiVersion": "v", "kind": "Topic", "metadata": {"name": "t"}, "spec": {"partitions": 1}}
     first = state.apply(topic)
     first["status"] = {"partitions": 1}

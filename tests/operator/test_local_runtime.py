@@ -287,6 +287,7 @@ def test_no_folder_is_deleted_that_was_not_made_here(sandbox: Sandbox) -> None:
         "state.json",
         "thesis.txt",
     ]
+    (sandbox.data / "state.json").unlink()
 
 
 def test_only_what_was_made_is_deleted(sandbox: Sandbox) -> None:

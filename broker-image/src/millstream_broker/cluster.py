@@ -168,4 +168,6 @@ class Cluster:
         await self._watches.close()
         await self._coordination.leave()
         await self._controllership.ended()
+        for accepting in self._accepting:
+            accepting.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)

@@ -168,7 +168,7 @@ class Shared:
         self.routes: Routes = {}
         self.connections: set[Connection] = set()
         self.large = LargeRequests(memory)
-        self.large_of_brokers = LargeRequests(memory)
+        self.large_of_brokers = LargeRequests(memory, is_bounded=False)
         """No client delays what brokers tell each other."""
         self.buffer = bytearray(RECEIVE_BYTES)
         self.view = memoryview(self.buffer)
@@ -539,7 +539,7 @@ class Connection:
             if one.route.registration.ends_with_connection:
                 one.response.cancel()
             elif one.is_alone:
-                self._large.forget(one.response)
+                self._large.forget(one.route.registration, one.response)
         if self._frame is not None:
             self._frame = None
             server.memory.end(self)

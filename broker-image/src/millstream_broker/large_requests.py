@@ -26,8 +26,10 @@ from .slices import Steps, begin, finish
 PRODUCED_AT_ONCE = 50
 """Partitions that are appended to in one turn of the loop: each takes some system calls."""
 
-MOST_QUEUED = 100
-"""Requests that wait for their turn: beyond it, connections that send more are closed."""
+MOST_QUEUED = 1000
+"""Clients' requests that wait, of `queued.max.request.bytes` together: who sends more is disconnected."""
+READING = frozenset({1, 2, 3, 9, 15, 16, 23, 32, 35, 46, 61})
+"""APIs that change nothing: where the client has gone, nobody needs what they answer."""
 
 Parts = list[Any]
 """An encoded response: buffers and ranges of files, to be sent in order."""
@@ -36,12 +38,15 @@ Parts = list[Any]
 class LargeRequests:
     """Those of many connections. One at a time is read, handled or written: an element takes a hundred bytes."""
 
-    def __init__(self, memory: RequestMemory) -> None:
+    def __init__(self, memory: RequestMemory, *, is_bounded: bool = True) -> None:
+        """Not bounded: for brokers, of which there are few."""
         self._memory = memory
+        self._is_bounded = is_bounded
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._queued: set[asyncio.Task[Any]] = set()
         """Those that have not had their turn yet."""
+        self._queued_bytes = 0
 
     def started(self, registration: Bound, version: int, steps: Steps[Any]) -> Any:
         """What a handler in steps answers: the response where one slice was enough, else what has it encoded."""
@@ -55,17 +60,25 @@ class LargeRequests:
 
         Raises CloseConnection where too many wait already.
         """
-        if len(self._queued) >= MOST_QUEUED or (self._queued and self._memory.is_full):
-            raise CloseConnection(f"a large {registration.api.name}: {len(self._queued)} others wait already")
+        queued, size = self._queued, len(frame)
+        is_too_much = len(queued) >= MOST_QUEUED or self._queued_bytes + size > self._memory.limit
+        if queued and is_too_much and self._is_bounded:
+            raise CloseConnection(f"a large {registration.api.name}: {len(queued)} others wait already")
+        self._queued_bytes += size
         task = self._own(self._answer(registration, context, frame, offset))
-        self._queued.add(task)
-        task.add_done_callback(self._queued.discard)
+        queued.add(task)
+        task.add_done_callback(lambda task: self._has_its_turn(task, size))
         return task
 
-    def forget(self, task: asyncio.Future[Any]) -> None:
-        """Whose it is has gone: it need not begin."""
-        if task in self._queued:
+    def forget(self, registration: Bound, task: asyncio.Future[Any]) -> None:
+        """Whose it is has gone: it need not begin, if it would change nothing."""
+        if task in self._queued and registration.api.key in READING:
             task.cancel()
+
+    def _has_its_turn(self, task: asyncio.Task[Any] | None, size: int) -> None:
+        if task is not None and task in self._queued:
+            self._queued.discard(task)
+            self._queued_bytes -= size
 
     async def close(self) -> None:
         """Nothing is handled any more when this returns: nobody would get the answers."""
@@ -95,7 +108,7 @@ class LargeRequests:
         self._memory.hold(size)
         try:
             async with self._turn:
-                self._queued.discard(asyncio.current_task())
+                self._has_its_turn(asyncio.current_task(), size)
                 steps = api.decode_request_in_steps(context.version, memoryview(frame), offset)
                 found = await self._handled(registration, context, await finish(steps))
                 if found is None:

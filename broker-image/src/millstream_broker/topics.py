@@ -69,11 +69,19 @@ class TopicAdministrator:
                 return planned
             topics = [topic for topic in planned if isinstance(topic, TopicRecord)]
             failed = await _each((topic.name, self._coordination.create_topic(topic)) for topic in topics)
-            await self._replicas.caught_up()
+            failed = await self._followed([topic.name for topic in topics], failed)
         for name, error in failed.items():
             if isinstance(error, Conflict):
                 failed[name] = ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         return [topic if isinstance(topic, ApiError) else failed.get(topic.name, topic) for topic in planned]
+
+    async def _followed(self, names: Iterable[str], failed: dict[str, ApiError]) -> dict[str, ApiError]:
+        """Wait until this broker does what was written; the errors, with those of topics that are late."""
+        try:
+            await self._replicas.caught_up()
+        except ApiError as late:
+            return dict.fromkeys(names, late) | failed
+        return failed
 
     async def create_topic(self, new: NewTopic) -> TopicRecord:
         """Raises ApiError."""
@@ -98,7 +106,7 @@ class TopicAdministrator:
         if not self._config.flag("delete.topic.enable"):
             return dict.fromkeys(names, ApiError(ErrorCode.TOPIC_DELETION_DISABLED))
         failed = await _each((name, self._coordination.delete_topic(name)) for name in names)
-        await self._replicas.caught_up()
+        failed = await self._followed(names, failed)
         return _unknown_where_in_conflict(failed)
 
     def plan_partitions(
@@ -139,7 +147,7 @@ class TopicAdministrator:
         """The topics that were given none, and why."""
         coordination = self._coordination
         failed = await _each((name, coordination.add_partitions(name, new)) for name, new in added.items())
-        await self._replicas.caught_up()
+        failed = await self._followed(added, failed)
         return _unknown_where_in_conflict(failed)
 
     def _plan_topics(self, new: Sequence[NewTopic]) -> list[TopicRecord | ApiError]:

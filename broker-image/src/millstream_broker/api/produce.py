@@ -152,7 +152,7 @@ class Waiting:
             if not self._acks:
                 self._closing = _unanswered(topic, answer.index, error)
         self._missing -= 1
-        if not self._missing:
+        if not self._missing and not self.done.done():  # a stop has cancelled it
             if self._closing is not None:
                 self.done.set_exception(self._closing)
             else:

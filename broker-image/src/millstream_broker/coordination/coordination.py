@@ -442,6 +442,18 @@ class Coordination:
         finally:
             del self._waiting[future]
 
+    async def _until_led(self, name: str, indexes: range) -> None:
+        """Return when these partitions have leaders, or none of them has got one for REQUEST_S.
+
+        A controller tells of many in several turns. And one may find nobody alive to lead a partition.
+        """
+        assert self._state is not None
+        while missing := _leaderless(self._state, name, indexes):
+            try:
+                await self._until(lambda state: _leaderless(state, name, indexes) < missing, name)
+            except ApiError:
+                return
+
     # Configuration
 
     async def _load_configs(self) -> None:
@@ -476,14 +488,17 @@ class Coordination:
     # Topics
 
     async def create_topic(self, topic: TopicRecord) -> None:
-        """Return when all its partitions have leaders, as Kafka does. Raises Conflict for a name that is taken."""
+        """Return when its partitions have leaders, as in Kafka. Raises Conflict when there is a topic of that name."""
+        count = len(topic.partitions)
 
         def is_there(state: ClusterState) -> bool:
-            return _leads_all(state, topic.name, len(topic.partitions))
+            found = state.topics.get(topic.name)
+            return found is not None and len(found.partitions) >= count
 
         async with self._administering:
             await self._persist(lambda: writes.create_topic(self._nodes, topic))
             await self._until(is_there, f"topic {topic.name}")
+            await self._until_led(topic.name, range(count))
 
     async def add_partitions(self, name: str, partitions: tuple[PartitionRecord, ...]) -> None:
         assert self._state is not None
@@ -493,9 +508,10 @@ class Coordination:
         count = len(known.partitions) + len(partitions)
         await self._persist(lambda: writes.add_partitions(self._nodes, known, partitions))
         await self._until(
-            lambda state: _leads_all(state, name, count),
+            lambda state: name in state.topics and len(state.topics[name].partitions) >= count,
             f"partitions of {name}",
         )
+        await self._until_led(name, range(len(known.partitions), count))
 
     async def delete_topic(self, name: str) -> None:
         async with self._administering:
@@ -546,11 +562,7 @@ class Coordination:
         return await self._persist(lambda: writes.take_producer_ids(self._nodes, broker_id))
 
 
-def _leads_all(state: ClusterState, name: str, count: int) -> bool:
-    """Whether so many partitions of the topic have leaders: a controller tells of many in several turns."""
+def _leaderless(state: ClusterState, name: str, indexes: range) -> int:
+    """How many of these partitions have no leader; 0 where there is no such topic any more."""
     topic = state.topics.get(name)
-    return (
-        topic is not None
-        and len(topic.partitions) >= count
-        and all(one.leader != NO_LEADER for one in topic.partitions)
-    )
+    return 0 if topic is None else sum(topic.partitions[index].leader == NO_LEADER for index in indexes)

@@ -68,6 +68,7 @@ class LocalRuntime:
         found = manifests.read(folder, known)  # first, so that a mistake leaves not even a data folder
         with self.store.locked():
             state = self.store.begin()
+            self.store.save(state)
             if state.resources != known:
                 found = manifests.read(folder, state.resources)
             return self._up(state, found, loads=loads)
@@ -153,7 +154,9 @@ class LocalRuntime:
         try:
             left = self.store.delete(state)
         except OSError as error:
-            raise StateError(f"--data: {error.filename} cannot be deleted: {error.strerror}") from error
+            raise StateError(
+                f"--data: {error.filename or self.data} cannot be deleted: {error.strerror or error}"
+            ) from error
         if left:
             what = ", ".join(left)
             self.reporter.say(f"left in {self.data}, as `millstream local` did not make it: {what}")

@@ -34,12 +34,13 @@ class StateError(Exception):
     """The data folder cannot be used; the message says why and what to do."""
 
 
+VERSION = 1
 FOLDERS = ("clusters", "mirrors", "volumes", "loads")
 """What there may be in a data folder beside its state."""
 
 
 class State(msgspec.Struct, forbid_unknown_fields=True):
-    version: int = 1
+    version: int = 0
     made: list[str] = msgspec.field(default_factory=lambda: list(FOLDERS))
     """Those of FOLDERS that were not there before: only these are ours to delete."""
     resources: dict[str, Resource] = {}
@@ -93,9 +94,12 @@ class Store:
 
     def load(self) -> State:
         try:
-            return msgspec.json.decode(self.file.read_bytes(), type=State)
+            state = msgspec.json.decode(self.file.read_bytes(), type=State)
+            if state.version != VERSION:
+                raise StateError(f"{self.file} is of another program, or of another version of this one")
+            return state
         except FileNotFoundError:
-            return State()
+            return State(VERSION)
         except (OSError, msgspec.MsgspecError) as error:
             raise StateError(f"{self.file} cannot be read: {error}") from error
 
@@ -108,18 +112,21 @@ class Store:
         """The state; in a new data folder, one that knows what was there before it."""
         if self.exists:
             return self.load()
-        return State(made=[name for name in FOLDERS if not (self.data / name).exists()])
+        return State(VERSION, made=[name for name in FOLDERS if not (self.data / name).exists()])
 
     def delete(self, state: State) -> list[str]:
         """Delete what was made here, and the folder if nothing else is in it; returns what stays. OSError."""
-        for name in state.made:
-            if (self.data / name).exists():
-                shutil.rmtree(self.data / name)
+        for folder in (self.data / name for name in FOLDERS if name in state.made):
+            if folder.is_symlink():
+                folder.unlink()  # what it leads to is not ours
+            elif folder.exists():
+                shutil.rmtree(folder)
         self.file.unlink()
         (self.data / ".lock").unlink()
         left = sorted(entry.name for entry in self.data.iterdir())
         if not left:
-            self.data.rmdir()
+            with contextlib.suppress(OSError):  # a mount point, or a link to a folder
+                self.data.rmdir()
         return left
 
     def save(self, state: State) -> None:
