@@ -99,12 +99,12 @@ async def test_a_broker_id_belongs_to_one_broker(connect: str) -> None:
 async def test_an_earlier_incarnation_is_taken_over_at_once(connect: str) -> None:
     async with members(connect, 1, 2, session_s=30.0) as (one, two):
         await one.elected()
+        one.coordination.withdraw()  # it has ended: its session alone lives on
         began = time.monotonic()
         async with members(connect, 1, session_s=30.0) as (again,):
             assert time.monotonic() - began < 5
             assert again.epoch > one.epoch
             await until(lambda: again.stores or two.stores)
-            one.coordination.campaigns = False
             (store,) = again.stores + two.stores
             assert store.epoch == 2
             await until(lambda: one.depositions == 1)
