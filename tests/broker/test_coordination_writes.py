@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from millstream_broker.coordination import Conflict, tree, writes
+from millstream_broker.coordination import (
+    NO_LEADER,
+    ClusterState,
+    Conflict,
+    PartitionRecord,
+    TopicRecord,
+    tree,
+    writes,
+)
+from millstream_broker.coordination.coordination import _leaderless
 from millstream_broker.coordination.stores import Delete, Node, Operation, Unavailable, Watch
 from millstream_broker.coordination.stores.file import FILE_NAME, FileStore
 from millstream_harness.members import topic_of
@@ -52,3 +62,17 @@ async def test_a_topic_whose_deletion_ends_meanwhile_is_created_at_the_next_atte
     assert tree.topic_from("t", node.data).topic_id == anew.topic_id
     with pytest.raises(Conflict, match="there is a topic t"):
         await writes.create_topic(nodes, topic_of("t"))
+
+
+def test_partitions_of_a_topic_that_was_made_anew_meanwhile_need_no_leaders() -> None:
+    """Somebody may still wait for those of its predecessor, which had more."""
+    led, leaderless = PartitionRecord((1,), 1, 0, (1,)), PartitionRecord((1,), NO_LEADER, 0, (1,))
+
+    def missing(*partitions: PartitionRecord) -> int:
+        topic = TopicRecord("t", uuid.uuid4(), partitions, {})
+        return _leaderless(ClusterState("cluster", {}, {"t": topic}, 1), "t", range(1, 3))
+
+    assert missing(leaderless, led, leaderless, leaderless) == 1
+    assert missing(leaderless) == 0
+    assert missing(leaderless, leaderless) == 1
+    assert _leaderless(ClusterState("cluster", {}, {}, 1), "t", range(1, 3)) == 0

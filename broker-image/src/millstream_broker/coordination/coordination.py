@@ -563,6 +563,7 @@ class Coordination:
 
 
 def _leaderless(state: ClusterState, name: str, indexes: range) -> int:
-    """How many of these partitions have no leader; 0 where there is no such topic any more."""
+    """How many of these partitions have no leader; those that are gone, perhaps with their topic, need none."""
     topic = state.topics.get(name)
-    return 0 if topic is None else sum(topic.partitions[index].leader == NO_LEADER for index in indexes)
+    partitions = () if topic is None else topic.partitions[indexes.start : indexes.stop]
+    return sum(one.leader == NO_LEADER for one in partitions)
