@@ -25,7 +25,9 @@ from millstream_broker.protocol import (
 from millstream_broker.protocol.api import FEW_ELEMENTS
 from millstream_broker.protocol.errors import ErrorCode
 from millstream_broker.request_memory import RequestMemory
+from millstream_harness import in_process
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process import connected, running
 from millstream_harness.wire import Wire, produce_request, record
 
 TOPICS = {"a": 700, "b": 300, "c": 1}
@@ -205,7 +207,7 @@ async def test_requests_that_wait_are_bounded_and_end_with_their_connections() -
         await asyncio.sleep(0)
         with pytest.raises(CloseConnection, match="a large ListOffsets: 1000 others wait already"):
             large.answer(bound, context, bytearray(frame), 0)
-        large.forget(bound, tasks[0])
+        tasks[0].cancel()  # its connection is closed
         await asyncio.wait(tasks[:1])
         tasks.append(large.answer(bound, context, bytearray(frame), 0))
     await asyncio.wait(tasks)
@@ -216,3 +218,25 @@ async def test_requests_that_wait_are_bounded_and_end_with_their_connections() -
         await large.close()
     assert task.cancelled()
     assert memory.held == 0
+
+
+async def test_what_a_client_sent_before_it_went_is_appended(tmp_path: Path) -> None:
+    """Though it had to wait: a producer without acknowledgements often ends so."""
+    async with running(tmp_path) as broker, connected(broker) as other:
+        await in_process.create(other, "t", FEW_ELEMENTS + 1)
+        data = [
+            produce.PartitionProduceData(index, build_batch([record("x")]))
+            for index in range(FEW_ELEMENTS + 1)
+        ]
+        request = produce.ProduceRequest(None, 0, 30_000, [produce.TopicProduceData("t", data)])
+        large = broker.server.large
+        async with connected(broker) as client, large._turn:
+            sending = asyncio.create_task(client.call(produce.API, 9, request))
+            while not large._queued:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await client.close()
+            await asyncio.wait([sending])
+            while len(broker.server.connections) > 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await asyncio.wait(large._tasks)
+        assert all(one.log.log_end_offset == 1 for one in broker.replicas.partitions.values())

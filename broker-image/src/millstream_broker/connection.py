@@ -33,7 +33,7 @@ from time import perf_counter
 from types import GeneratorType
 from typing import Any
 
-from .handlers import Bound, CloseConnection, Handler, Handlers, RequestContext, error_response
+from .handlers import Bound, CloseConnection, Handler, Handlers, RequestContext, answered, error_response
 from .histogram import Histogram
 from .inter_broker import Authenticator
 from .large_requests import LargeRequests, Parts
@@ -45,7 +45,6 @@ from .protocol.errors import ApiError
 from .protocol.header import decode_request_header
 from .protocol.schema import Struct, TooManyElements
 from .request_memory import CutOffFrame, RequestMemory
-from .slices import finish
 from .stats import Stats
 
 PIPELINE_DEPTH = 256
@@ -139,10 +138,7 @@ def routes_of(handlers: Handlers, stats: Stats, told: asyncio.Event | None = Non
 def _waiting(told: asyncio.Event, handler: Handler) -> Handler:
     async def handle(context: RequestContext, request: Any) -> Struct | None:
         await told.wait()
-        answer: Any = handler(context, request)
-        if isinstance(answer, GeneratorType):
-            answer = await finish(answer)
-        return answer if answer is None or isinstance(answer, Struct) else await answer
+        return await answered(handler(context, request))
 
     return handle
 
@@ -158,7 +154,7 @@ class Shared:
         max_request_bytes: int,
         unreadable: Callable[[OSError], None],
     ) -> None:
-        """`unreadable` is told when a log cannot be read."""
+        """`unreadable` is called with the error when a log cannot be read."""
         self.loop = asyncio.get_running_loop()
         self.handlers = handlers
         self.stats = stats
@@ -538,8 +534,6 @@ class Connection:
         for one in self.pending:
             if one.route.registration.ends_with_connection:
                 one.response.cancel()
-            elif one.is_alone:
-                self._large.forget(one.route.registration, one.response)
         if self._frame is not None:
             self._frame = None
             server.memory.end(self)

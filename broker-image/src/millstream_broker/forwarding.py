@@ -39,7 +39,7 @@ class Forwarding:
         return await self.ask_controller(api, context.version, request, timeout_s)
 
     async def ask_controller(self, api: Api[Any, Res], version: int, request: Any, timeout_s: float) -> Res:
-        """Likewise, for this broker itself."""
+        """The same, for a request that this broker itself makes."""
         metadata, broker_id = self._replicas.metadata, self._replicas.broker_id
         controller = metadata.brokers.get(metadata.controller_id)
         if controller is None or controller.broker_id == broker_id:

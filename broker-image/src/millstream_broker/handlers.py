@@ -15,7 +15,8 @@ What ApiVersions lists is what is registered here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import inspect
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -24,7 +25,7 @@ from .inter_broker import Authenticator
 from .protocol.api import Api
 from .protocol.errors import ApiError, ErrorCode
 from .protocol.schema import Struct, fields_of
-from .slices import Steps
+from .slices import Steps, finish
 
 Res = TypeVar("Res", bound=Struct)
 Answer = Struct | None | Awaitable[Struct | None] | Steps[Any]
@@ -38,7 +39,7 @@ class CloseConnection(Exception):
 
 
 class RequestContext(NamedTuple):
-    """Who asks, and how."""
+    """The client of a request, and the version that it speaks."""
 
     version: int
     client_id: str | None
@@ -119,6 +120,13 @@ def _for_brokers(handle: Handler, context: RequestContext, request: Any) -> Answ
     if context.authenticator.peer is None:
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return handle(context, request)
+
+
+async def answered(answer: Answer) -> Struct | None:
+    """The response, whatever sort of handler gave the answer. Raises what the handler raises."""
+    found: Any = await finish(answer) if isinstance(answer, Generator) else answer
+    response: Struct | None = await found if inspect.isawaitable(found) else found
+    return response
 
 
 def error_response(api: Api[Any, Res], error: ApiError) -> Res:

@@ -28,8 +28,6 @@ PRODUCED_AT_ONCE = 50
 
 MOST_QUEUED = 1000
 """Clients' requests that wait, of `queued.max.request.bytes` together: who sends more is disconnected."""
-READING = frozenset({1, 2, 3, 9, 15, 16, 23, 32, 35, 46, 61})
-"""APIs that change nothing: where the client has gone, nobody needs what they answer."""
 
 Parts = list[Any]
 """An encoded response: buffers and ranges of files, to be sent in order."""
@@ -69,11 +67,6 @@ class LargeRequests:
         queued.add(task)
         task.add_done_callback(lambda task: self._has_its_turn(task, size))
         return task
-
-    def forget(self, registration: Bound, task: asyncio.Future[Any]) -> None:
-        """Whose it is has gone: it need not begin, if it would change nothing."""
-        if task in self._queued and registration.api.key in READING:
-            task.cancel()
 
     def _has_its_turn(self, task: asyncio.Task[Any] | None, size: int) -> None:
         if task is not None and task in self._queued:
@@ -149,7 +142,7 @@ class LargeRequests:
 
 
 def _told(answer: asyncio.Future[Any]) -> None:
-    """Its error is somebody's who has closed the connection, perhaps for another one."""
+    """Retrieves the error: after another one, the connection has been closed, and nobody awaits this one."""
     if not answer.cancelled():
         answer.exception()
 

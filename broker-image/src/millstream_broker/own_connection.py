@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-from types import GeneratorType
 from typing import Any, TypeVar
 
 from .client.errors import BrokerError
-from .handlers import Handlers, RequestContext, error_response
+from .handlers import Handlers, RequestContext, answered, error_response
 from .inter_broker import Authenticator, Peer
 from .protocol.api import Api
 from .protocol.errors import ApiError
 from .protocol.schema import Struct
-from .slices import finish
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +39,14 @@ class OwnConnection:
             self._authenticator,
         )
         try:
-            answer: Any = self._handlers[api.key].handle(context, request)
-            if isinstance(answer, GeneratorType):
-                answer = await finish(answer)
-            response: Res = await answer if inspect.isawaitable(answer) else answer
+            response: Any = await answered(self._handlers[api.key].handle(context, request))
         except ApiError as error:
             return error_response(api, error)
         except Exception:  # a connection would end by it: then a controller asks again
             log.exception("%s version %d failed", api.name, version)
             raise BrokerError(self.host, self.port, f"{api.name} failed in the broker") from None
-        return response
+        found: Res = response
+        return found
 
     async def close(self) -> None:
         pass

@@ -30,7 +30,7 @@ from ..slices import turns
 MOST_REPEATED = 10
 
 
-@handler(describe_configs.API)
+@handler(describe_configs.API, ends_with_connection=True)
 async def handle(
     config_administrator: ConfigAdministrator,
     context: RequestContext,

@@ -22,7 +22,7 @@ NOT_ASKED = -(2**31)
 NOT_FOUND_SINCE = 6
 
 
-@handler(describe_groups.API)
+@handler(describe_groups.API, ends_with_connection=True)
 def handle(
     groups: GroupDriver, context: RequestContext, request: DescribeGroupsRequest
 ) -> Steps[DescribeGroupsResponse]:

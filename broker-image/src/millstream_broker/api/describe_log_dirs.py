@@ -20,7 +20,7 @@ from ..replication.replicas import Replicas, lag
 from ..slices import Steps
 
 
-@handler(describe_log_dirs.API)
+@handler(describe_log_dirs.API, ends_with_connection=True)
 def handle(
     replicas: Replicas, logs: LogManager, context: RequestContext, request: DescribeLogDirsRequest
 ) -> Steps[DescribeLogDirsResponse]:

@@ -17,7 +17,7 @@ from ..replication.replicas import Replicas
 from ..slices import Steps
 
 
-@handler(describe_producers.API)
+@handler(describe_producers.API, ends_with_connection=True)
 def handle(
     replicas: Replicas, context: RequestContext, request: DescribeProducersRequest
 ) -> Steps[DescribeProducersResponse]:

@@ -12,7 +12,7 @@ CLASSIC = "classic"
 """The type of every group here (KIP-848 has others)."""
 
 
-@handler(list_groups.API)
+@handler(list_groups.API, ends_with_connection=True)
 def handle(
     groups: GroupDriver, context: RequestContext, request: ListGroupsRequest
 ) -> Steps[ListGroupsResponse]:

@@ -65,7 +65,7 @@ class LookUp(NamedTuple):
             self.found.timestamp, self.found.offset, self.found.leader_epoch = record
 
 
-@handler(list_offsets.API)
+@handler(list_offsets.API, ends_with_connection=True)
 def handle(replicas: Replicas, context: RequestContext, request: ListOffsetsRequest) -> Steps[Any]:
     look_ups: list[LookUp] = []
     response = yield from _answer(replicas, context, request, look_ups)

@@ -16,7 +16,7 @@ from ..protocol.list_partition_reassignments import (
 )
 
 
-@handler(list_partition_reassignments.API)
+@handler(list_partition_reassignments.API, ends_with_connection=True)
 async def handle(
     forwarding: Forwarding,
     controllership: Controllership,

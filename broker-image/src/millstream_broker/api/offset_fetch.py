@@ -33,7 +33,7 @@ Topics = Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None
 P = TypeVar("P", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
 
 
-@handler(offset_fetch.API)
+@handler(offset_fetch.API, ends_with_connection=True)
 def handle(
     groups: GroupDriver, context: RequestContext, request: OffsetFetchRequest
 ) -> Steps[OffsetFetchResponse]:

@@ -17,7 +17,7 @@ from ..replication.replicas import Replicas
 from ..slices import Steps
 
 
-@handler(offset_for_leader_epoch.API)
+@handler(offset_for_leader_epoch.API, ends_with_connection=True)
 def handle(
     replicas: Replicas, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> Steps[OffsetForLeaderEpochResponse]:

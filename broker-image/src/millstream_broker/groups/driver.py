@@ -76,9 +76,7 @@ class GroupDriver:
         if self._topic.partition_count() is not None:
             return
         if self._creating is None:
-            self._creating = asyncio.create_task(
-                self._create()
-            )  # whoever asked for it is told what came of it
+            self._creating = asyncio.create_task(self._create())  # its error goes to the callers
             self._creating.add_done_callback(self._created)
         await asyncio.shield(self._creating)
 
