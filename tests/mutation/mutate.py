@@ -104,6 +104,8 @@ AREAS = {
             "follower_reads",
             "selector",
             "partition",
+            "led_partition",
+            "append_order",
             "delayed_fetch",
             "replica_manager",
             "replicas_opened",

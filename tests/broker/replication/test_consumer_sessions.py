@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -212,9 +212,6 @@ class Clock:
         self.now = 1000.0
         monkeypatch.setattr(fetch_sessions, "monotonic", lambda: self.now)
 
-    def pass_eviction(self) -> None:
-        self.now += EVICTION_MS / 1000 + 0.001
-
 
 async def test_where_there_is_no_room_a_consumer_goes_without_a_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -227,7 +224,10 @@ async def test_where_there_is_no_room_a_consumer_goes_without_a_session(
         assert (await three.ask({0: 0, 1: 0, 2: 0})).session_id == 0, "the others are young"
         clock.now += EVICTION_MS / 2000
         await one.fetch({})
-        clock.now += EVICTION_MS / 2000 + 0.001
+        clock.now += EVICTION_MS / 2000
+        three.next = FULL
+        assert (await three.ask({0: 0, 1: 0, 2: 0})).session_id == 0, "not for so long"
+        clock.now += 0.001
         three.next = FULL
         await three.fetch({0: 0})
         assert three.next[0] != 0, "the second was not used for long"
@@ -243,14 +243,26 @@ async def test_a_larger_session_takes_the_place_of_a_smaller_old_one(
         small, large, new = (Consumer(broker.connection) for _ in range(3))
         await small.fetch({0: 0})
         await large.fetch({0: 0, 1: 0})
-        clock.pass_eviction()
+        clock.now += EVICTION_MS / 1000
         await large.fetch({0: 0})
         await small.fetch({0: 0})
+        assert (await new.ask({0: 0, 1: 0})).session_id == 0, "none is old"
+        new.next = FULL
+        clock.now += 0.001
         assert (await new.ask({0: 0})).session_id == 0, "it is not larger"
         new.next = FULL
         assert (await new.ask({0: 0, 1: 0})).session_id != 0
         assert (await small.ask({})).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         assert await large.fetch({}) == {}
+
+
+@pytest.mark.parametrize("drawn", [min, max])
+async def test_ids_are_positive_integers_of_32_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn: Callable[[int, int], int]
+) -> None:
+    monkeypatch.setattr("random.randint", drawn)
+    async with serving(tmp_path) as broker:
+        assert (await broker.consumer.ask({0: 0})).session_id == drawn(1, (1 << 31) - 1)
 
 
 async def test_without_slots_there_are_no_sessions(tmp_path: Path) -> None:
@@ -268,7 +280,8 @@ async def test_partitions_of_all_sessions_are_bounded(
         one, other = Consumer(broker.connection), Consumer(broker.connection)
         assert (await one.ask(dict.fromkeys(range(4), 0))).session_id != 0
         assert (await other.ask(dict.fromkeys(range(100, 103), 0))).session_id == 0
-        assert (await one.ask({}, forgotten=(1, 2))).error_code == 0
+        assert (await one.ask({4: 0, 5: 0})).error_code == 0
+        assert (await one.ask({}, forgotten=(1, 2, 4, 5))).error_code == 0
         other.next = FULL
         assert (await other.ask(dict.fromkeys(range(100, 103), 0))).session_id != 0
         for asked in (dict.fromkeys(range(10, 15), 0), {}):

@@ -207,7 +207,7 @@ def session_of(broker: Broker) -> Session:
         Authenticator(),
         Peer(2, 0),
     )
-    session.identify(1)
+    session.identify(1, 0.0)
     return session
 
 

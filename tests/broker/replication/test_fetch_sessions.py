@@ -147,6 +147,24 @@ def refusal(serving: Serving, request: FetchRequest, connection: Authenticator |
     return error.value.code
 
 
+RACKS = {US: "a", THEM: "b", OTHERS: "c"}
+
+
+async def moved_into_racks(leader: Serving, record: TopicRecord) -> None:
+    """From now on each broker is in a rack of its own, and consumers are sent there."""
+    leader.world.limit(selects_by_rack=True)
+    known = state(record)
+    brokers = {one: replace(broker, rack=RACKS[one]) for one, broker in known.brokers.items()}
+    await leader.world.told(replace(known, brokers=brokers))
+
+
+def consume(
+    leader: Serving, rack: str, *, session: tuple[int, int] = NO_SESSION, **more: Any
+) -> FetchResponse | asyncio.Future[FetchResponse]:
+    request = fetch(wanted(current_leader_epoch=-1), replica=-1, session=session, rack_id=rack, **more)
+    return leader.sessions.answer(request, Authenticator(), 12)
+
+
 # What there is to say
 
 
@@ -563,3 +581,117 @@ async def test_the_session_of_a_broker_that_is_gone_or_registered_again_ends(
         brokers = {} if registered is None else {THEM: broker_record(THEM, registered)}
         leader.sessions.forget(brokers)
         assert bool(leader.partition().followers) is stays
+
+
+# Consumers are sent to replicas near them (KIP-392)
+
+
+async def test_a_consumer_is_sent_to_the_replica_in_its_rack(tmp_path: Path) -> None:
+    record = two_partitions()
+    async with leading(tmp_path, record) as leader:
+        await moved_into_racks(leader, record)
+        leader.append()
+        leader.fetch(wanted(0, 1), wanted(1))
+        for rack, preferred, records in (("a", -1, SIZE), ("b", THEM, 0), ("c", -1, SIZE)):
+            answer = consume(leader, rack, max_wait_ms=60_000)
+            assert isinstance(answer, FetchResponse), "it is told at once"
+            (data,) = told(answer)
+            assert (data.preferred_read_replica, size(data)) == (preferred, records)
+            assert (data.error_code, data.high_watermark, data.log_start_offset) == (0, 1, 0)
+        leader.world.limit(selects_by_rack=False)
+        answer = consume(leader, "b")
+        assert isinstance(answer, FetchResponse)
+        assert [one.preferred_read_replica for one in told(answer)] == [-1]
+
+
+async def test_a_sole_replica_is_read_whatever_the_rack(tmp_path: Path) -> None:
+    record = two_partitions(US)
+    async with leading(tmp_path, record) as leader:
+        await moved_into_racks(leader, record)
+        answer = consume(leader, "b")
+        assert isinstance(answer, FetchResponse)
+        assert summary(told(answer)) == {0: (0, 0)}
+
+
+async def test_a_follower_that_consumers_may_read_is_told_at_once_what_is_safe(tmp_path: Path) -> None:
+    record = two_partitions(US, THEM, OTHERS)
+    for is_read in (True, False):
+        async with leading(tmp_path / str(is_read), record) as leader:
+            leader.world.limit(selects_by_rack=is_read)
+            leader.append()
+            leader.fetch(wanted(0, 1))
+            waiting = leader.wait()
+            leader.sessions.answer(fetch(wanted(0, 1), replica=OTHERS), follower(OTHERS), 12)
+            await turns()
+            assert waiting.done() == is_read
+
+
+async def test_a_follower_that_does_not_wait_hears_of_it_with_its_next_request(tmp_path: Path) -> None:
+    async with leading(tmp_path, two_partitions(US, THEM, OTHERS)) as leader:
+        leader.world.limit(selects_by_rack=True)
+        leader.append()
+        leader.fetch(wanted(0, 1))
+        leader.sessions.answer(fetch(wanted(0, 1), replica=OTHERS), follower(OTHERS), 12)
+        assert [data.high_watermark for data in leader.fetch()] == [1]
+
+
+async def test_a_consumers_poll_does_not_end_for_the_start_of_the_log(tmp_path: Path) -> None:
+    record = two_partitions()
+    async with leading(tmp_path, record) as leader:
+        await moved_into_racks(leader, record)
+        for offset in (0, 1):
+            leader.append()
+            leader.fetch(wanted(0, offset + 1))
+        waiting = leader.sessions.answer(
+            fetch(wanted(0, 2, current_leader_epoch=-1), replica=-1, session=NO_SESSION, max_wait_ms=60_000),
+            Authenticator(),
+            12,
+        )
+        assert isinstance(waiting, asyncio.Future)
+        leader.partition().delete_records_before(1, 0)
+        await turns()
+        assert not waiting.done()
+        waiting.cancel()
+
+
+# Who asks
+
+
+async def test_the_broker_with_the_lowest_id_is_a_follower_like_others(tmp_path: Path) -> None:
+    record = two_partitions(US, 0)
+    async with leading(tmp_path, record) as leader:
+        await leader.world.told(state(record, alive=(0, US)))
+        leader.append()
+        forged = leader.sessions.answer(fetch(wanted(), replica=0), Authenticator(), 12)
+        assert isinstance(forged, FetchResponse)
+        assert summary(told(forged)) == {0: (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)}
+        answer = leader.sessions.answer(fetch(wanted(), replica=0), follower(0), 12)
+        assert isinstance(answer, FetchResponse)
+        assert summary(told(answer)) == {0: (0, SIZE)}, "above the high watermark"
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+async def test_aborted_transactions_are_none_where_nobody_asked_for_them(
+    tmp_path: Path, isolation: int
+) -> None:
+    """Kafka says so, but for partitions that it does not know."""
+    elsewhere = topic("t", led_by(THEM, epoch=EPOCH))
+    async with leading(tmp_path, elsewhere) as leader:
+        asked = fetch(
+            wanted(0, current_leader_epoch=-1),
+            wanted(7, current_leader_epoch=-1),
+            replica=-1,
+            session=NO_SESSION,
+            isolation_level=isolation,
+        )
+        answer = leader.sessions.answer(asked, Authenticator(), 10)
+        assert isinstance(answer, FetchResponse)
+        led, unknown = told(answer)
+        assert (led.error_code, led.aborted_transactions) == (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            [] if isolation else None,
+        )
+        assert (unknown.error_code, unknown.aborted_transactions) == (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            [],
+        )

@@ -612,6 +612,23 @@ async def test_a_follower_that_is_removed_while_it_is_cut_is_not_asked_for(
         assert partitions_of(await world.asked()) == []
 
 
+async def test_the_rest_of_an_answer_counts_though_a_cut_follower_is_removed(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = HeldThread(monkeypatch, Segment, "truncate")
+    async with fetching(tmp_path, clock, 0, 1) as world:
+        cut, other = world.fetcher.followers
+        cut.log.append_as_follower(batch("a", "b", epoch=2), now_ms=NOW_MS)
+        (await world.asked()).answer(response(PARTED, fetched(1, batch("a", epoch=3))))
+        await gate.reached()
+        assert cut.cutting is not None
+        world.fetcher.remove(cut.key)
+        gate.open()
+        await cut.cutting
+        assert partitions_of(await world.asked()) == [1]
+        assert other.log.log_end_offset == 1
+
+
 # Throttled replicas
 
 

@@ -19,7 +19,7 @@ from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.protocol.fetch import EpochEndOffset, FetchPartition, PartitionData
 from millstream_broker.replication.follower import Follower, Outcome
 from millstream_harness.held_thread import HeldThread
-from millstream_harness.replica import NOW_MS, THEM, batch, fetched, led_by, open_log, topic
+from millstream_harness.replica import NOW_MS, THEM, Waiter, batch, fetched, led_by, open_log, topic
 
 
 def following(folder: Path, *batches: memoryview, high_watermark: int = 0) -> Follower:
@@ -56,6 +56,38 @@ def test_records_make_the_log_grow_and_the_high_watermark_follows_it(tmp_path: P
     assert (follower.log.log_end_offset, follower.high_watermark) == (2, 2)
     assert follower.answered(fetched(high_watermark=1)) is Outcome.NOTHING_NEW
     assert follower.high_watermark == 2, "it never goes back"
+
+
+def test_consumers_are_told_how_many_bytes_more_are_safe(tmp_path: Path) -> None:
+    follower, waiter = following(tmp_path), Waiter()
+    follower.waiters.add(waiter)
+    size = len(batch("a"))
+    for offset in range(2):
+        follower.answered(fetched(records=batch("a", offset=offset, epoch=3)))
+    assert waiter.told == [], "nothing of it is safe"
+    follower.answered(fetched(high_watermark=2))
+    assert waiter.told.pop() == 2 * size
+    follower.answered(fetched(high_watermark=2))
+    assert waiter.told == []
+    follower.answered(fetched(records=batch("a", offset=2, epoch=3), high_watermark=3))
+    assert waiter.told.pop() == size
+    for offset in (3, 4):
+        follower.answered(fetched(records=batch("a", offset=offset, epoch=3)))
+    for high_watermark, more in ((4, 2 * size), (5, 1)):
+        follower.answered(fetched(high_watermark=high_watermark))
+        assert waiter.told.pop() == more
+    assert waiter.told == []
+
+
+def test_consumers_ask_again_when_the_replica_is_not_what_it_was(tmp_path: Path) -> None:
+    follower, waiter = following(tmp_path), Waiter()
+    follower.waiters.add(waiter)
+    follower.follow(led_by(THEM, epoch=3, isr=(THEM,)))
+    assert waiter.told == [], "the same leadership"
+    follower.follow(led_by(THEM, epoch=4))
+    follower.step_up()
+    follower.release(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert waiter.told == [0, 0, 0]
 
 
 def test_the_start_of_the_log_follows_the_leaders(tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ async def test_what_it_does_not_have_its_leader_may(tmp_path: Path) -> None:
         assert data_of(one.ask(1, epoch=2)).error_code == ErrorCode.FENCED_LEADER_EPOCH
         assert data_of(one.ask(1, epoch=4)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
         assert data_of(one.ask(0, version=10)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert data_of(one.ask(0, version=11)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 END: dict[str, tuple[Callable[[Following], object], int]] = {

@@ -236,6 +236,20 @@ async def test_each_time_that_coordination_is_away_is_said(
             assert replica in partition.record.isr
 
 
+async def test_a_write_that_fails_unexpectedly_is_tried_again_after_a_pause(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with leading(tmp_path, led(US)) as (world, partition, writer):
+        world.coordination.failure = RuntimeError("nobody expects it")
+        writer.fetched(partition, THEM, 0, 0)
+        await turns()
+        world.coordination.failure = None
+        await clock.advance(membership.RETRY_S - 0.001)
+        assert partition.record.isr == (US,)
+        await clock.advance(0.001)
+        assert partition.record.isr == (US, THEM)
+
+
 async def test_a_write_under_way_does_not_keep_a_broker_from_stopping(tmp_path: Path, clock: Clock) -> None:
     async with leading(tmp_path, led(US)) as (world, partition, writer):
         world.coordination.failure = CoordinationError("ZooKeeper cannot be reached")

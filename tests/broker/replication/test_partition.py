@@ -19,6 +19,7 @@ from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.replication.partition import Partition
 from millstream_broker.request_memory import RequestMemory
+from millstream_harness.replica import Waiter
 from millstream_harness.wire import record
 
 NOW_MS = 1_800_000_000_000
@@ -153,14 +154,6 @@ async def test_changing_the_policy_lets_go_of_what_was_held_back(
 
 async def test_those_who_wait_are_told_when_the_partition_goes(tmp_path: Path) -> None:
     partition = open_partition(tmp_path)
-
-    class Waiter:
-        def __init__(self) -> None:
-            self.told: list[int] = []
-
-        def advanced(self, size: int) -> None:
-            self.told.append(size)
-
     waiter = Waiter()
     partition.waiters.add(waiter)
     view = batch()

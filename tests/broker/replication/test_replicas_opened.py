@@ -189,6 +189,8 @@ async def test_replicas_that_no_directory_has_are_in_those_that_are_offline(tmp_
         await world.told(state(record))
         assert held(world) == [("t", 0), ("t", 1)]
         assert sorted(world.replicas.unopened) == [("t", 2), ("t", 3)]
+        await world.told(state(replace(record, partitions=(*record.partitions[:4], led_by(US)))))
+        assert held(world) == [("t", 0), ("t", 1), ("t", 4)], "what was elsewhere is made here"
 
 
 async def test_a_directory_that_fails_while_logs_are_opened(

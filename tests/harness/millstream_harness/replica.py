@@ -69,6 +69,19 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
+class Waiter:
+    """A `FetchWaiter` that notes what it is told: so many bytes more, or `committed`."""
+
+    def __init__(self) -> None:
+        self.told: list[int | str] = []
+
+    def advanced(self, size: int) -> None:
+        self.told.append(size)
+
+    def committed(self) -> None:
+        self.told.append("committed")
+
+
 # Records
 
 

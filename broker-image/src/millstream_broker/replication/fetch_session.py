@@ -168,7 +168,7 @@ class Session:
         """Whether a consumer has forgotten all its partitions."""
         return not self._fetched and not self.is_follower and self.epoch > 1
 
-    def identify(self, session_id: int, now: float = 0.0) -> None:
+    def identify(self, session_id: int, now: float) -> None:
         """From now on it lasts, by this id."""
         self.session_id, self._watches, self.epoch = session_id, True, 1
         self.created = self.used = now

@@ -107,7 +107,7 @@ class Sessions:
         if known is not None:
             known.close()
         session = FollowerSession(self._replicas, self._membership, self._settings, follower, peer)
-        session.identify(random.randint(1, 0x7FFFFFFF))
+        session.identify(random.randint(1, 0x7FFFFFFF), monotonic())
         self._by_replica[peer.broker_id] = session
         return session
 

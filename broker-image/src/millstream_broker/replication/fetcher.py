@@ -273,7 +273,8 @@ class Fetcher:
                 outcome: Outcome | None = follower.answered(data)
                 if outcome is Outcome.OUT_OF_RANGE:
                     outcome = await self._find_range(connection, follower)
-                if outcome is Outcome.CUTTING and follower.cutting is not None:
+                if outcome is Outcome.CUTTING:
+                    assert follower.cutting is not None
                     outcome = await asyncio.shield(follower.cutting)
                     if not self._is_asked(follower):
                         continue

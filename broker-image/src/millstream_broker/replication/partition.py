@@ -156,15 +156,12 @@ class Partition(Replica):
         if self._undeleted:
             self._undeleted.passed(self.low_watermark)
 
-    def check_enough_replicas(self) -> None:
-        """Raises ApiError NOT_ENOUGH_REPLICAS where `acks=all` cannot be given."""
-        in_sync = len(self.record.isr)
-        if in_sync < self.min_insync_replicas:
-            raise ApiError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"The size of the current ISR {list(self.record.isr)} is insufficient to satisfy the min.isr "
-                f"requirement of {self.min_insync_replicas} for partition {self}",
-            )
+    def _not_enough_replicas(self) -> ApiError:
+        return ApiError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"The size of the current ISR {list(self.record.isr)} is insufficient to satisfy the min.isr "
+            f"requirement of {self.min_insync_replicas} for partition {self}",
+        )
 
     def append(
         self,
@@ -181,7 +178,7 @@ class Partition(Replica):
         `timeout_ms` bounds the wait for all replicas. `own`: this broker has made the batches, so their records are
         read on the loop where they have to be. (The markers of transactions would come this way.)
         """
-        if self._appends_at_once or (not self._queued and (own or _is_cheap(batches))):
+        if self._appends_at_once or (not self._queued and (own or is_cheap(batches))):
             try:
                 info = self._append(batches, acks, now_ms)
             except HeaderRefusedError:  # which records are to blame is found in the thread
@@ -225,7 +222,7 @@ class Partition(Replica):
             if self._ended is not None:
                 self._check_led(batches)
             if acks == -1 and len(self.record.isr) < self.min_insync_replicas:
-                self.check_enough_replicas()
+                raise self._not_enough_replicas()
             if self._refusals.by_producer:
                 self._refusals.check(batches, self.log.producers, now_ms)
         except ApiError as error:
@@ -325,7 +322,7 @@ class Partition(Replica):
             self._advance(end, size)
             return
         self._held_back += size
-        if self.followers:
+        if size and self.followers:
             wake(self.followers, size)
         self._secure(min(end, self.log.flushed_offset + self._flush_messages - 1))
         if self._flushing is None and self._secured < end:
@@ -390,7 +387,7 @@ class Partition(Replica):
         wake(self.followers, 0)
 
 
-def _is_cheap(batches: memoryview) -> bool:
+def is_cheap(batches: memoryview) -> bool:
     """Whether reading the records takes no time: little that is not compressed."""
     return len(batches) < HEADER_SIZE or (
         len(batches) <= AT_ONCE_BYTES and not batches[_ATTRIBUTES] & CODEC_MASK

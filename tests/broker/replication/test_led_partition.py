@@ -1,0 +1,287 @@
+"""A partition that is led: what moves its high watermark, who is told, and a log that cannot be written.
+
+Broker 1 leads; broker 2 follows. Nothing but the test happens to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millstream_broker.admissions import Admissions
+from millstream_broker.config import BrokerConfig, TopicConfig
+from millstream_broker.delayed_produce import DelayedProduce
+from millstream_broker.log.batch import HEADER_SIZE, Record, build_batch
+from millstream_broker.log.compression import Compression
+from millstream_broker.log.log import AppendInfo, DeletedError, Log
+from millstream_broker.log.segment import Segment
+from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_broker.replication.isr import Isr
+from millstream_broker.replication.partition import AT_ONCE_BYTES, Partition, is_cheap, now_ms
+from millstream_broker.request_memory import RequestMemory
+from millstream_harness.held_thread import HeldThread
+from millstream_harness.replica import NOW_MS, THEM, US, Waiter, batch, led_by, open_log, topic
+
+SIZE = len(batch("a"))
+EPOCH = 3
+
+
+def isr_of(*in_sync: int) -> Isr:
+    return Isr(
+        US,
+        led_by(US, epoch=EPOCH, isr=in_sync),
+        log_end=0,
+        high_watermark=0,
+        min_isr=1,
+        max_lag_ms=600_000,
+        alive=(US, THEM),
+        now_ms=now_ms(),
+    )
+
+
+class Led:
+    """t-0 in leader epoch 3, with somebody who waits for records and a follower who waits for them."""
+
+    def __init__(self, folder: Path, *in_sync: int, **config: str) -> None:
+        """Without `in_sync`: the sole replica."""
+        overrides = {key.replace("_", "."): value for key, value in config.items()}
+        self.unwritable = 0
+        record = led_by(US, US, epoch=EPOCH) if not in_sync else led_by(US, epoch=EPOCH, isr=in_sync)
+        self.partition = Partition(
+            topic("t", record),
+            0,
+            open_log(folder / "t-0"),
+            TopicConfig(BrokerConfig(), overrides),
+            Admissions(RequestMemory(1 << 20)),
+            isr_of(*in_sync) if in_sync else None,
+            self._cannot_be_written,
+        )
+        self.consumer, self.follower = Waiter(), Waiter()
+        self.partition.waiters.add(self.consumer)
+        self.partition.followers.add(self.follower)
+
+    def _cannot_be_written(self) -> None:
+        self.unwritable += 1
+
+    def append(self, *values: str, acks: int = 1) -> AppendInfo | DelayedProduce:
+        return self.partition.append(batch(*values), NOW_MS, acks=acks, timeout_ms=60_000)
+
+    def fetched(self, offset: int, log_start: int = 0) -> None:
+        """By the follower."""
+        self.partition.fetched(THEM, offset, log_start)
+
+    def told(self) -> tuple[list[int | str], list[int | str]]:
+        """What the consumer and the follower have been told since the last call."""
+        found = self.consumer.told, self.follower.told
+        self.consumer.told, self.follower.told = [], []
+        return found
+
+
+def code_of(append: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(ApiError) as error:
+        append()
+    return error.value.code
+
+
+# Who is told
+
+
+def test_followers_are_told_what_is_appended_and_consumers_what_is_safe(tmp_path: Path) -> None:
+    led = Led(tmp_path, US, THEM)
+    led.append("a")
+    led.append("a")
+    assert led.told() == ([], [SIZE, SIZE])
+    led.fetched(2)
+    assert led.told() == ([2 * SIZE], ["committed"])
+    led.append("a")
+    led.fetched(3)
+    assert led.told() == ([SIZE], [SIZE, "committed"])
+    led.fetched(3)
+    assert led.told() == ([], [])
+
+
+def test_a_leader_in_a_new_epoch_has_everybody_ask_again(tmp_path: Path) -> None:
+    led = Led(tmp_path, US, THEM)
+    led.partition.lead(replace(led.partition.record, isr=(US,)))
+    assert led.told() == ([], []), "the same leadership"
+    led.partition.lead(replace(led.partition.record, leader_epoch=EPOCH + 1))
+    assert led.told() == ([0], [0])
+
+
+def test_a_sole_replica_that_gets_company_waits_for_it(tmp_path: Path) -> None:
+    led = Led(tmp_path)
+    led.append("a")
+    assert led.told() == ([SIZE], [])
+    company = isr_of(US, THEM)
+    led.partition.lead(company.record, company)
+    led.append("a")
+    assert (led.partition.high_watermark, led.told()) == (1, ([], [SIZE]))
+    led.fetched(2)
+    assert (led.partition.high_watermark, led.told()) == (2, ([SIZE], ["committed"]))
+
+
+# Acknowledgements
+
+
+async def test_who_wants_no_acknowledgement_waits_for_nobody(tmp_path: Path) -> None:
+    for number, led in enumerate((Led(tmp_path / "1", US, THEM), Led(tmp_path / "2", flush_messages="1"))):
+        assert isinstance(led.append("a", acks=0), AppendInfo)
+        found = led.append("b", acks=-1)
+        assert isinstance(found, DelayedProduce), number
+
+
+async def test_a_flush_covers_what_was_appended_before_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    led = Led(tmp_path, flush_messages="1")
+    gate = HeldThread(monkeypatch, Segment, "sync")
+    first = led.append("a")
+    await gate.reached()
+    second = led.append("b")
+    gate.open()
+    assert isinstance(first, DelayedProduce)
+    await first
+    assert led.partition.high_watermark == 1
+    assert isinstance(second, DelayedProduce)
+    await second
+    assert led.partition.high_watermark == 2
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(gate.threads) == 2, "nothing is left to be flushed"
+    assert led.partition._flushing is None
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_flush_that_fails_is_said_unless_the_log_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, deleted: bool
+) -> None:
+    def fail(this: Log) -> int:
+        if deleted:
+            this.offline = DeletedError()
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "Input/output error")
+
+    monkeypatch.setattr(Log, "flush", fail)
+    waiting = Led(tmp_path, flush_messages="1").append("a")
+    assert isinstance(waiting, DelayedProduce)
+    with pytest.raises(ApiError):
+        await waiting
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert said == ([] if deleted else ["t-0: Input/output error"])
+
+
+# A log that cannot be written
+
+
+def break_log(led: Led, monkeypatch: pytest.MonkeyPatch, *, offline: bool = False) -> None:
+    def fail(this: Log, *_: object, **__: object) -> AppendInfo:
+        if offline:
+            this.offline = OSError(5, "Input/output error")
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "Input/output error")
+
+    monkeypatch.setattr(Log, "append", fail)
+
+
+@pytest.mark.parametrize(
+    ("in_sync", "min_isr", "moves"),
+    [((US, THEM), "1", True), ((US, THEM), "2", False), ((US,), "1", False), ((), "1", False)],
+)
+def test_leadership_moves_where_another_replica_can_take_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_sync: tuple[int, ...], min_isr: str, moves: bool
+) -> None:
+    led = Led(tmp_path, *in_sync, min_insync_replicas=min_isr)
+    break_log(led, monkeypatch)
+    assert code_of(lambda: led.append("a")) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert led.unwritable == moves
+    assert led.told() == ([], [])
+
+
+def test_a_log_that_is_offline_has_everybody_ask_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    led = Led(tmp_path, US, THEM)
+    break_log(led, monkeypatch, offline=True)
+    assert code_of(lambda: led.append("a")) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert led.told() == ([0], [0])
+
+
+@pytest.mark.parametrize(
+    ("error", "why"), [(OSError(5, "Input/output error"), "Input/output error"), (OSError("odd"), "odd")]
+)
+def test_a_replica_whose_log_is_offline_says_why(tmp_path: Path, error: OSError, why: str) -> None:
+    led = Led(tmp_path)
+    led.partition.check_online()
+    led.partition.log.offline = error
+    with pytest.raises(ApiError, match=f"t-0 is offline: {why}$"):
+        led.partition.check_online()
+
+
+def test_records_that_are_refused_move_no_leadership(tmp_path: Path) -> None:
+    led = Led(tmp_path, US, THEM)
+    damaged = batch("a")
+    damaged[-1] ^= 0xFF
+    assert code_of(lambda: led.partition.append(damaged, NOW_MS)) is ErrorCode.CORRUPT_MESSAGE
+    assert (led.unwritable, led.told()) == (0, ([], []))
+
+
+# DeleteRecords
+
+
+async def test_records_are_deleted_when_no_replica_has_them(tmp_path: Path) -> None:
+    led = Led(tmp_path, US, THEM)
+    for _ in range(3):
+        led.append("a")
+    led.fetched(3)
+    led.told()
+    assert led.partition.delete_records_before(0, 60_000) is None, "there is nothing before"
+    assert led.told() == (["committed"], [])
+    first, second = (led.partition.delete_records_before(offset, 60_000) for offset in (1, 2))
+    assert first is not None
+    assert second is not None
+    assert led.told() == (["committed"] * 2, [0, 0])
+    led.fetched(3, log_start=0)
+    assert (first.is_done, second.is_done) == (False, False)
+    led.fetched(3, log_start=1)
+    assert (first.is_done, second.is_done) == (True, False)
+    led.fetched(3, log_start=2)
+    assert second.is_done
+    for offset in (-1, 4):
+        with pytest.raises(ApiError, match="OFFSET_OUT_OF_RANGE"):
+            led.partition.delete_records_before(offset, 60_000)
+
+
+def test_a_sole_replica_deletes_records_at_once(tmp_path: Path) -> None:
+    led = Led(tmp_path)
+    led.append("a", "b")
+    assert led.partition.delete_records_before(2, 60_000) is None
+    assert led.partition.log.log_start_offset == 2
+
+
+# What is appended at once
+
+
+def sized(size: int, codec: Compression = Compression.NONE) -> memoryview:
+    """A batch of this many bytes."""
+    value = bytes(size - len(build_batch([Record(None, b"", NOW_MS)])))
+    data = bytearray(build_batch([Record(None, value, NOW_MS)]))
+    while len(data) > size:  # longer values have longer lengths
+        value = value[:-1]
+        data = bytearray(build_batch([Record(None, value, NOW_MS)]))
+    assert len(data) == size
+    data[22] |= codec
+    return memoryview(data)
+
+
+def test_little_that_is_not_compressed_is_read_on_the_loop() -> None:
+    assert is_cheap(sized(AT_ONCE_BYTES))
+    assert not is_cheap(sized(AT_ONCE_BYTES + 1))
+    assert not is_cheap(sized(100, Compression.LZ4))
+    empty = memoryview(bytearray(HEADER_SIZE))
+    empty[22] = Compression.LZ4
+    assert not is_cheap(empty)
+    assert is_cheap(empty[:-1]), "it is refused by its length"
+    assert is_cheap(empty[:3])
