@@ -14,8 +14,8 @@ from millstream_bench import clusters, document, perf, plots, process, run, stea
 from millstream_bench.figures import Figure, cpu, median, number, rate
 from millstream_bench.results import Results, load, save
 from millstream_bench.workloads import WORKLOADS, cluster, floor, latency, single
-from millstream_broker.log.batch import iter_batches, read_records, validate
-from millstream_broker.protocol import metadata
+from millstream_kafka.batch import iter_batches, read_records, validate
+from millstream_kafka.protocol import metadata
 
 
 def results() -> Results:

@@ -25,13 +25,13 @@ from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
 from millstream_broker.delayed_produce import DelayedProduce, Purgatory
 from millstream_broker.log.admission import Admitted
-from millstream_broker.log.batch import Record, build_batch, iter_batches, read_records
-from millstream_broker.log.compression import Compression
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import AppendInfo, Log
-from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.replication.partition import Partition
 from millstream_broker.request_memory import RequestMemory
+from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
+from millstream_kafka.compression import Compression
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW_MS = int(time.time() * 1000)
 IN_FLIGHT = 5

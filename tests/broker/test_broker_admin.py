@@ -11,7 +11,11 @@ from uuid import UUID
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from millstream_broker.protocol import (
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.coordination_file import nodes_in
+from millstream_harness.scenario import eventually, unique
+from millstream_harness.wire import Wire, record
+from millstream_kafka.protocol import (
     alter_configs,
     alter_partition_reassignments,
     create_acls,
@@ -31,17 +35,13 @@ from millstream_broker.protocol import (
     sasl_authenticate,
     sasl_handshake,
 )
-from millstream_broker.protocol.create_topics import (
+from millstream_kafka.protocol.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreatableTopicResult,
 )
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.coordination_file import nodes_in
-from millstream_harness.scenario import eventually, unique
-from millstream_harness.wire import Wire, record
+from millstream_kafka.protocol.errors import ErrorCode
 
 StartBroker = Callable[..., BrokerProcess]
 TOPIC, BROKER = 2, 4

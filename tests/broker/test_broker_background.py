@@ -6,11 +6,11 @@ import math
 import time
 from collections.abc import Callable
 
-from millstream_broker.log.batch import Record, build_batch, iter_batches, read_records
-from millstream_broker.protocol import create_topics
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, record
+from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
+from millstream_kafka.protocol import create_topics
 
 StartBroker = Callable[..., BrokerProcess]
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream_broker.log.batch import build_batch
-from millstream_broker.protocol import api_versions, fetch, metadata, produce
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.registry import APIS
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.messages import messages
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, fetch_request, produce_request, record
+from millstream_kafka.batch import build_batch
+from millstream_kafka.protocol import api_versions, fetch, metadata, produce
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.registry import APIS
 
 StartBroker = Callable[..., BrokerProcess]
 

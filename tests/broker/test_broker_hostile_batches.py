@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from millstream_broker.log.batch import (
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.scenario import eventually
+from millstream_harness.wire import Wire, record
+from millstream_kafka.batch import (
     HEADER,
     HEADER_SIZE,
     Record,
@@ -20,12 +23,9 @@ from millstream_broker.log.batch import (
     read_header,
     read_records,
 )
-from millstream_broker.log.compression import Compression
-from millstream_broker.protocol import create_topics, incremental_alter_configs
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.scenario import eventually
-from millstream_harness.wire import Wire, record
+from millstream_kafka.compression import Compression
+from millstream_kafka.protocol import create_topics, incremental_alter_configs
+from millstream_kafka.protocol.errors import ErrorCode
 
 StartBroker = Callable[..., BrokerProcess]
 INT32_MAX = 2**31 - 1

@@ -14,12 +14,12 @@ import pytest
 
 from millstream_broker.coordination import tree
 from millstream_broker.coordination.stores.file import FILE_NAME
-from millstream_broker.log.batch import read_records
-from millstream_broker.protocol import delete_topics, fetch, metadata
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.coordination_file import nodes_in, put
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, fetch_request, record
+from millstream_kafka.batch import read_records
+from millstream_kafka.protocol import delete_topics, fetch, metadata
 
 StartBroker = Callable[..., BrokerProcess]
 

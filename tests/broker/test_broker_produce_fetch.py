@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from millstream_broker.log.batch import build_batch, read_records
 from millstream_broker.log.directory import BOOT_ID
-from millstream_broker.protocol import (
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.scenario import eventually, unique
+from millstream_harness.wire import Wire, fetch_request, produce_request, record
+from millstream_kafka.batch import build_batch, read_records
+from millstream_kafka.protocol import (
     create_topics,
     delete_topics,
     fetch,
@@ -21,10 +24,7 @@ from millstream_broker.protocol import (
     offset_for_leader_epoch,
     produce,
 )
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.scenario import eventually, unique
-from millstream_harness.wire import Wire, fetch_request, produce_request, record
+from millstream_kafka.protocol.errors import ErrorCode
 
 StartBroker = Callable[..., BrokerProcess]
 

@@ -16,9 +16,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_broker.client import Connection
 from millstream_broker.forwarding import FORWARDED
-from millstream_broker.protocol import (
+from millstream_harness.broker import BrokerProcess, fixed_port
+from millstream_harness.cluster import SESSION_MS, ClusterProcesses, until
+from millstream_harness.disk import dying_disk
+from millstream_harness.wire import Wire, record
+from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
+from millstream_kafka.client import Connection
+from millstream_kafka.protocol import (
     controlled_shutdown,
     delete_records,
     elect_leaders,
@@ -29,17 +34,12 @@ from millstream_broker.protocol import (
     stop_replica,
     update_metadata,
 )
-from millstream_broker.protocol.controlled_shutdown import ControlledShutdownRequest
-from millstream_broker.protocol.elect_leaders import ElectLeadersRequest, TopicPartitions
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.list_partition_reassignments import ListPartitionReassignmentsRequest
-from millstream_broker.protocol.stop_replica import StopReplicaRequest
-from millstream_broker.protocol.update_metadata import UpdateMetadataRequest
-from millstream_harness.broker import BrokerProcess, fixed_port
-from millstream_harness.cluster import SESSION_MS, ClusterProcesses, until
-from millstream_harness.disk import dying_disk
-from millstream_harness.wire import Wire, record
-from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
+from millstream_kafka.protocol.controlled_shutdown import ControlledShutdownRequest
+from millstream_kafka.protocol.elect_leaders import ElectLeadersRequest, TopicPartitions
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.list_partition_reassignments import ListPartitionReassignmentsRequest
+from millstream_kafka.protocol.stop_replica import StopReplicaRequest
+from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
 
 QUICK = {
     "socket.timeout.ms": 5000,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_broker.log.batch import Record, build_batch
-from millstream_broker.protocol.produce import PartitionProduceResponse
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.protocol.produce import PartitionProduceResponse
 
 CONFIG = {
     "min.insync.replicas": "1",

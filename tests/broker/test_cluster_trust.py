@@ -17,12 +17,18 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 
-from millstream_broker.client import Connection
 from millstream_broker.config import Listener
 from millstream_broker.coordination import BrokerRecord
 from millstream_broker.inter_broker import MECHANISM, InterBroker
-from millstream_broker.log.batch import build_batch
-from millstream_broker.protocol import (
+from millstream_harness.broker import BrokerProcess, fixed_port
+from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.ledger import Load, check
+from millstream_harness.process import resident_mb
+from millstream_harness.wire import Wire, produce_request, record
+from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.batch import build_batch
+from millstream_kafka.client import Connection
+from millstream_kafka.protocol import (
     controlled_shutdown,
     fetch,
     list_offsets,
@@ -32,29 +38,23 @@ from millstream_broker.protocol import (
     stop_replica,
     update_metadata,
 )
-from millstream_broker.protocol.controlled_shutdown import ControlledShutdownRequest
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from millstream_broker.protocol.sasl_authenticate import SaslAuthenticateRequest
-from millstream_broker.protocol.sasl_handshake import SaslHandshakeRequest
-from millstream_broker.protocol.stop_replica import (
+from millstream_kafka.protocol.controlled_shutdown import ControlledShutdownRequest
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from millstream_kafka.protocol.sasl_authenticate import SaslAuthenticateRequest
+from millstream_kafka.protocol.sasl_handshake import SaslHandshakeRequest
+from millstream_kafka.protocol.stop_replica import (
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaTopicState,
 )
-from millstream_broker.protocol.update_metadata import (
+from millstream_kafka.protocol.update_metadata import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from millstream_harness.broker import BrokerProcess, fixed_port
-from millstream_harness.cluster import ClusterProcesses, until
-from millstream_harness.ledger import Load, check
-from millstream_harness.process import resident_mb
-from millstream_harness.wire import Wire, produce_request, record
-from millstream_harness.zookeeper import ZooKeeperProcess
 
 QUICK = {"socket.timeout.ms": 5000, "log_level": 0}
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1

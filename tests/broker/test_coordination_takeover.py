@@ -12,11 +12,11 @@ from millstream_broker.coordination import CoordinationError, tree
 from millstream_broker.coordination.stores.file import FILE_NAME, FileStore
 from millstream_broker.coordination.takeover import OLD_FILE_NAME, find_old, take_over
 from millstream_broker.kafka_uuid import uuid_from
-from millstream_broker.protocol import describe_configs, init_producer_id, metadata
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.coordination_file import nodes_in
 from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.protocol import describe_configs, init_producer_id, metadata
 
 StartBroker = Callable[..., BrokerProcess]
 

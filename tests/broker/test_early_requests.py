@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 from millstream_broker.connection import routes_of
-from millstream_broker.log.batch import build_batch
-from millstream_broker.protocol import produce
-from millstream_broker.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.wire import record
+from millstream_kafka.batch import build_batch
+from millstream_kafka.protocol import produce
+from millstream_kafka.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 
 async def test_a_produce_that_waits_for_the_controller_keeps_its_records(tmp_path: Path) -> None:

@@ -14,20 +14,20 @@ from kazoo.client import KazooClient
 from millstream_broker.config import BrokerConfig
 from millstream_broker.coordination import TopicRecord, tree
 from millstream_broker.effective_configs import EffectiveConfigs
-from millstream_broker.protocol import (
-    alter_configs,
-    create_topics,
-    describe_configs,
-    incremental_alter_configs,
-)
-from millstream_broker.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from millstream_broker.protocol.errors import ApiError, ErrorCode
-from millstream_broker.protocol.schema import ZERO_UUID
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.coordination_file import put
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.protocol import (
+    alter_configs,
+    create_topics,
+    describe_configs,
+    incremental_alter_configs,
+)
+from millstream_kafka.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.schema import ZERO_UUID
 
 TOPIC, BROKER = 2, 4
 SET, DELETE = 0, 1

@@ -16,15 +16,18 @@ from millstream_broker.config import Listener
 from millstream_broker.coordination import BrokerRecord, ClusterState, PartitionRecord, TopicRecord
 from millstream_broker.encoded_topics import AT_ONCE, MAX_FORMS, EncodedTopics
 from millstream_broker.metadata import Metadata
-from millstream_broker.protocol import create_topics, metadata
-from millstream_broker.protocol.codec import Codec
-from millstream_broker.protocol.create_topics import (
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.scenario import unique
+from millstream_harness.wire import Wire
+from millstream_kafka.protocol import create_topics, metadata
+from millstream_kafka.protocol.codec import Codec
+from millstream_kafka.protocol.create_topics import (
     CreatableTopicConfigs,
     CreatableTopicResult,
     CreateTopicsResponse,
 )
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.metadata import (
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.metadata import (
     TOPIC,
     MetadataRequest,
     MetadataRequestTopic,
@@ -32,10 +35,7 @@ from millstream_broker.protocol.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from millstream_broker.protocol.schema import Encoded
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.scenario import unique
-from millstream_harness.wire import Wire
+from millstream_kafka.protocol.schema import Encoded
 
 FORM = (12, None)
 

@@ -12,15 +12,15 @@ from millstream_broker.coordination import Conflict, CoordinationError
 from millstream_broker.coordination.coordination import Coordination
 from millstream_broker.coordination.stores.file import FILE_NAME, FileStore
 from millstream_broker.generations import Generations
-from millstream_broker.log.batch import build_batch
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.directory import BOOT_ID, GENERATION
 from millstream_broker.log.manager import LogManager
-from millstream_broker.protocol import metadata
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.members import Member, members
 from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.batch import build_batch
+from millstream_kafka.protocol import metadata
 
 
 def coordination_in(folder: Path) -> Coordination:

@@ -11,8 +11,14 @@ import pytest
 from millstream_broker.handlers import Bound, CloseConnection, RequestContext
 from millstream_broker.inter_broker import Authenticator
 from millstream_broker.large_requests import MOST_QUEUED, LargeRequests
-from millstream_broker.log.batch import build_batch
-from millstream_broker.protocol import (
+from millstream_broker.request_memory import RequestMemory
+from millstream_harness import in_process
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.cluster import until
+from millstream_harness.in_process import connected, running
+from millstream_harness.wire import Wire, produce_request, record
+from millstream_kafka.batch import build_batch
+from millstream_kafka.protocol import (
     create_topics,
     delete_records,
     find_coordinator,
@@ -22,14 +28,8 @@ from millstream_broker.protocol import (
     offset_fetch,
     produce,
 )
-from millstream_broker.protocol.api import FEW_ELEMENTS
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.request_memory import RequestMemory
-from millstream_harness import in_process
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.cluster import until
-from millstream_harness.in_process import connected, running
-from millstream_harness.wire import Wire, produce_request, record
+from millstream_kafka.protocol.api import FEW_ELEMENTS
+from millstream_kafka.protocol.errors import ErrorCode
 
 TOPICS = {"a": 700, "b": 300, "c": 1}
 UNKNOWN = 5

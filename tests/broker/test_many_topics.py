@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.client import Connection
 from millstream_broker.coordination.stores.file import FileStore
 from millstream_broker.log.manager import LogManager
-from millstream_broker.protocol import create_partitions, create_topics, delete_topics, metadata
-from millstream_broker.protocol.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from millstream_broker.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from millstream_broker.protocol.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.metadata import MetadataRequest, MetadataRequestTopic
 from millstream_broker.replication import manager
 from millstream_broker.replication.manager import ReplicaManager
 from millstream_harness.coordination_file import nodes_in
 from millstream_harness.in_process import connected, running
 from millstream_harness.scenario import eventually
+from millstream_kafka.client import Connection
+from millstream_kafka.protocol import create_partitions, create_topics, delete_topics, metadata
+from millstream_kafka.protocol.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from millstream_kafka.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from millstream_kafka.protocol.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.metadata import MetadataRequest, MetadataRequestTopic
 
 TOPICS, PARTITIONS = 150, 3
 

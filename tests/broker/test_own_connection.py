@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.own_connection import OwnConnection
-from millstream_broker.protocol import list_offsets
-from millstream_broker.protocol.list_offsets import (
+from millstream_harness.in_process import connected, create, running
+from millstream_kafka.protocol import list_offsets
+from millstream_kafka.protocol.list_offsets import (
     DEBUGGING_REPLICA_ID,
     ListOffsetsPartition,
     ListOffsetsTopic,
 )
-from millstream_harness.in_process import connected, create, running
 
 
 async def test_a_controller_asks_its_own_broker_again_after_an_unexpected_error(

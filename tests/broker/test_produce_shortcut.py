@@ -9,9 +9,9 @@ import pytest
 from millstream_broker.handlers import RequestContext
 from millstream_broker.inter_broker import Authenticator
 from millstream_broker.produce_shortcut import OLDEST, ProduceShortcut
-from millstream_broker.protocol import produce
-from millstream_broker.protocol.header import RequestHeader, encode_request_header
-from millstream_broker.protocol.produce import (
+from millstream_kafka.protocol import produce
+from millstream_kafka.protocol.header import RequestHeader, encode_request_header
+from millstream_kafka.protocol.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

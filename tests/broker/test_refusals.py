@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from millstream_broker.log.batch import HEADER_SIZE, INT32_MAX, Record, build_batch, read_header
 from millstream_broker.log.producers import Producers
-from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.refusals import FORGOTTEN_MS, MOST, Refusals
+from millstream_kafka.batch import HEADER_SIZE, INT32_MAX, Record, build_batch, read_header
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
 TOO_FEW = ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, "too few")

@@ -29,7 +29,6 @@ from millstream_broker.coordination.controllership import (
     StatesChanged,
 )
 from millstream_broker.coordination.stores import Unavailable
-from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_harness.members import (
     Member,
     lead,
@@ -41,6 +40,7 @@ from millstream_harness.members import (
     until,
 )
 from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.client import ClusterClient, Connection, UnsupportedApi
-from millstream_broker.log.batch import Record, build_batch, read_records
-from millstream_broker.protocol import (
+from millstream_harness.scenario import unique
+from millstream_kafka.batch import Record, build_batch, read_records
+from millstream_kafka.client import ClusterClient, Connection, UnsupportedApi
+from millstream_kafka.protocol import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     alter_configs,
@@ -64,11 +65,10 @@ from millstream_broker.protocol import (
     update_metadata,
     write_txn_markers,
 )
-from millstream_broker.protocol.api import Api
-from millstream_broker.protocol.errors import ApiError, ErrorCode
-from millstream_broker.protocol.registry import APIS
-from millstream_broker.protocol.schema import Struct
-from millstream_harness.scenario import unique
+from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.registry import APIS
+from millstream_kafka.protocol.schema import Struct
 
 
 @pytest.fixture

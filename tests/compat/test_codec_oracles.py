@@ -30,12 +30,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from kio.schema.errors import ErrorCode
 
-from millstream_broker.protocol import api_versions, consumer_group_heartbeat
-from millstream_broker.protocol.api import Api
-from millstream_broker.protocol.schema import ZERO_UUID, Struct, fields_of
 from millstream_harness.java import SPARK_JARS, client_classpath, fetched, java_command, kafka_jars, run
 from millstream_harness.messages import VERSIONS, messages
 from millstream_harness.protocol_document import ZOOKEEPER
+from millstream_kafka.protocol import api_versions, consumer_group_heartbeat
+from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.schema import ZERO_UUID, Struct, fields_of
 
 AnyApi = Api[Any, Any]
 

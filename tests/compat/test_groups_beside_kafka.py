@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from millstream_broker.config_keys import BROKER_KEYS
-from millstream_broker.protocol import incremental_alter_configs as alter
-from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.group_story import Story, assemble
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.wire import Wire
+from millstream_kafka.protocol import incremental_alter_configs as alter
+from millstream_kafka.protocol.errors import ErrorCode
 
 PARTITIONS = 3
 CONFIG = {

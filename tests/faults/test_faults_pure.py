@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import Record, build_batch, crc_matches, read_header, read_records
-from millstream_broker.protocol.errors import ApiError
 from millstream_faults.history import (
     TOMBSTONE,
     Acknowledged,
@@ -30,6 +28,8 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.ledger import Load
 from millstream_harness.scenario import unique
 from millstream_harness.wire import Wire, record
+from millstream_kafka.batch import Record, build_batch, crc_matches, read_header, read_records
+from millstream_kafka.protocol.errors import ApiError
 
 EVENTS: list[Event] = [
     Acknowledged(101.0, "w", 0, 0, 0, 100.9),

@@ -112,14 +112,17 @@ AREAS = {
             "deleted_topics",
         ),
     ),
+    "kafka": Area(
+        "millstream_kafka/*.py",
+        "tests/broker/log",
+        ("log_batch", "log_compression", "log_hostile", "log_admission_rules", "log_compaction_pass"),
+    ),
     "log": Area(
         "millstream_broker/log/*.py",
         "tests/broker/log",
         (
-            "log_batch",
             "log_epochs",
             "log_admission_rules",
-            "log_compression",
             "log_index",
             "log_producer_snapshots",
             "log_producers",

@@ -1,3 +1,5 @@
 """Millstream's broker: Kafka's wire protocol and disk format on one asyncio loop."""
 
-__version__ = "0.1.0"
+from millstream_kafka import __version__
+
+__all__ = ["__version__"]

@@ -22,11 +22,12 @@ from concurrent.futures import ThreadPoolExecutor
 from time import time
 from typing import Protocol
 
-from . import supervision
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_process import supervision
+
 from .delayed_produce import DelayedProduce
 from .log.admission import Admitted
 from .log.log import Log
-from .protocol.errors import ApiError, ErrorCode
 from .request_memory import RequestMemory
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,9 @@ from functools import partial
 from time import time
 from weakref import WeakKeyDictionary
 
-from . import supervision
+from millstream_kafka.protocol.errors import ApiError
+from millstream_process import supervision
+
 from .cleaner import Cleaner
 from .config import BrokerConfig
 from .generations import Generations
@@ -23,7 +25,6 @@ from .log.config import FOREVER
 from .log.directory import LogDir, LogDirError
 from .log.log import Log
 from .log.manager import LogManager
-from .protocol.errors import ApiError
 from .replication.manager import ReplicaManager
 from .replication.membership import Membership
 from .replication.replicas import Replicas

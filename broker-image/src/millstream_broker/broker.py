@@ -19,6 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from millstream_kafka.protocol.errors import ApiError
+from millstream_process.loop import stalls
+
 from . import api, background, handlers, joining
 from .addresses import Addresses
 from .admissions import Admissions
@@ -43,14 +46,12 @@ from .log.config import LogConfig
 from .log.directory import LogDir, LogDirError
 from .log.files import FileCache
 from .log.manager import LogManager
-from .loop import stalls
 from .lost_data import LostData
 from .metrics import Metrics
 from .offsets_topic import BrokerOffsetsTopic
 from .own_connection import OwnConnection
 from .probes import Probes
 from .producer_ids import ProducerIds
-from .protocol.errors import ApiError
 from .replication.fetch_session import FetchSettings
 from .replication.fetch_sessions import Sessions
 from .replication.manager import ReplicaManager

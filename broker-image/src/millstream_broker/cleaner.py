@@ -17,7 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from time import time
 from typing import cast
 
-from . import supervision
+from millstream_process import supervision
+
 from .config import BrokerConfig
 from .log.compaction import KEY_BYTES, Allowance, Compaction, Throttle, give_up
 from .log.log import Log

@@ -14,7 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from . import supervision
+from millstream_kafka.protocol import controlled_shutdown
+from millstream_kafka.protocol.controlled_shutdown import ControlledShutdownRequest
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
+from millstream_process import supervision
+
 from .config import BrokerConfig
 from .controllership import Controllership
 from .coordination import BrokerRecord, ClusterState
@@ -24,10 +29,6 @@ from .generations import Generations
 from .inter_broker import InterBroker
 from .liveness import Watches
 from .log.manager import LogManager
-from .protocol import controlled_shutdown
-from .protocol.controlled_shutdown import ControlledShutdownRequest
-from .protocol.errors import ApiError, ErrorCode
-from .protocol.update_metadata import UpdateMetadataRequest
 from .replication.manager import ReplicaManager
 from .replication.replicas import Replicas
 

@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from .config import BrokerConfig, Entry, Source
 from .config_keys import BROKER_KEYS
 from .coordination import Conflict
 from .coordination.coordination import Coordination
 from .effective_configs import EffectiveConfigs
 from .metadata import check_topic_name
-from .protocol.errors import ApiError, ErrorCode
 from .replication.replicas import Replicas
 
 

@@ -33,17 +33,18 @@ from time import perf_counter
 from types import GeneratorType
 from typing import Any
 
+from millstream_kafka.protocol import MalformedRequest
+from millstream_kafka.protocol.errors import ApiError
+from millstream_kafka.protocol.header import decode_request_header
+from millstream_kafka.protocol.schema import Struct, TooManyElements
+from millstream_process.histogram import Histogram
+
 from .handlers import Bound, CloseConnection, Handler, Handlers, RequestContext, answered, error_response
-from .histogram import Histogram
 from .inter_broker import Authenticator
 from .large_requests import LargeRequests, Parts
 from .other_protocols import LOOKED_AT, recognise
 from .outbox import Outbox
 from .produce_shortcut import Known, ProduceShortcut
-from .protocol import MalformedRequest
-from .protocol.errors import ApiError
-from .protocol.header import decode_request_header
-from .protocol.schema import Struct, TooManyElements
 from .request_memory import CutOffFrame, RequestMemory
 from .stats import Stats
 

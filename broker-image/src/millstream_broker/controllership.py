@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from . import supervision
+from millstream_process import supervision
+
 from .config import BrokerConfig
 from .controller.driver import ControllerDriver
 from .controller.reach import Reach

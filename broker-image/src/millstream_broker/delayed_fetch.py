@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from .protocol.fetch import FetchResponse
+from millstream_kafka.protocol.fetch import FetchResponse
 
 
 class DelayedFetch:

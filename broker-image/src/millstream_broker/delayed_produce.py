@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from .log.batch import validate
+from millstream_kafka.batch import validate
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from .log.log import AppendInfo, Log
-from .protocol.errors import ApiError, ErrorCode
 
 D = TypeVar("D", bound="Delayed")
 

@@ -19,13 +19,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from .config import BrokerConfig, Source, TopicConfig, dynamic_key
 from .config_keys import TOPIC_PAIRS
 from .config_types import ConfigError, Contradiction
 from .coordination import TopicRecord
 from .internal_topics import INTERNAL_CONFIG, is_internal
 from .log.config import LogConfig
-from .protocol.errors import ApiError, ErrorCode
 from .topic_logs import log_config
 
 log = logging.getLogger(__name__)

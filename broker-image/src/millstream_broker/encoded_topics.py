@@ -14,12 +14,18 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.metadata import (
+    PARTITION,
+    TOPIC,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from millstream_kafka.protocol.schema import Encoded
+
 from .coordination import TopicRecord
 from .internal_topics import is_internal
 from .metadata import Metadata
-from .protocol.errors import ErrorCode
-from .protocol.metadata import PARTITION, TOPIC, MetadataResponsePartition, MetadataResponseTopic
-from .protocol.schema import Encoded
 from .slices import Steps, finish, to_the_end
 
 MAX_FORMS = 4

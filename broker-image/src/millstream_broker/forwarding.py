@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from .client.errors import BrokerError
+from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.schema import Struct
+
 from .handlers import RequestContext
 from .inter_broker import InterBroker
-from .protocol.api import Api
-from .protocol.errors import ApiError, ErrorCode
-from .protocol.schema import Struct
 from .replication.replicas import Replicas
 
 FORWARDED = "millstream-forwarded-by-"

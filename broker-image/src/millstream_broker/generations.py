@@ -26,10 +26,11 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from millstream_kafka.protocol.errors import ApiError
+
 from .coordination.coordination import Coordination
 from .log.directory import LogDir, LogDirError
 from .log.manager import LogManager
-from .protocol.errors import ApiError
 
 STOP_S = 2.0
 """How long a stop waits until coordination has the last generations."""

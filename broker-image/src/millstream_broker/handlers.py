@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.schema import Struct, fields_of
+
 from .inter_broker import Authenticator
-from .protocol.api import Api
-from .protocol.errors import ApiError, ErrorCode
-from .protocol.schema import Struct, fields_of
 from .slices import Steps, finish
 
 Res = TypeVar("Res", bound=Struct)

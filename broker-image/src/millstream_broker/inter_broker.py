@@ -21,14 +21,15 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .client.connection import MAX_RESPONSE_BYTES, Connection
-from .client.errors import BrokerError, ConnectFailed
+from millstream_kafka.client.connection import MAX_RESPONSE_BYTES, Connection
+from millstream_kafka.client.errors import BrokerError, ConnectFailed
+from millstream_kafka.protocol import sasl_authenticate, sasl_handshake
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.sasl_authenticate import SaslAuthenticateRequest
+from millstream_kafka.protocol.sasl_handshake import SaslHandshakeRequest
+from millstream_kafka.protocol.schema import Bytes
+
 from .coordination import BrokerRecord
-from .protocol import sasl_authenticate, sasl_handshake
-from .protocol.errors import ApiError, ErrorCode
-from .protocol.sasl_authenticate import SaslAuthenticateRequest
-from .protocol.sasl_handshake import SaslHandshakeRequest
-from .protocol.schema import Bytes
 
 MECHANISM = "MILLSTREAM-BROKER"
 CHALLENGE_BYTES = 32

@@ -12,14 +12,15 @@ import inspect
 from collections.abc import Awaitable, Coroutine, Generator, Iterator
 from typing import Any
 
-from .handlers import Bound, CloseConnection, RequestContext
-from .protocol import produce
-from .protocol.produce import (
+from millstream_kafka.protocol import produce
+from millstream_kafka.protocol.produce import (
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
     TopicProduceResponse,
 )
+
+from .handlers import Bound, CloseConnection, RequestContext
 from .request_memory import RequestMemory
 from .slices import Steps, begin, finish
 

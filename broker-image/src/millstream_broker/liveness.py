@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from . import supervision
-from .client.errors import BrokerError
+from millstream_kafka.client.errors import BrokerError
+from millstream_process import supervision
+
 from .coordination import BrokerRecord
 from .inter_broker import InterBroker
 

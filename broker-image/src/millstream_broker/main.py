@@ -24,11 +24,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import __version__, supervision
+from millstream_process import supervision
+from millstream_process.loop import loop_factory
+
+from . import __version__
 from .config import BrokerConfig, parse_properties
 from .config_providers import resolve
 from .config_types import ConfigError
-from .loop import loop_factory
 
 if TYPE_CHECKING:
     from .broker import Broker

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import uuid
 
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from .coordination import BrokerRecord, ClusterState, TopicRecord
-from .protocol.errors import ApiError, ErrorCode
 
 MAX_NAME_LENGTH = 249
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import supervision
+from millstream_process import supervision
+from millstream_process.histogram import Histogram
+from millstream_process.loop import Stalls
+
 from .controllership import Controllership
 from .groups.driver import GroupDriver
-from .histogram import Histogram
 from .log.manager import LogManager
-from .loop import Stalls
 from .replication.follower import Follower
 from .replication.partition import Partition
 from .replication.replicas import Replicas

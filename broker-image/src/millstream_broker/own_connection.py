@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Any, TypeVar
 
-from .client.errors import BrokerError
+from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.errors import ApiError
+from millstream_kafka.protocol.schema import Struct
+
 from .handlers import Handlers, RequestContext, answered, error_response
 from .inter_broker import Authenticator, Peer
-from .protocol.api import Api
-from .protocol.errors import ApiError
-from .protocol.schema import Struct
 
 log = logging.getLogger(__name__)
 

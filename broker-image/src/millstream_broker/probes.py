@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .http import HttpServer, Response
+from millstream_process.http import HttpServer, Response
+
 from .metrics import Metrics
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"

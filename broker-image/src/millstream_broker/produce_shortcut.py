@@ -14,9 +14,15 @@ from __future__ import annotations
 
 import struct
 
+from millstream_kafka.protocol import produce
+from millstream_kafka.protocol.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
 from .handlers import RequestContext
-from .protocol import produce
-from .protocol.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
 
 AFTER_CORRELATION_ID = 8
 NO_TAGS = b"\0\0\0"

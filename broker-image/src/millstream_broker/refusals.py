@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .log.batch import HEADER_SIZE, INT32_MAX, NO_PRODUCER, advance_sequence, read_header
+from millstream_kafka.batch import HEADER_SIZE, INT32_MAX, NO_PRODUCER, advance_sequence, read_header
+from millstream_kafka.protocol.errors import ApiError
+
 from .log.producers import Producer, Producers
-from .protocol.errors import ApiError
 
 FORGOTTEN_MS = 10_000
 MOST = 1000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .histogram import Histogram
+from millstream_process.histogram import Histogram
 
 
 class Stats:

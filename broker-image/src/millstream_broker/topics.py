@@ -16,6 +16,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from .config import BrokerConfig
 from .controller.placement import place
 from .controller.reassignment import check_assignment
@@ -24,7 +26,6 @@ from .coordination.coordination import Coordination
 from .effective_configs import EffectiveConfigs
 from .internal_topics import INTERNAL_CONFIG, OFFSETS_TOPIC, is_internal, offsets_topic_config
 from .metadata import Metadata, check_topic_name, plain_name
-from .protocol.errors import ApiError, ErrorCode
 from .replication.replicas import Replicas
 
 MAX_PARTITIONS = 100_000

@@ -24,9 +24,9 @@ from millstream_broker.controller.messages import (
 )
 from millstream_broker.coordination import PartitionRecord
 from millstream_broker.coordination.controllership import ConfigsChanged, DeletionsRequested, TopicsChanged
-from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.slices import to_the_end
 from millstream_harness.controller import Controller, of, topic
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 # Shutdowns
 

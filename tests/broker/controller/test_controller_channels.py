@@ -11,15 +11,18 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.client.errors import RequestTimedOut
 from millstream_broker.config import Listener
 from millstream_broker.controller import channels
 from millstream_broker.controller.channels import Channels, log_ends, update_request
 from millstream_broker.controller.messages import AskLogEnds, LogEnds, Push, Stopped, StopReplicas
 from millstream_broker.coordination import BrokerRecord, PartitionRecord
 from millstream_broker.coordination.controllership import BrokersChanged, DeletionsRequested
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.list_offsets import (
+from millstream_harness.controller import Controller, topic
+from millstream_harness.controller_surroundings import Peers
+from millstream_harness.virtual_time import turns, virtual_time
+from millstream_kafka.client.errors import RequestTimedOut
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -27,14 +30,14 @@ from millstream_broker.protocol.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
-from millstream_broker.protocol.stop_replica import (
+from millstream_kafka.protocol.stop_replica import (
     StopReplicaPartitionError,
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaResponse,
     StopReplicaTopicState,
 )
-from millstream_broker.protocol.update_metadata import (
+from millstream_kafka.protocol.update_metadata import (
     LEADER_DURING_DELETE,
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
@@ -42,9 +45,6 @@ from millstream_broker.protocol.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from millstream_harness.controller import Controller, topic
-from millstream_harness.controller_surroundings import Peers
-from millstream_harness.virtual_time import turns, virtual_time
 
 MOVED_AWAY = PartitionRecord((2, 3), 2, 4, (2, 3), 9, 1, removing=(1,))
 """Broker 1 still has a log to delete."""

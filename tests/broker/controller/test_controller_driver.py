@@ -34,11 +34,11 @@ from millstream_broker.coordination.controllership import (
     DeletionsRequested,
     Fenced,
 )
-from millstream_broker.protocol.errors import ApiError, ErrorCode
-from millstream_broker.protocol.stop_replica import StopReplicaRequest
 from millstream_harness.controller import topic
 from millstream_harness.controller_surroundings import MemoryStore, Peers
 from millstream_harness.virtual_time import now, turns, virtual_time
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.stop_replica import StopReplicaRequest
 
 PREFERRED = ElectionType.PREFERRED
 

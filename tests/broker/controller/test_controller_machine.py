@@ -39,9 +39,9 @@ from millstream_broker.coordination.controllership import (
     StatesChanged,
     TopicsChanged,
 )
-from millstream_broker.protocol.update_metadata import LEADER_DURING_DELETE
 from millstream_broker.slices import to_the_end
 from millstream_harness.controller import Controller, of, topic
+from millstream_kafka.protocol.update_metadata import LEADER_DURING_DELETE
 
 HELD_BACK = (-1, -1)
 """Leader and version of a partition of which a broker is told only that there is one, lest clients miss it."""

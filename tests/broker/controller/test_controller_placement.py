@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millstream_broker.controller.placement import place
 from millstream_broker.coordination import BrokerRecord
-from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 
 def brokers(racks: list[str | None]) -> dict[int, BrokerRecord]:

@@ -9,9 +9,9 @@ from millstream_broker.controller import driver
 from millstream_broker.controller.driver import ControllerDriver
 from millstream_broker.controller.messages import ElectionType
 from millstream_broker.inter_broker import InterBroker
-from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_harness.members import led_topic, members, until
 from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 
 async def test_a_controller_that_fails_resigns(

@@ -13,9 +13,6 @@ from millstream_broker.groups.driver import GroupDriver
 from millstream_broker.groups.group import GroupState
 from millstream_broker.groups.messages import GroupConfig, LeavingMember, Sync
 from millstream_broker.groups.records import group_tombstone, read_groups
-from millstream_broker.log.batch import Record, build_batch
-from millstream_broker.protocol.errors import ApiError, ErrorCode
-from millstream_broker.protocol.schema import ZERO_UUID
 from millstream_harness.group_drivers import (
     TOPICS,
     SharedTopic,
@@ -27,6 +24,9 @@ from millstream_harness.group_drivers import (
     position,
     until,
 )
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.schema import ZERO_UUID
 
 NONE, NOT_COORDINATOR = ErrorCode.NONE, ErrorCode.NOT_COORDINATOR
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -9,8 +9,8 @@ from typing import Any
 
 from millstream_broker.groups.group import GroupState
 from millstream_broker.groups.messages import LeavingMember, Sync
-from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.group_drivers import SharedTopic, assembled, drivers, joining
+from millstream_kafka.protocol.errors import ErrorCode
 
 EARLY_S = 0.0015
 

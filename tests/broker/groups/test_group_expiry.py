@@ -7,8 +7,8 @@ import pytest
 from millstream_broker.groups.group import CommittedOffset, Group, GroupState
 from millstream_broker.groups.messages import Store
 from millstream_broker.groups.records import group_record, offset_record
-from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.group_machine import EXPIRING, RETENTION_MS, START, Machine, subscription
+from millstream_kafka.protocol.errors import ErrorCode
 
 NONE = ErrorCode.NONE
 OK = {("t", 0): NONE}

@@ -6,8 +6,8 @@ import pytest
 
 from millstream_broker.groups.group import GroupState
 from millstream_broker.groups.messages import GroupConfig, LeavingMember
-from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.group_machine import Machine
+from millstream_kafka.protocol.errors import ErrorCode
 
 NONE = ErrorCode.NONE
 

@@ -6,8 +6,8 @@ import struct
 
 from millstream_broker.groups.group import GroupState
 from millstream_broker.groups.messages import Commit, GroupConfig, OffsetToCommit
-from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.group_machine import START, Machine
+from millstream_kafka.protocol.errors import ErrorCode
 
 NONE = ErrorCode.NONE
 OK = {("t", 0): NONE}

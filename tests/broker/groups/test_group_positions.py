@@ -7,9 +7,9 @@ import uuid
 import pytest
 
 from millstream_broker.groups import coordinator as coordinator_module
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.schema import ZERO_UUID
 from millstream_harness.group_machine import EXPIRING, Machine, subscription
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.schema import ZERO_UUID
 
 NONE = ErrorCode.NONE
 OK = {("t", 0): NONE}

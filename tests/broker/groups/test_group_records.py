@@ -20,7 +20,7 @@ from millstream_broker.groups.records import (
     partition_for,
     read_groups,
 )
-from millstream_broker.log.batch import Record, build_batch
+from millstream_kafka.batch import Record, build_batch
 
 
 def batch(*records: tuple[bytes, bytes | None], control: bool = False) -> bytes:

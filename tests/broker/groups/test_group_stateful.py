@@ -19,8 +19,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from millstream_broker.groups.group import GroupState
 from millstream_broker.groups.messages import GroupConfig, JoinResult, LeavingMember, SyncResult
-from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.group_machine import Call, Machine
+from millstream_kafka.protocol.errors import ErrorCode
 
 INSTANCES = st.sampled_from([None, None, "a", "b"])
 PROTOCOLS = st.sampled_from(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from millstream_broker.groups.group import GroupState
 from millstream_broker.groups.messages import LeavingMember
-from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.group_machine import Machine
+from millstream_kafka.protocol.errors import ErrorCode
 
 NONE = ErrorCode.NONE
 

@@ -10,9 +10,9 @@ import pytest
 
 from millstream_broker.groups.messages import KeyValue, Store
 from millstream_broker.groups.store import BATCH_BYTES, OffsetsWriter
-from millstream_broker.log.batch import Buffer, Record, read_records
-from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_harness.group_drivers import until
+from millstream_kafka.batch import Buffer, Record, read_records
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NONE = ErrorCode.NONE
 OVERHEAD = 24

@@ -7,11 +7,11 @@ import time
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_broker.protocol import find_coordinator, offset_fetch
-from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.wire import Wire
+from millstream_kafka.protocol import find_coordinator, offset_fetch
+from millstream_kafka.protocol.errors import ErrorCode
 
 QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
 RECORDS = 100

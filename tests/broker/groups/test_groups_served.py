@@ -14,8 +14,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from millstream_broker.client import BrokerError, ClusterClient
-from millstream_broker.protocol import (
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.java import run_kafka_tool
+from millstream_harness.scenario import eventually, unique
+from millstream_harness.wire import Wire
+from millstream_kafka.client import BrokerError, ClusterClient
+from millstream_kafka.protocol import (
     create_topics,
     delete_groups,
     delete_topics,
@@ -31,11 +35,7 @@ from millstream_broker.protocol import (
     offset_fetch,
     sync_group,
 )
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.java import run_kafka_tool
-from millstream_harness.scenario import eventually, unique
-from millstream_harness.wire import Wire
+from millstream_kafka.protocol.errors import ErrorCode
 
 StartBroker = Callable[..., BrokerProcess]
 CONFIG = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "3"}

@@ -13,8 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from millstream_broker.groups.group import CommittedOffset
 from millstream_broker.groups.records import group_tombstone, offset_record
-from millstream_broker.log.batch import Record, build_batch
-from millstream_broker.protocol import (
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.group_story import OFFSETS_TOPIC, Story
+from millstream_harness.scenario import eventually
+from millstream_harness.wire import Wire
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.protocol import (
     alter_configs,
     create_partitions,
     create_topics,
@@ -25,11 +29,7 @@ from millstream_broker.protocol import (
     incremental_alter_configs,
     metadata,
 )
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.group_story import OFFSETS_TOPIC, Story
-from millstream_harness.scenario import eventually
-from millstream_harness.wire import Wire
+from millstream_kafka.protocol.errors import ErrorCode
 
 StartBroker = Callable[..., BrokerProcess]
 INVALID_TOPIC = ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -11,7 +11,9 @@ import pytest
 from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.log import admission
 from millstream_broker.log.admission import RecordsRefusedError
-from millstream_broker.log.batch import (
+from millstream_broker.log.config import FOREVER, LogConfig
+from millstream_broker.topic_logs import log_config
+from millstream_kafka.batch import (
     INT32_MAX,
     Record,
     build_batch,
@@ -20,10 +22,8 @@ from millstream_broker.log.batch import (
     read_header,
     read_records,
 )
-from millstream_broker.log.compression import Compression
-from millstream_broker.log.config import FOREVER, LogConfig
-from millstream_broker.protocol.errors import ApiError, ErrorCode
-from millstream_broker.topic_logs import log_config
+from millstream_kafka.compression import Compression
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Message, Producer
 
-from millstream_broker.log.batch import Record, build_batch, iter_batches, read_header, read_records
-from millstream_broker.log.compression import Compression
-from millstream_broker.protocol import alter_configs, create_topics, produce
-from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.wire import Wire, produce_request
+from millstream_kafka.batch import Record, build_batch, iter_batches, read_header, read_records
+from millstream_kafka.compression import Compression
+from millstream_kafka.protocol import alter_configs, create_topics, produce
+from millstream_kafka.protocol.errors import ErrorCode
 
 NOW = int(time.time() * 1000)
 MIB = 1 << 20

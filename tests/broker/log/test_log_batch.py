@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from millstream_broker.log import admission
-from millstream_broker.log.batch import (
+from millstream_broker.log.config import LogConfig
+from millstream_kafka.batch import (
     CONTROL,
     DELETE_HORIZON,
     HEADER,
@@ -32,9 +33,8 @@ from millstream_broker.log.batch import (
     stamp_append_time,
     validate,
 )
-from millstream_broker.log.compression import Compression
-from millstream_broker.log.config import LogConfig
-from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.compression import Compression
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
 

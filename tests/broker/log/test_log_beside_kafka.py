@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from millstream_broker.log.batch import (
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.java import run_kafka_tool
+from millstream_harness.kafka import KafkaProcess
+from millstream_harness.wire import Wire, produce_request
+from millstream_kafka.batch import (
     CONTROL,
     CRC_OFFSET,
     CRC_START,
@@ -29,13 +33,9 @@ from millstream_broker.log.batch import (
     read_header,
     read_records,
 )
-from millstream_broker.log.compression import Compression
-from millstream_broker.protocol import create_topics, incremental_alter_configs, produce
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.java import run_kafka_tool
-from millstream_harness.kafka import KafkaProcess
-from millstream_harness.wire import Wire, produce_request
+from millstream_kafka.compression import Compression
+from millstream_kafka.protocol import create_topics, incremental_alter_configs, produce
+from millstream_kafka.protocol.errors import ErrorCode
 
 NOW = int(time.time() * 1000)
 HOUR = 3_600_000

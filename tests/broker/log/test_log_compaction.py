@@ -15,15 +15,15 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream_broker.log.batch import CONTROL, Record, build_batch, read_header, read_records
 from millstream_broker.log.compaction import Compaction, due
-from millstream_broker.log.compression import Compression
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
 from millstream_harness.compaction import NOW, compact, put, stored
 from millstream_harness.crashes import before_each_file_operation
 from millstream_harness.java import run_kafka_tool
+from millstream_kafka.batch import CONTROL, Record, build_batch, read_header, read_records
+from millstream_kafka.compression import Compression
 
 CONFIG = LogConfig(
     cleanup_policy="compact", segment_bytes=600, index_interval_bytes=100, delete_retention_ms=1000
@@ -256,7 +256,7 @@ def test_death_before_any_step(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from millstream_broker.log.batch import Record, build_batch
+from millstream_kafka.batch import Record, build_batch
 from millstream_broker.log.compaction import Compaction
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log

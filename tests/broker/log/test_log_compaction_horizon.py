@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import INT64_MAX, Record, build_batch, empty_batch, read_header, read_records
 from millstream_broker.log.compaction import Allowance, Compaction
-from millstream_broker.log.compression import Compression
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
+from millstream_kafka.batch import INT64_MAX, Record, build_batch, empty_batch, read_header, read_records
+from millstream_kafka.compression import Compression
 
 NOW = 1_700_000_000_000
 RETENTION = 1000

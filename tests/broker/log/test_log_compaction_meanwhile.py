@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import read_records
 from millstream_broker.log.compaction import Allowance, Compaction, Throttle, due
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
 from millstream_harness.compaction import NOW, compact, pass_over, put, run, stored, values
+from millstream_kafka.batch import read_records
 
 CONFIG = LogConfig(
     cleanup_policy="compact", segment_bytes=600, index_interval_bytes=100, delete_retention_ms=0

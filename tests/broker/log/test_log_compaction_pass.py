@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import INT32_MAX, Record, build_batch, read_header
 from millstream_broker.log.compaction import Allowance, Compaction, Throttle, pause_after
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.index import OFFSET_ENTRY, TIME_ENTRY
 from millstream_broker.log.log import Log
 from millstream_harness.compaction import NOW, compact, pass_over, put, put_closed, run, stored, values
+from millstream_kafka.batch import INT32_MAX, Record, build_batch, read_header
 
 CONFIG = LogConfig(cleanup_policy="compact", index_interval_bytes=100)
 

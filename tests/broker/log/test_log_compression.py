@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream_broker.log import compression
-from millstream_broker.log.compression import Compression, compress, decompress
+from millstream_kafka import compression
+from millstream_kafka.compression import Compression, compress, decompress
 
 codecs = st.sampled_from(Compression)
 

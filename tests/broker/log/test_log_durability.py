@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.log import durability
-from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
-from millstream_broker.protocol.errors import ApiError
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.protocol.errors import ApiError
 
 NOW = 1_700_000_000_000
 PORTION = durability._PORTION

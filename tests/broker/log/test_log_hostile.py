@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream_broker.log import admission
-from millstream_broker.log.batch import (
+from millstream_broker.log.config import LogConfig
+from millstream_broker.log.log import Log
+from millstream_kafka.batch import (
     HEADER,
     HEADER_SIZE,
     INT32_MAX,
@@ -28,10 +30,8 @@ from millstream_broker.log.batch import (
     scan_records,
     validate,
 )
-from millstream_broker.log.compression import Compression, compress
-from millstream_broker.log.config import LogConfig
-from millstream_broker.log.log import Log
-from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.compression import Compression, compress
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
 CODECS = [codec for codec in Compression if codec]

@@ -12,13 +12,13 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_broker.log.batch import Record, build_batch, iter_batches, read_records
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.ledger import read
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
 
 StartBroker = Callable[..., BrokerProcess]
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache, OpenFile
 from millstream_broker.log.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, read_all
 from millstream_broker.log.log import Log
+from millstream_kafka.batch import Record, build_batch
 
 # Uneven on purpose: steps of one beside steps of millions.
 steps = st.lists(st.tuples(st.integers(1, 3) | st.integers(1, 2**20), st.integers(1, 2**20)), max_size=1000)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millstream_broker.log.batch import Record, build_batch
-from millstream_broker.log.compression import Compression
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 from millstream_harness.java import java_command, run, run_kafka_tool
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.compression import Compression
 
 NOW = 1_700_000_000_000
 

@@ -20,12 +20,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from millstream_broker.log.batch import Record, build_batch, read_header, read_records
 from millstream_broker.log.compaction import Allowance, Compaction
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
 from millstream_harness.crashes import before_each_file_operation
+from millstream_kafka.batch import Record, build_batch, read_header, read_records
 
 NOW = 1_700_000_000_000
 CONFIG = LogConfig(

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.log import upkeep
-from millstream_broker.log.batch import read_header
 from millstream_broker.log.checkpoints import BY_ID, CheckpointError, load, read_offsets, write_offsets
 from millstream_broker.log.compaction import Compaction
 from millstream_broker.log.config import LogConfig
@@ -23,8 +22,9 @@ from millstream_broker.log.directory import LogDir, LogDirError
 from millstream_broker.log.files import FileCache, OpenFile
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
-from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_harness.log_dirs import NOW, kill, send, start
+from millstream_kafka.batch import read_header
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 TOPIC_ID = uuid.UUID("c5db41bf-48d3-41db-be1b-a6a230589398")
 

@@ -16,8 +16,8 @@ from millstream_broker.log.config import LogConfig
 from millstream_broker.log.directory import BrokenDirError, LogDir, LogDirError
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found, LogManager
-from millstream_broker.protocol.errors import ApiError
 from millstream_harness.log_dirs import block, full_disk, kill, send, start
+from millstream_kafka.protocol.errors import ApiError
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 

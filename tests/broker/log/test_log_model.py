@@ -14,7 +14,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millstream_broker.log.batch import (
+from millstream_broker.log.compaction import Allowance, Compaction
+from millstream_broker.log.config import LogConfig
+from millstream_broker.log.files import FileCache
+from millstream_broker.log.index import OFFSET_ENTRY, TIME_ENTRY, read_all
+from millstream_broker.log.log import Log
+from millstream_kafka.batch import (
     DELETE_HORIZON,
     BatchHeader,
     Record,
@@ -24,12 +29,7 @@ from millstream_broker.log.batch import (
     read_header,
     read_records,
 )
-from millstream_broker.log.compaction import Allowance, Compaction
-from millstream_broker.log.config import LogConfig
-from millstream_broker.log.files import FileCache
-from millstream_broker.log.index import OFFSET_ENTRY, TIME_ENTRY, read_all
-from millstream_broker.log.log import Log
-from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=1300, index_interval_bytes=150, segment_ms=2**60, retention_ms=-1)

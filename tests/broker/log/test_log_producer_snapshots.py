@@ -14,13 +14,13 @@ import pytest
 
 from millstream_broker.log import log as log_module
 from millstream_broker.log import upkeep
-from millstream_broker.log.batch import Record, build_batch, read_header
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.log.manager import LogManager
 from millstream_broker.log.producers import Producers
-from millstream_broker.protocol.errors import ApiError
 from millstream_harness import log_dirs
 from millstream_harness.log_dirs import NOW
+from millstream_kafka.batch import Record, build_batch, read_header
+from millstream_kafka.protocol.errors import ApiError
 
 
 def send(log: Log, sequence: int, producer: int = 7) -> AppendInfo:

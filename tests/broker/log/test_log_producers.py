@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from millstream_broker.log.batch import INT32_MAX, Record, build_batch
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.log.producers import AppendedBatch, Producer, Producers, SnapshotError
-from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.batch import INT32_MAX, Record, build_batch
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
 OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

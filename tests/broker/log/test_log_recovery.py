@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import Record, build_batch, iter_batches, read_header, read_records
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache
 from millstream_broker.log.log import Log
 from millstream_broker.log.recovery import OldFormatError
-from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.batch import Record, build_batch, iter_batches, read_header, read_records
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
@@ -291,7 +291,7 @@ def test_a_log_lost_before_its_start_goes_on_at_its_start(tmp_path: Path) -> Non
 WRITER = """
 import sys
 from pathlib import Path
-from millstream_broker.log.batch import Record, build_batch
+from millstream_kafka.batch import Record, build_batch
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.log import recovery
-from millstream_broker.log.batch import HEADER_SIZE, Record, build_batch, read_header
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache, OpenFile
 from millstream_broker.log.log import Log
 from millstream_broker.log.recovery import OldFormatError
+from millstream_kafka.batch import HEADER_SIZE, Record, build_batch, read_header
 
 NOW = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=100)

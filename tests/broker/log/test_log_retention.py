@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.epochs import LeaderEpochs
 from millstream_broker.log.log import AppendInfo, Log
-from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
 

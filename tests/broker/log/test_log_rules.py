@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import INT32_MAX, Record, build_batch, read_header
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache, OpenFile
 from millstream_broker.log.log import Log, Progress
-from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.batch import INT32_MAX, Record, build_batch, read_header
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
 ONE = build_batch([Record(b"k", b"v", NOW)])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import HEADER_SIZE, INT32_MAX, BatchHeader, Record, build_batch, read_header
 from millstream_broker.log.files import FileCache, OpenFile
 from millstream_broker.log.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, read_all
 from millstream_broker.log.segment import IndexMismatchError, Segment, scan_headers
+from millstream_kafka.batch import HEADER_SIZE, INT32_MAX, BatchHeader, Record, build_batch, read_header
 
 BASE = 1000
 Batches = list[tuple[int, BatchHeader, bytes]]

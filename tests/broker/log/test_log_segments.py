@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import Record, build_batch, read_header
 from millstream_broker.log.files import FileCache, FileSlice, OpenFile
 from millstream_broker.log.segments import Segments
+from millstream_kafka.batch import Record, build_batch, read_header
 
 NOW = 1_700_000_000_000
 SIZE = len(build_batch([Record(b"k", b"v", NOW)]))

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import Record, build_batch, iter_batches
 from millstream_broker.log.compaction import Compaction
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache
 from millstream_broker.log.log import Log
-from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.batch import Record, build_batch, iter_batches
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)

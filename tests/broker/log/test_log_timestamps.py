@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from millstream_broker.log import timestamps
-from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache, OpenFile
 from millstream_broker.log.log import Log
-from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.log import checkpoints
-from millstream_broker.log.batch import Record, build_batch, read_header
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.index import OFFSET_ENTRY, TIME_ENTRY, read_all
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
-from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_harness import log_dirs
+from millstream_kafka.batch import Record, build_batch, read_header
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
 TOPIC_ID = uuid.UUID("c5db41bf-48d3-41db-be1b-a6a230589398")

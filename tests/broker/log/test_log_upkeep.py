@@ -12,10 +12,10 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from millstream_broker.log import upkeep
-from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
+from millstream_kafka.batch import Record, build_batch
 
 NOW = 1_700_000_000_000
 LATER = NOW + 5000

@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.broker import Broker
-from millstream_broker.client.connection import Connection
 from millstream_broker.delayed_produce import DelayedProduce
-from millstream_broker.log.batch import Record, build_batch, iter_batches, read_records
-from millstream_broker.log.compression import Compression
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.offsets_topic import OFFSETS_TOPIC, BrokerOffsetsTopic
-from millstream_broker.protocol import produce
-from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.replication.partition import Partition
 from millstream_harness.in_process import HeldAdmission, configure, connected, create, delete, running
 from millstream_harness.wire import produce_request
+from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
+from millstream_kafka.client.connection import Connection
+from millstream_kafka.compression import Compression
+from millstream_kafka.protocol import produce
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW = int(time.time() * 1000)
 HOUR_MS = 3_600_000

@@ -17,15 +17,15 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_broker.log.batch import build_batch
-from millstream_broker.protocol import alter_partition_reassignments, elect_leaders, produce
-from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.disk import small_disk
 from millstream_harness.ledger import Load, check, read
 from millstream_harness.wire import Wire, produce_request, record
 from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.batch import build_batch
+from millstream_kafka.protocol import alter_partition_reassignments, elect_leaders, produce
+from millstream_kafka.protocol.errors import ErrorCode
 
 QUICK = {"socket.timeout.ms": 5000, "log_level": 0}
 

@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 
 from millstream_broker.broker import Broker
-from millstream_broker.client.connection import Connection
-from millstream_broker.log.batch import build_batch
-from millstream_broker.protocol import fetch
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.fetch import (
+from millstream_broker.replication import fetch_sessions
+from millstream_broker.replication.fetch_sessions import EVICTION_MS, Sessions
+from millstream_harness.in_process import connected, create, delete, running
+from millstream_harness.wire import record
+from millstream_kafka.batch import build_batch
+from millstream_kafka.client.connection import Connection
+from millstream_kafka.protocol import fetch
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -24,10 +28,6 @@ from millstream_broker.protocol.fetch import (
     ForgottenTopic,
     next_session_epoch,
 )
-from millstream_broker.replication import fetch_sessions
-from millstream_broker.replication.fetch_sessions import EVICTION_MS, Sessions
-from millstream_harness.in_process import connected, create, delete, running
-from millstream_harness.wire import record
 
 SIZE = len(build_batch([record("news")]))
 FULL = (0, 0)

@@ -19,11 +19,7 @@ from millstream_broker.broker import Broker
 from millstream_broker.config import TopicConfig
 from millstream_broker.handlers import RequestContext
 from millstream_broker.inter_broker import Authenticator, Peer
-from millstream_broker.log.batch import build_batch, read_records
 from millstream_broker.log.manager import Found
-from millstream_broker.protocol import fetch, produce
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.fetch import FetchResponse, PartitionData
 from millstream_broker.replication.fetch_session import Session
 from millstream_broker.replication.fetch_sessions import FollowerSession
 from millstream_broker.replication.isr import Isr
@@ -32,6 +28,10 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.in_process import connected, create, delete, running
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, fetch_request, produce_request, record
+from millstream_kafka.batch import build_batch, read_records
+from millstream_kafka.protocol import fetch, produce
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.fetch import FetchResponse, PartitionData
 
 TEN_MINUTES_MS = 600_000
 BETWEEN = {0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream_broker.delayed_produce import Delayed, Purgatory
-from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 
 @pytest.mark.parametrize(

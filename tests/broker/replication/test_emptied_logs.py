@@ -7,10 +7,10 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_broker.log.batch import DELETE_HORIZON, BatchHeader, Record, build_batch, read_header
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.wire import Wire
 from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.batch import DELETE_HORIZON, BatchHeader, Record, build_batch, read_header
 
 OFTEN = {"log.retention.check.interval.ms": "100", "log.cleaner.backoff.ms": "50"}
 COMPACTED = {

@@ -13,19 +13,6 @@ import pytest
 
 from millstream_broker.coordination import TopicRecord
 from millstream_broker.inter_broker import Authenticator, Peer
-from millstream_broker.protocol.errors import ApiError, ErrorCode
-from millstream_broker.protocol.fetch import (
-    EpochEndOffset,
-    FetchableTopicResponse,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
-    LeaderIdAndEpoch,
-    PartitionData,
-    next_session_epoch,
-)
 from millstream_broker.replication import fetch_sessions
 from millstream_broker.replication.fetch_session import current_leader
 from millstream_broker.replication.fetch_sessions import Sessions
@@ -44,6 +31,19 @@ from millstream_harness.replica import (
     state,
     topic,
     turns,
+)
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    LeaderIdAndEpoch,
+    PartitionData,
+    next_session_epoch,
 )
 
 EPOCH = 3

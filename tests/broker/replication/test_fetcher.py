@@ -16,23 +16,6 @@ from millstream_broker.coordination import BrokerRecord
 from millstream_broker.delayed_produce import Delayed, Purgatory
 from millstream_broker.log import truncation
 from millstream_broker.log.segment import Segment
-from millstream_broker.protocol import fetch, list_offsets
-from millstream_broker.protocol.errors import ApiError, ErrorCode
-from millstream_broker.protocol.fetch import (
-    EpochEndOffset,
-    FetchRequest,
-    FetchResponse,
-    ForgottenTopic,
-    PartitionData,
-)
-from millstream_broker.protocol.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-    ListOffsetsTopicResponse,
-)
 from millstream_broker.replication import fetcher as fetcher_module
 from millstream_broker.replication.fetcher import PATIENCE_S, Fetcher
 from millstream_broker.replication.follower import Follower, Outcome
@@ -54,6 +37,23 @@ from millstream_harness.replica import (
     response,
     topic,
     turns,
+)
+from millstream_kafka.protocol import fetch, list_offsets
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.fetch import (
+    EpochEndOffset,
+    FetchRequest,
+    FetchResponse,
+    ForgottenTopic,
+    PartitionData,
+)
+from millstream_kafka.protocol.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ListOffsetsTopicResponse,
 )
 
 RATE = 1000

@@ -15,8 +15,6 @@ from millstream_broker.broker import Broker, Failure
 from millstream_broker.coordination import ClusterState, PartitionRecord, TopicRecord
 from millstream_broker.log.manager import LogManager, Released
 from millstream_broker.log.segment import Segment
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.fetch import EpochEndOffset
 from millstream_broker.replication import manager
 from millstream_harness.held_thread import HeldThread
 from millstream_harness.in_process import connected, create, running
@@ -35,6 +33,8 @@ from millstream_harness.replica import (
     topic,
     turns,
 )
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.fetch import EpochEndOffset
 
 
 async def test_a_directory_that_fails_while_the_broker_starts(

@@ -15,11 +15,11 @@ from millstream_broker.log import truncation
 from millstream_broker.log.compaction import Compaction
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.log.segment import Segment
-from millstream_broker.protocol.errors import ApiError, ErrorCode
-from millstream_broker.protocol.fetch import EpochEndOffset, FetchPartition, PartitionData
 from millstream_broker.replication.follower import Follower, Outcome
 from millstream_harness.held_thread import HeldThread
 from millstream_harness.replica import NOW_MS, THEM, Waiter, batch, fetched, led_by, open_log, topic
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.fetch import EpochEndOffset, FetchPartition, PartitionData
 
 
 def following(folder: Path, *batches: memoryview, high_watermark: int = 0) -> Follower:

@@ -11,14 +11,6 @@ import pytest
 
 from millstream_broker.coordination import TopicRecord
 from millstream_broker.inter_broker import Authenticator
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    PartitionData,
-)
 from millstream_harness.replica import (
     THEM,
     US,
@@ -30,6 +22,14 @@ from millstream_harness.replica import (
     state,
     topic,
     turns,
+)
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
 )
 
 FIRST, SECOND = batch("a"), batch("b", offset=1)

@@ -9,9 +9,9 @@ import pytest
 
 from millstream_broker.coordination import PartitionRecord
 from millstream_broker.log.epochs import LeaderEpochs
-from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.replication.divergence import diverging_epoch, truncation_offset
 from millstream_broker.replication.isr import Isr, eligible_leaders
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 ALL = (1, 2, 3)
 LAG_MS = 100

@@ -16,16 +16,16 @@ import pytest
 from millstream_broker.admissions import Admissions
 from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.delayed_produce import DelayedProduce
-from millstream_broker.log.batch import HEADER_SIZE, Record, build_batch
-from millstream_broker.log.compression import Compression
 from millstream_broker.log.log import AppendInfo, DeletedError, Log
 from millstream_broker.log.segment import Segment
-from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import AT_ONCE_BYTES, Partition, is_cheap, now_ms
 from millstream_broker.request_memory import RequestMemory
 from millstream_harness.held_thread import HeldThread
 from millstream_harness.replica import NOW_MS, THEM, US, Waiter, batch, led_by, open_log, topic
+from millstream_kafka.batch import HEADER_SIZE, Record, build_batch
+from millstream_kafka.compression import Compression
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 SIZE = len(batch("a"))
 EPOCH = 3

@@ -13,14 +13,14 @@ from millstream_broker.admissions import Admissions
 from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
 from millstream_broker.delayed_produce import DelayedProduce
-from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import AppendInfo, Log
-from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.replication.partition import Partition
 from millstream_broker.request_memory import RequestMemory
 from millstream_harness.replica import Waiter
 from millstream_harness.wire import record
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW_MS = 1_800_000_000_000
 

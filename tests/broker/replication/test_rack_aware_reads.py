@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from millstream_broker.protocol import fetch, list_offsets
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.fetch import PartitionData
-from millstream_broker.protocol.list_offsets import LATEST, ListOffsetsPartition, ListOffsetsTopic
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.java import run_kafka_tool
 from millstream_harness.wire import Wire, fetch_request, record
+from millstream_kafka.protocol import fetch, list_offsets
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.fetch import PartitionData
+from millstream_kafka.protocol.list_offsets import LATEST, ListOffsetsPartition, ListOffsetsTopic
 
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 VALUE = "x" * 10_000

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_broker.log.batch import Record, build_batch
-from millstream_broker.protocol.errors import ErrorCode
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.wire import Wire
 from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.protocol.errors import ErrorCode
 
 
 @pytest.mark.parametrize("codec", ["producer", "gzip"], ids=["appended-at-once", "recompressed-in-a-thread"])

@@ -14,7 +14,6 @@ from millstream_broker.delayed_produce import DelayedProduce
 from millstream_broker.internal_topics import OFFSETS_TOPIC
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found
-from millstream_broker.protocol.errors import ApiError, ErrorCode
 from millstream_broker.replication import manager
 from millstream_broker.replication.fetcher import PATIENCE_S
 from millstream_broker.replication.partition import Partition
@@ -33,6 +32,7 @@ from millstream_harness.replica import (
     topic,
     turns,
 )
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 NOT_LEADER, OFFLINE = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR

@@ -14,8 +14,6 @@ import pytest
 from millstream_broker.coordination import PartitionRecord
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found, LogManager
-from millstream_broker.protocol.errors import ApiError, ErrorCode
-from millstream_broker.protocol.schema import ZERO_UUID
 from millstream_broker.replication.replicas import lag
 from millstream_harness.replica import (
     NOW_MS,
@@ -31,6 +29,8 @@ from millstream_harness.replica import (
     topic,
     turns,
 )
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.schema import ZERO_UUID
 
 UNKNOWN, NOT_LEADER = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER
 OFFLINE = ErrorCode.KAFKA_STORAGE_ERROR

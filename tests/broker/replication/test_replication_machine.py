@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from millstream_broker.coordination import PartitionRecord
 from millstream_broker.log.epochs import LeaderEpochs
-from millstream_broker.protocol.errors import ApiError
 from millstream_broker.replication.divergence import diverging_epoch, truncation_offset
 from millstream_broker.replication.isr import Isr, eligible_leaders
+from millstream_kafka.protocol.errors import ApiError
 
 REPLICAS = (1, 2, 3)
 MAX_LAG_MS = 100

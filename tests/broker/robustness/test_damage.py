@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import iter_batches, read_records
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.wire import Wire, record
+from millstream_kafka.batch import iter_batches, read_records
 
 RECORDS = 60
 CONFIG = {"log.segment.bytes": "20000", "log.index.interval.bytes": "500"}

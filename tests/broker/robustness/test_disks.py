@@ -14,7 +14,13 @@ from typing import TypeVar
 
 import pytest
 
-from millstream_broker.protocol import (
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.coordination_file import nodes_in
+from millstream_harness.disk import DyingDisk, dying_disk, small_disk
+from millstream_harness.ledger import Load, check
+from millstream_harness.scenario import eventually
+from millstream_harness.wire import Wire, fetch_request, record
+from millstream_kafka.protocol import (
     create_topics,
     delete_topics,
     describe_log_dirs,
@@ -23,14 +29,8 @@ from millstream_broker.protocol import (
     metadata,
     offset_for_leader_epoch,
 )
-from millstream_broker.protocol import delete_records as delete_records_api
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.coordination_file import nodes_in
-from millstream_harness.disk import DyingDisk, dying_disk, small_disk
-from millstream_harness.ledger import Load, check
-from millstream_harness.scenario import eventually
-from millstream_harness.wire import Wire, fetch_request, record
+from millstream_kafka.protocol import delete_records as delete_records_api
+from millstream_kafka.protocol.errors import ErrorCode
 
 B = TypeVar("B", bound=BrokerProcess)
 

@@ -23,13 +23,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from millstream_broker.protocol import api_versions
-from millstream_broker.protocol.header import RequestHeader, encode_request_header
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.ledger import Load, check
 from millstream_harness.messages import VERSIONS, messages
 from millstream_harness.process import resident_mb
 from millstream_harness.wire import Wire
+from millstream_kafka.protocol import api_versions
+from millstream_kafka.protocol.header import RequestHeader, encode_request_header
 
 FRAMES = int(os.environ.get("MILLSTREAM_FUZZ_FRAMES", "10000"))
 SEED = int(os.environ.get("MILLSTREAM_FUZZ_SEED", "1"))

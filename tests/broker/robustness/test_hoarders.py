@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import build_batch
-from millstream_broker.protocol import api_versions, fetch, metadata, produce
-from millstream_broker.protocol.header import RequestHeader, encode_request_header
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.process import cpu_s, forget_peak, open_files, peak_mb, resident_mb
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, fetch_request, produce_request, record
+from millstream_kafka.batch import build_batch
+from millstream_kafka.protocol import api_versions, fetch, metadata, produce
+from millstream_kafka.protocol.header import RequestHeader, encode_request_header
 
 StartBroker = Callable[..., BrokerProcess]
 MIB = 1 << 20

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.log.batch import build_batch
-from millstream_broker.protocol import (
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.wire import Wire, record
+from millstream_kafka.batch import build_batch
+from millstream_kafka.protocol import (
     alter_partition_reassignments,
     create_partitions,
     create_topics,
@@ -40,8 +42,6 @@ from millstream_broker.protocol import (
     offset_for_leader_epoch,
     produce,
 )
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.wire import Wire, record
 
 TOPICS, PARTITIONS = 100, 100
 NAMES = [f"t{number}" for number in range(TOPICS)]

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.batch import build_batch, read_records
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache
 from millstream_broker.log.manager import LogManager
-from millstream_broker.protocol import list_offsets
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.process import cpu_s, open_files, resident_mb
 from millstream_harness.wire import Wire, record
+from millstream_kafka.batch import build_batch, read_records
+from millstream_kafka.protocol import list_offsets
 
 SEGMENTS = int(os.environ.get("MILLSTREAM_SEGMENTS", "20000"))
 SEGMENT_BYTES = 200

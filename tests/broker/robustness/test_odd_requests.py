@@ -18,14 +18,14 @@ import pytest
 
 from millstream_broker.api import load
 from millstream_broker.handlers import REGISTERED
-from millstream_broker.log.batch import build_batch
-from millstream_broker.protocol import alter_configs, describe_configs, find_coordinator, offset_commit
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.schema import ZERO_UUID, FieldType, Struct, fields_of
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.messages import VERSIONS
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, record
+from millstream_kafka.batch import build_batch
+from millstream_kafka.protocol import alter_configs, describe_configs, find_coordinator, offset_commit
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.schema import ZERO_UUID, FieldType, Struct, fields_of
 
 REQUESTS = int(os.environ.get("MILLSTREAM_ODD_REQUESTS", "3000"))
 SEED = int(os.environ.get("MILLSTREAM_FUZZ_SEED", "1"))

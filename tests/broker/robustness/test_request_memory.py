@@ -23,11 +23,8 @@ from millstream_broker.admissions import Admissions
 from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
 from millstream_broker.delayed_produce import DelayedProduce
-from millstream_broker.log.batch import Record, build_batch, iter_batches, read_records
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
-from millstream_broker.protocol import produce
-from millstream_broker.protocol.errors import ApiError
 from millstream_broker.replication.partition import Partition
 from millstream_broker.request_memory import RequestMemory
 from millstream_harness.broker import BrokerProcess
@@ -37,6 +34,9 @@ from millstream_harness.process import forget_peak, peak_mb
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, produce_request, record
 from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
+from millstream_kafka.protocol import produce
+from millstream_kafka.protocol.errors import ApiError
 
 StartBroker = Callable[..., BrokerProcess]
 MIB = 1 << 20

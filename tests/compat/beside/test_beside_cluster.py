@@ -8,7 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from millstream_broker.protocol import (
+from millstream_harness.beside import CLOSED, Beside, raw_request
+from millstream_kafka.protocol import (
     alter_partition_reassignments,
     api_versions,
     create_acls,
@@ -21,7 +22,6 @@ from millstream_broker.protocol import (
     sasl_authenticate,
     sasl_handshake,
 )
-from millstream_harness.beside import CLOSED, Beside, raw_request
 
 NOBODY = UUID(int=1)
 

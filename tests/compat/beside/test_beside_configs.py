@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.protocol import alter_configs, describe_configs, incremental_alter_configs
 from millstream_harness.beside import Beside
+from millstream_kafka.protocol import alter_configs, describe_configs, incremental_alter_configs
 
 TIERED = "There is no tiered storage: its keys are not listed."
 OURS = "Only topics and brokers have configuration here."

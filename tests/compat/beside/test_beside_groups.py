@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.protocol import (
+from millstream_harness.beside import Beside, Its
+from millstream_kafka.protocol import (
     delete_groups,
     describe_groups,
     find_coordinator,
@@ -19,7 +20,6 @@ from millstream_broker.protocol import (
     offset_fetch,
     sync_group,
 )
-from millstream_harness.beside import Beside, Its
 
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\7offsets\0\0\0\0"
 ASSIGNMENT = b"\0\0\0\0\0\1\0\7offsets\0\0\0\1\0\0\0\0\0\0\0\0"

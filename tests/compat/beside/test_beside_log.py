@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.log.batch import Record, build_batch
-from millstream_broker.log.compression import Compression
-from millstream_broker.protocol import (
+from millstream_harness.beside import Answers, Beside, Its, build
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.compression import Compression
+from millstream_kafka.protocol import (
     delete_records,
     fetch,
     init_producer_id,
@@ -18,7 +19,6 @@ from millstream_broker.protocol import (
     offset_for_leader_epoch,
     produce,
 )
-from millstream_harness.beside import Answers, Beside, Its, build
 
 T0 = 1_600_000_000_000
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.log.batch import Record, build_batch
-from millstream_broker.protocol import (
+from millstream_harness.beside import Beside
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.protocol import (
     describe_client_quotas,
     describe_producers,
     describe_user_scram_credentials,
@@ -15,7 +16,6 @@ from millstream_broker.protocol import (
     list_config_resources,
     list_transactions,
 )
-from millstream_harness.beside import Beside
 
 NOW = 1_700_000_000_000
 WORDS = "The text is our own."

@@ -7,14 +7,14 @@ from uuid import UUID
 
 import pytest
 
-from millstream_broker.protocol import (
+from millstream_harness.beside import Beside, Its
+from millstream_kafka.protocol import (
     create_partitions,
     create_topics,
     delete_records,
     delete_topics,
     metadata,
 )
-from millstream_harness.beside import Beside, Its
 
 TIERED = "There is no tiered storage: its keys are not listed."
 NO_TIERS = {"[local.retention": TIERED, "[remote.": TIERED}

@@ -7,9 +7,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from millstream_broker.client.errors import BrokerError
 from millstream_broker.kafka_uuid import uuid_from
-from millstream_broker.protocol import (
+from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.protocol import (
     alter_partition_reassignments,
     create_partitions,
     create_topics,
@@ -19,7 +19,7 @@ from millstream_broker.protocol import (
     elect_leaders,
     incremental_alter_configs,
 )
-from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from .history import (
     NEVER,

@@ -17,10 +17,8 @@ from typing import Any
 
 from crc32c import crc32c
 
-from millstream_broker.client import Connection
-from millstream_broker.client.errors import BrokerError
 from millstream_broker.kafka_uuid import uuid_from
-from millstream_broker.log.batch import (
+from millstream_kafka.batch import (
     CRC_OFFSET,
     CRC_START,
     HEADER,
@@ -30,10 +28,12 @@ from millstream_broker.log.batch import (
     build_batch,
     read_header,
 )
-from millstream_broker.log.compression import Compression
-from millstream_broker.protocol import controlled_shutdown, fetch, produce, stop_replica, update_metadata
-from millstream_broker.protocol.api import Api
-from millstream_broker.protocol.errors import ErrorCode
+from millstream_kafka.client import Connection
+from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.compression import Compression
+from millstream_kafka.protocol import controlled_shutdown, fetch, produce, stop_replica, update_metadata
+from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.errors import ErrorCode
 
 from .topics import ANEW, COMPACTED, ODD, PLANS, STEADY
 

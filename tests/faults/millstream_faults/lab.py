@@ -17,14 +17,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from millstream_broker.client import Connection
-from millstream_broker.client.errors import BrokerError
 from millstream_broker.kafka_uuid import uuid_text
-from millstream_broker.protocol import metadata
 from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.disk import Disk, small_disk
 from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
+from millstream_kafka.client import Connection
+from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.protocol import metadata
 
 from .administration import Administration
 from .history import HistoryWriter, Led

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from millstream_broker.client import ClusterClient
-from millstream_broker.client.errors import BrokerError
 from millstream_broker.kafka_uuid import uuid_text
-from millstream_broker.log.batch import Record, iter_batches, read_records
-from millstream_broker.protocol import fetch, list_offsets, offset_commit, offset_fetch
-from millstream_broker.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.batch import Record, iter_batches, read_records
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.protocol import fetch, list_offsets, offset_commit, offset_fetch
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 EARLIEST = -2
 LATEST = -1

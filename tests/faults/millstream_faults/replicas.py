@@ -14,7 +14,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from millstream_broker.log.batch import read_records
+from millstream_kafka.batch import read_records
 
 from .history import TOMBSTONE, parse_value
 from .topics import Place

@@ -8,9 +8,9 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from millstream_broker.client.errors import BrokerError
-from millstream_broker.log.batch import Record
-from millstream_broker.protocol.errors import ApiError
+from millstream_kafka.batch import Record
+from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.protocol.errors import ApiError
 
 from .history import TOMBSTONE, Committed, CommitUnknown, FoundCommitted, Read, parse_value
 from .positions import SIMPLE

@@ -22,10 +22,10 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from millstream_broker.log.batch import iter_batches
-from millstream_broker.protocol import api_versions, create_topics, list_offsets, metadata
-from millstream_broker.protocol.api import Api
-from millstream_broker.protocol.schema import ZERO_UUID, Struct, fields_of
+from millstream_kafka.batch import iter_batches
+from millstream_kafka.protocol import api_versions, create_topics, list_offsets, metadata
+from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.schema import ZERO_UUID, Struct, fields_of
 
 from .wire import Wire
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
-from millstream_broker.client import ClusterClient
-from millstream_broker.client.errors import BrokerError
-from millstream_broker.protocol.errors import ApiError
-from millstream_broker.protocol.metadata import MetadataResponse, MetadataResponsePartition
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.protocol.errors import ApiError
+from millstream_kafka.protocol.metadata import MetadataResponse, MetadataResponsePartition
 
 SESSION_MS = 2000
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from millstream_broker.log.batch import Record, build_batch, iter_batches, read_records
 from millstream_broker.log.compaction import Allowance, Compaction
-from millstream_broker.log.compression import Compression
 from millstream_broker.log.log import Log
+from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
+from millstream_kafka.compression import Compression
 
 NOW = 1_700_000_000_000
 

@@ -8,20 +8,20 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millstream_broker.client.errors import BrokerError, ConnectFailed
 from millstream_broker.coordination import BrokerRecord, PartitionRecord, TopicRecord
 from millstream_broker.coordination.controllership import Image, StoreEvent, TopicPartition
 from millstream_broker.inter_broker import InterBroker
-from millstream_broker.protocol import list_offsets, stop_replica, update_metadata
-from millstream_broker.protocol.api import Api
-from millstream_broker.protocol.list_offsets import (
+from millstream_harness.virtual_time import now
+from millstream_kafka.client.errors import BrokerError, ConnectFailed
+from millstream_kafka.protocol import list_offsets, stop_replica, update_metadata
+from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from millstream_broker.protocol.stop_replica import StopReplicaPartitionError, StopReplicaResponse
-from millstream_broker.protocol.update_metadata import UpdateMetadataResponse
-from millstream_harness.virtual_time import now
+from millstream_kafka.protocol.stop_replica import StopReplicaPartitionError, StopReplicaResponse
+from millstream_kafka.protocol.update_metadata import UpdateMetadataResponse
 
 
 class MemoryStore:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from millstream_broker.groups.driver import GroupDriver
 from millstream_broker.groups.messages import Commit, GroupConfig, Join, JoinResult, OffsetToCommit, Sync
-from millstream_broker.protocol.schema import ZERO_UUID
+from millstream_kafka.protocol.schema import ZERO_UUID
 
 TOPICS = {"t": uuid.uuid4()}
 

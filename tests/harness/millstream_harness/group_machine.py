@@ -25,9 +25,9 @@ from millstream_broker.groups.messages import (
     TopicPartition,
 )
 from millstream_broker.groups.records import read_groups
-from millstream_broker.log.batch import Record, build_batch
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.schema import ZERO_UUID
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.schema import ZERO_UUID
 
 START = 1_800_000_000_000
 START_ID = uuid.UUID(int=1)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from millstream_broker.groups import records as formats
-from millstream_broker.log.batch import read_header, read_records
-from millstream_broker.protocol import (
+from millstream_kafka.batch import read_header, read_records
+from millstream_kafka.protocol import (
     delete_groups,
     delete_topics,
     describe_groups,
@@ -32,9 +32,9 @@ from millstream_broker.protocol import (
     offset_fetch,
     sync_group,
 )
-from millstream_broker.protocol.codec import Codec
-from millstream_broker.protocol.errors import ErrorCode
-from millstream_broker.protocol.schema import ZERO_UUID, fields_of
+from millstream_kafka.protocol.codec import Codec
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.schema import ZERO_UUID, fields_of
 
 from .scenario import eventually
 from .wire import Wire, fetch_request

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.directory import LogDirError
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
+from millstream_kafka.batch import Record, build_batch
 
 NOW = 1_700_000_000_000
 

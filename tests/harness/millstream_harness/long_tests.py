@@ -12,7 +12,7 @@ LONG = {
         "tests/compat/beside/*",
         "tests/compat/test_groups_beside_kafka.py",
         "tests/broker/log/test_log_beside_kafka.py",
-        "tests/broker/mirror/test_mirror_kafka.py",
+        "tests/mirror/test_mirror_kafka.py",
     ),
     "brokers flooded, starved, damaged and killed in a loop": ("tests/broker/robustness/*",),
     "clusters broken under load, beyond tests/broker/test_cluster.py": (

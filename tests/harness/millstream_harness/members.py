@@ -16,7 +16,7 @@ from millstream_broker.coordination.controllership import ControllerStore, Image
 from millstream_broker.coordination.coordination import Coordination
 from millstream_broker.coordination.stores.ensemble import parse_connect
 from millstream_broker.coordination.stores.zookeeper import ZooKeeperStore
-from millstream_broker.protocol.update_metadata import (
+from millstream_kafka.protocol.update_metadata import (
     LEADER_DURING_DELETE,
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from millstream_broker.protocol.registry import APIS
-from millstream_broker.protocol.schema import FieldType, Struct, fields_of
+from millstream_kafka.protocol.registry import APIS
+from millstream_kafka.protocol.schema import FieldType, Struct, fields_of
 
 VERSIONS = [(api, version) for api in APIS.values() for version in range(api.served[0], api.served[1] + 1)]
 """Every API in every version."""

@@ -14,10 +14,10 @@ from typing import Any, Self
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from millstream_broker.client import ClusterClient
-from millstream_broker.log.batch import iter_batches
-from millstream_broker.protocol import fetch
-from millstream_broker.protocol.errors import ErrorCode
+from millstream_kafka.batch import iter_batches
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.protocol import fetch
+from millstream_kafka.protocol.errors import ErrorCode
 
 from .broker import BrokerProcess
 from .daemon import Daemon

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from millstream_broker.api import load
 from millstream_broker.handlers import REGISTERED
-from millstream_broker.protocol.api import Api
-from millstream_broker.protocol.registry import APIS
+from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.registry import APIS
 
 KAFKA: Final[dict[str, tuple[int, int, int]]] = {
     "Produce": (0, 0, 13),

@@ -13,24 +13,14 @@ from typing import Any
 import pytest
 
 from millstream_broker.admissions import Admissions
-from millstream_broker.client.errors import BrokerError, ConnectFailed, ConnectionLost
 from millstream_broker.config import BrokerConfig, Listener
 from millstream_broker.coordination import BrokerRecord, ClusterState, Conflict, PartitionRecord, TopicRecord
 from millstream_broker.effective_configs import EffectiveConfigs
-from millstream_broker.log.batch import Record, build_batch
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.directory import LogDir
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
 from millstream_broker.metadata import Metadata
-from millstream_broker.protocol.api import Api
-from millstream_broker.protocol.fetch import (
-    FetchableTopicResponse,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    PartitionData,
-)
 from millstream_broker.replication.fetch_session import FetchSettings
 from millstream_broker.replication.fetch_sessions import Sessions
 from millstream_broker.replication.manager import ReplicaManager
@@ -38,6 +28,16 @@ from millstream_broker.replication.membership import Membership
 from millstream_broker.replication.replicas import Replicas
 from millstream_broker.request_memory import RequestMemory
 from millstream_broker.stats import Stats
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.client.errors import BrokerError, ConnectFailed, ConnectionLost
+from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 
 US, THEM, OTHERS = 1, 2, 3
 """Broker ids: the one under test, the one it replicates with, and one more."""

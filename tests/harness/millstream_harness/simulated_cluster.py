@@ -35,7 +35,6 @@ from millstream_broker.coordination.controllership import (
     Image,
     TopicPartition,
 )
-from millstream_broker.protocol.update_metadata import UpdateMetadataRequest
 from millstream_harness.simulated_broker import (
     Fetch,
     IsrWrite,
@@ -45,6 +44,7 @@ from millstream_harness.simulated_broker import (
     Violation,
 )
 from millstream_harness.simulated_controller import SimulatedController
+from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
 
 Action = Callable[[], object]
 

@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from millstream_broker.log.batch import Record, build_batch
-from millstream_broker.protocol import fetch, list_offsets, metadata, produce
-from millstream_broker.protocol.api import Api
-from millstream_broker.protocol.header import RequestHeader, encode_request_header
-from millstream_broker.protocol.schema import Struct
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.protocol import fetch, list_offsets, metadata, produce
+from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.header import RequestHeader, encode_request_header
+from millstream_kafka.protocol.schema import Struct
 
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from ..configs import ConfigAdministrator
-from ..handlers import RequestContext, handler
-from ..protocol import alter_configs
-from ..protocol.alter_configs import (
+from millstream_kafka.protocol import alter_configs
+from millstream_kafka.protocol.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-from ..protocol.errors import ApiError
+from millstream_kafka.protocol.errors import ApiError
+
+from ..configs import ConfigAdministrator
+from ..handlers import RequestContext, handler
 from ..slices import turns
 
 

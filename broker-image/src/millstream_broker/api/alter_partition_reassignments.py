@@ -5,17 +5,18 @@ The controller answers once it has stored the new assignments, and moves the rep
 
 from __future__ import annotations
 
-from ..controllership import Controllership
-from ..forwarding import Forwarding
-from ..handlers import RequestContext, handler
-from ..protocol import alter_partition_reassignments
-from ..protocol.alter_partition_reassignments import (
+from millstream_kafka.protocol import alter_partition_reassignments
+from millstream_kafka.protocol.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
-from ..protocol.errors import ApiError
+from millstream_kafka.protocol.errors import ApiError
+
+from ..controllership import Controllership
+from ..forwarding import Forwarding
+from ..handlers import RequestContext, handler
 from ..slices import turns
 
 

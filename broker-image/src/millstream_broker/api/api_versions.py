@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 
+from millstream_kafka.protocol import api_versions
+from millstream_kafka.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from millstream_kafka.protocol.errors import ErrorCode
+
 from ..handlers import Handlers, RequestContext, handler
-from ..protocol import api_versions
-from ..protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from ..protocol.errors import ErrorCode
 
 SOFTWARE_SINCE = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

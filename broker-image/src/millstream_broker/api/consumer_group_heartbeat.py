@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import consumer_group_heartbeat
+from millstream_kafka.protocol.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from millstream_kafka.protocol.errors import ErrorCode
+
 from ..handlers import RequestContext, handler
-from ..protocol import consumer_group_heartbeat
-from ..protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
-from ..protocol.errors import ErrorCode
 
 
 @handler(consumer_group_heartbeat.API)

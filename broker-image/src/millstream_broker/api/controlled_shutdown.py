@@ -5,15 +5,16 @@ No broker asks in the name of another.
 
 from __future__ import annotations
 
-from ..controllership import Controllership
-from ..handlers import RequestContext, handler
-from ..protocol import controlled_shutdown
-from ..protocol.controlled_shutdown import (
+from millstream_kafka.protocol import controlled_shutdown
+from millstream_kafka.protocol.controlled_shutdown import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     RemainingPartition,
 )
-from ..protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
+from ..controllership import Controllership
+from ..handlers import RequestContext, handler
 
 
 @handler(controlled_shutdown.API, for_brokers=True)

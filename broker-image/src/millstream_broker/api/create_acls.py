@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import create_acls
+from millstream_kafka.protocol.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from millstream_kafka.protocol.errors import ErrorCode
+
 from ..handlers import RequestContext, handler
-from ..protocol import create_acls
-from ..protocol.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
-from ..protocol.errors import ErrorCode
 
 NO_AUTHORIZER = "No Authorizer is configured."
 

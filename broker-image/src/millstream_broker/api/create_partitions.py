@@ -6,16 +6,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 
-from ..coordination import PartitionRecord
-from ..handlers import RequestContext, handler
-from ..protocol import create_partitions
-from ..protocol.create_partitions import (
+from millstream_kafka.protocol import create_partitions
+from millstream_kafka.protocol.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-from ..protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
+from ..coordination import PartitionRecord
+from ..handlers import RequestContext, handler
 from ..topics import TopicAdministrator
 
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ..coordination import TopicRecord
-from ..effective_configs import EffectiveConfigs
-from ..handlers import RequestContext, handler
-from ..protocol import create_topics
-from ..protocol.create_topics import (
+from millstream_kafka.protocol import create_topics
+from millstream_kafka.protocol.create_topics import (
     CONFIG,
     CreatableTopic,
     CreatableTopicConfigs,
@@ -21,8 +18,12 @@ from ..protocol.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.schema import Encoded
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.schema import Encoded
+
+from ..coordination import TopicRecord
+from ..effective_configs import EffectiveConfigs
+from ..handlers import RequestContext, handler
 from ..slices import turns
 from ..topics import MAX_PARTITIONS, NewTopic, TopicAdministrator
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import delete_acls
+from millstream_kafka.protocol.delete_acls import (
+    DeleteAclsFilterResult,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from millstream_kafka.protocol.errors import ErrorCode
+
 from ..handlers import RequestContext, handler
-from ..protocol import delete_acls
-from ..protocol.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
-from ..protocol.errors import ErrorCode
 
 NO_AUTHORIZER = "No Authorizer is configured."
 

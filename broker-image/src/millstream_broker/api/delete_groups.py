@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import delete_groups
+from millstream_kafka.protocol.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+
 from ..groups.driver import GroupDriver
 from ..handlers import RequestContext, handler
-from ..protocol import delete_groups
-from ..protocol.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from ..slices import turns
 
 

@@ -6,18 +6,19 @@ from internal topics, as in Kafka.
 
 from __future__ import annotations
 
-from ..delayed_produce import Delayed
-from ..handlers import RequestContext, handler
-from ..internal_topics import check_not_internal
-from ..protocol import delete_records
-from ..protocol.delete_records import (
+from millstream_kafka.protocol import delete_records
+from millstream_kafka.protocol.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from ..protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
+from ..delayed_produce import Delayed
+from ..handlers import RequestContext, handler
+from ..internal_topics import check_not_internal
 from ..replication.partition import Partition
 from ..replication.replicas import Replicas
 from ..slices import turns

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from uuid import UUID
 
-from ..coordination import TopicRecord
-from ..handlers import RequestContext, handler
-from ..internal_topics import check_not_internal
-from ..protocol import delete_topics
-from ..protocol.delete_topics import (
+from millstream_kafka.protocol import delete_topics
+from millstream_kafka.protocol.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.schema import ZERO_UUID
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.schema import ZERO_UUID
+
+from ..coordination import TopicRecord
+from ..handlers import RequestContext, handler
+from ..internal_topics import check_not_internal
 from ..replication.replicas import Replicas
 from ..slices import turns
 from ..topics import TopicAdministrator

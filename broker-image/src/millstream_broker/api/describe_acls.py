@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import describe_acls
+from millstream_kafka.protocol.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from millstream_kafka.protocol.errors import ErrorCode
+
 from ..handlers import RequestContext, handler
-from ..protocol import describe_acls
-from ..protocol.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-from ..protocol.errors import ErrorCode
 
 NO_AUTHORIZER = "No Authorizer is configured on the broker"
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import describe_client_quotas
+from millstream_kafka.protocol.describe_client_quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+
 from ..handlers import RequestContext, handler
-from ..protocol import describe_client_quotas
-from ..protocol.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 
 
 @handler(describe_client_quotas.API)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import describe_cluster
+from millstream_kafka.protocol.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from ..handlers import RequestContext, handler
-from ..protocol import describe_cluster
-from ..protocol.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
-from ..protocol.errors import ApiError, ErrorCode
 from ..replication.replicas import Replicas
 from .metadata import CLUSTER_OPERATIONS, NOT_ASKED
 

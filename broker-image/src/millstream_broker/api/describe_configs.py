@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ..config import Entry, Source
-from ..configs import ConfigAdministrator, Resource
-from ..handlers import RequestContext, handler
-from ..protocol import describe_configs
-from ..protocol.describe_configs import (
+from millstream_kafka.protocol import describe_configs
+from millstream_kafka.protocol.describe_configs import (
     CONFIG,
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -23,8 +20,12 @@ from ..protocol.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.schema import Encoded
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.schema import Encoded
+
+from ..config import Entry, Source
+from ..configs import ConfigAdministrator, Resource
+from ..handlers import RequestContext, handler
 from ..slices import turns
 
 MOST_REPEATED = 10

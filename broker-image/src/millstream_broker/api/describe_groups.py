@@ -3,17 +3,18 @@ not found."""
 
 from __future__ import annotations
 
-from ..groups.driver import GroupDriver
-from ..groups.group import GroupState
-from ..handlers import RequestContext, handler
-from ..protocol import describe_groups
-from ..protocol.describe_groups import (
+from millstream_kafka.protocol import describe_groups
+from millstream_kafka.protocol.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from ..protocol.errors import ErrorCode
+from millstream_kafka.protocol.errors import ErrorCode
+
+from ..groups.driver import GroupDriver
+from ..groups.group import GroupState
+from ..handlers import RequestContext, handler
 from ..slices import Steps
 
 READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11

@@ -5,17 +5,18 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ..handlers import RequestContext, handler
-from ..log.manager import LogManager
-from ..protocol import describe_log_dirs
-from ..protocol.describe_log_dirs import (
+from millstream_kafka.protocol import describe_log_dirs
+from millstream_kafka.protocol.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from ..protocol.errors import ErrorCode
+from millstream_kafka.protocol.errors import ErrorCode
+
+from ..handlers import RequestContext, handler
+from ..log.manager import LogManager
 from ..replication.replicas import Replicas, lag
 from ..slices import Steps
 

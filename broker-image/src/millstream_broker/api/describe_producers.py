@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from ..handlers import RequestContext, handler
-from ..log.producers import Producer
-from ..protocol import describe_producers
-from ..protocol.describe_producers import (
+from millstream_kafka.protocol import describe_producers
+from millstream_kafka.protocol.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
     ProducerState,
     TopicResponse,
 )
-from ..protocol.errors import ApiError
+from millstream_kafka.protocol.errors import ApiError
+
+from ..handlers import RequestContext, handler
+from ..log.producers import Producer
 from ..replication.replicas import Replicas
 from ..slices import Steps
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..handlers import RequestContext, handler
-from ..protocol import describe_user_scram_credentials
-from ..protocol.describe_user_scram_credentials import (
+from millstream_kafka.protocol import describe_user_scram_credentials
+from millstream_kafka.protocol.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
-from ..protocol.errors import ErrorCode
+from millstream_kafka.protocol.errors import ErrorCode
+
+from ..handlers import RequestContext, handler
 
 
 @handler(describe_user_scram_credentials.API)

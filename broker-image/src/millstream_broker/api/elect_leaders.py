@@ -5,18 +5,19 @@ When all partitions are asked for (null), those that need no election are left o
 
 from __future__ import annotations
 
-from ..controller.messages import ElectionType
-from ..controllership import Controllership
-from ..forwarding import Forwarding
-from ..handlers import RequestContext, handler
-from ..protocol import elect_leaders
-from ..protocol.elect_leaders import (
+from millstream_kafka.protocol import elect_leaders
+from millstream_kafka.protocol.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
 )
-from ..protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
+from ..controller.messages import ElectionType
+from ..controllership import Controllership
+from ..forwarding import Forwarding
+from ..handlers import RequestContext, handler
 from ..slices import turns
 
 

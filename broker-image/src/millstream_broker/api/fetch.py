@@ -6,9 +6,10 @@ here: the response refers to ranges of segment files, which the server sends wit
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import fetch
+from millstream_kafka.protocol.fetch import FetchRequest
+
 from ..handlers import Answer, RequestContext, handler
-from ..protocol import fetch
-from ..protocol.fetch import FetchRequest
 from ..replication.fetch_sessions import Sessions
 
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import logging
 
+from millstream_kafka.protocol import find_coordinator
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from millstream_kafka.protocol.schema import changed
+
 from ..coordination import CoordinationError
 from ..groups.driver import GroupDriver
 from ..handlers import RequestContext, handler
-from ..protocol import find_coordinator
-from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from ..protocol.schema import changed
 from ..replication.replicas import Replicas
 from ..slices import turns
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import heartbeat
+from millstream_kafka.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
+
 from ..groups.driver import GroupDriver
 from ..handlers import RequestContext, handler
-from ..protocol import heartbeat
-from ..protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
 @handler(heartbeat.API)

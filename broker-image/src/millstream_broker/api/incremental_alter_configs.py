@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from ..config import BrokerConfig, TopicConfig
-from ..config_keys import BROKER_KEYS, TOPIC_KEYS
-from ..config_types import Type, as_text
-from ..configs import ConfigAdministrator, Overrides, Resource
-from ..handlers import RequestContext, handler
-from ..protocol import incremental_alter_configs
-from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.incremental_alter_configs import (
+from millstream_kafka.protocol import incremental_alter_configs
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+
+from ..config import BrokerConfig, TopicConfig
+from ..config_keys import BROKER_KEYS, TOPIC_KEYS
+from ..config_types import Type, as_text
+from ..configs import ConfigAdministrator, Overrides, Resource
+from ..handlers import RequestContext, handler
 from ..slices import turns
 
 SET, DELETE, APPEND, SUBTRACT = range(4)

@@ -6,11 +6,12 @@ find_coordinator).
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import init_producer_id
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
 from ..handlers import RequestContext, handler
 from ..producer_ids import ProducerIds
-from ..protocol import init_producer_id
-from ..protocol.errors import ErrorCode
-from ..protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 NO_PRODUCER = NO_EPOCH = -1
 

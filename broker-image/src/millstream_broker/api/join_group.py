@@ -6,11 +6,12 @@ that comes back is told to skip the assignment (KIP-814).
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import join_group
+from millstream_kafka.protocol.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+
 from ..groups.driver import GroupDriver
 from ..groups.messages import Join
 from ..handlers import RequestContext, handler
-from ..protocol import join_group
-from ..protocol.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 MEMBER_ID_REQUIRED_SINCE = 4
 NULLABLE_PROTOCOL_SINCE = 7

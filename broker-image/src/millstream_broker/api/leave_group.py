@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import leave_group
+from millstream_kafka.protocol.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+
 from ..groups.driver import GroupDriver
 from ..groups.messages import LeavingMember
 from ..handlers import RequestContext, handler
-from ..protocol import leave_group
-from ..protocol.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
 BATCHED_SINCE = 3
 

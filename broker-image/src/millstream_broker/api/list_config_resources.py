@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ..configs import Resource
-from ..handlers import RequestContext, handler
-from ..protocol import list_config_resources
-from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.list_config_resources import (
+from millstream_kafka.protocol import list_config_resources
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+
+from ..configs import Resource
+from ..handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..slices import Steps
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import list_groups
+from millstream_kafka.protocol.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
 from ..groups.driver import GroupDriver
 from ..handlers import RequestContext, handler
-from ..protocol import list_groups
-from ..protocol.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from ..slices import Steps
 
 CLASSIC = "classic"

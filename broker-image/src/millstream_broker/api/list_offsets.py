@@ -20,11 +20,9 @@ import asyncio
 from collections import Counter
 from typing import Any, NamedTuple
 
-from ..handlers import RequestContext, handler
-from ..log.log import Log
-from ..protocol import list_offsets
-from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.list_offsets import (
+from millstream_kafka.protocol import list_offsets
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.list_offsets import (
     DEBUGGING_REPLICA_ID,
     EARLIEST,
     LATEST,
@@ -35,6 +33,9 @@ from ..protocol.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+
+from ..handlers import RequestContext, handler
+from ..log.log import Log
 from ..replication.partition import Partition
 from ..replication.replicas import Replicas
 from ..slices import Steps

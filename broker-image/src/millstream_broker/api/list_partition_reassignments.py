@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ..controllership import Controllership
-from ..forwarding import Forwarding
-from ..handlers import RequestContext, handler
-from ..protocol import list_partition_reassignments
-from ..protocol.list_partition_reassignments import (
+from millstream_kafka.protocol import list_partition_reassignments
+from millstream_kafka.protocol.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
+
+from ..controllership import Controllership
+from ..forwarding import Forwarding
+from ..handlers import RequestContext, handler
 
 
 @handler(list_partition_reassignments.API, ends_with_connection=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import list_transactions
+from millstream_kafka.protocol.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+
 from ..handlers import RequestContext, handler
-from ..protocol import list_transactions
-from ..protocol.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
 STATES = {
     "Empty",

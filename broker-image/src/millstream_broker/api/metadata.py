@@ -10,21 +10,22 @@ import logging
 from collections.abc import Awaitable
 from typing import Any
 
-from ..config import BrokerConfig
-from ..coordination import CoordinationError, TopicRecord
-from ..encoded_topics import EncodedTopics
-from ..handlers import Answer, RequestContext, handler
-from ..metadata import Metadata, check_topic_name
-from ..protocol import metadata
-from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.metadata import (
+from millstream_kafka.protocol import metadata
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponseTopic,
 )
-from ..protocol.schema import ZERO_UUID, Encoded
+from millstream_kafka.protocol.schema import ZERO_UUID, Encoded
+
+from ..config import BrokerConfig
+from ..coordination import CoordinationError, TopicRecord
+from ..encoded_topics import EncodedTopics
+from ..handlers import Answer, RequestContext, handler
+from ..metadata import Metadata, check_topic_name
 from ..replication.replicas import Replicas
 from ..slices import Steps, finish
 from ..topics import NewTopic, TopicAdministrator

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 
-from ..groups.driver import GroupDriver
-from ..groups.messages import Commit, OffsetToCommit
-from ..handlers import RequestContext, handler
-from ..protocol import offset_commit
-from ..protocol.errors import ErrorCode
-from ..protocol.offset_commit import (
+from millstream_kafka.protocol import offset_commit
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+
+from ..groups.driver import GroupDriver
+from ..groups.messages import Commit, OffsetToCommit
+from ..handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..slices import turns
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from ..groups.driver import GroupDriver
-from ..handlers import RequestContext, handler
-from ..protocol import offset_delete
-from ..protocol.errors import ErrorCode
-from ..protocol.offset_delete import (
+from millstream_kafka.protocol import offset_delete
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+
+from ..groups.driver import GroupDriver
+from ..handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..slices import turns
 

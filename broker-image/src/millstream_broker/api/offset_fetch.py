@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from ..groups.driver import GroupDriver
-from ..handlers import RequestContext, handler
-from ..protocol import offset_fetch
-from ..protocol.errors import ErrorCode
-from ..protocol.offset_fetch import (
+from millstream_kafka.protocol import offset_fetch
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
@@ -23,6 +21,9 @@ from ..protocol.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+
+from ..groups.driver import GroupDriver
+from ..handlers import RequestContext, handler
 from ..slices import Steps
 
 BATCHED_SINCE = 8

@@ -3,16 +3,17 @@ taken back (KIP-320)."""
 
 from __future__ import annotations
 
-from ..handlers import RequestContext, handler
-from ..protocol import offset_for_leader_epoch
-from ..protocol.errors import ApiError
-from ..protocol.offset_for_leader_epoch import (
+from millstream_kafka.protocol import offset_for_leader_epoch
+from millstream_kafka.protocol.errors import ApiError
+from millstream_kafka.protocol.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+
+from ..handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..slices import Steps
 

@@ -17,15 +17,10 @@ import asyncio
 from functools import partial
 from time import time
 
-from ..delayed_produce import DelayedProduce
-from ..handlers import Answer, CloseConnection, RequestContext, handler
-from ..internal_topics import check_not_internal
-from ..log.admission import RecordsRefusedError
-from ..log.compression import Compression
-from ..log.log import AppendInfo
-from ..protocol import produce
-from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.produce import (
+from millstream_kafka.compression import Compression
+from millstream_kafka.protocol import produce
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
@@ -33,6 +28,12 @@ from ..protocol.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+
+from ..delayed_produce import DelayedProduce
+from ..handlers import Answer, CloseConnection, RequestContext, handler
+from ..internal_topics import check_not_internal
+from ..log.admission import RecordsRefusedError
+from ..log.log import AppendInfo
 from ..replication.replicas import Replicas
 from ..stats import Stats
 

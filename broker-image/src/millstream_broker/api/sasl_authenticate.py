@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import sasl_authenticate
+from millstream_kafka.protocol.errors import ApiError
+from millstream_kafka.protocol.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+
 from ..coordination.coordination import Coordination
 from ..handlers import RequestContext, handler
-from ..protocol import sasl_authenticate
-from ..protocol.errors import ApiError
-from ..protocol.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ..replication.replicas import Replicas
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import sasl_handshake
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
 from ..handlers import RequestContext, handler
 from ..inter_broker import MECHANISM
-from ..protocol import sasl_handshake
-from ..protocol.errors import ErrorCode
-from ..protocol.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 
 @handler(sasl_handshake.API)

@@ -6,11 +6,16 @@ partition besides (KIP-570).
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import stop_replica
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.stop_replica import (
+    StopReplicaPartitionError,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+
 from ..coordination.coordination import Coordination
 from ..handlers import RequestContext, handler
-from ..protocol import stop_replica
-from ..protocol.errors import ErrorCode
-from ..protocol.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from ..replication.manager import ReplicaManager
 from ..slices import turns
 from .update_metadata import check_controller

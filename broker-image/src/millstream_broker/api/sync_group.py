@@ -5,12 +5,13 @@ From v5 a member must say which protocol type and name it was told (KIP-559).
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import sync_group
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.sync_group import SyncGroupRequest, SyncGroupResponse
+
 from ..groups.driver import GroupDriver
 from ..groups.messages import Sync
 from ..handlers import RequestContext, handler
-from ..protocol import sync_group
-from ..protocol.errors import ErrorCode
-from ..protocol.sync_group import SyncGroupRequest, SyncGroupResponse
 
 PROTOCOL_SINCE = 5
 

@@ -6,13 +6,14 @@ present registration of this broker: see `coordination.fencing`. What is refused
 
 from __future__ import annotations
 
+from millstream_kafka.protocol import update_metadata
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.stop_replica import StopReplicaRequest
+from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+
 from ..cluster import Cluster
 from ..coordination.coordination import Coordination
 from ..handlers import RequestContext, handler
-from ..protocol import update_metadata
-from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.stop_replica import StopReplicaRequest
-from ..protocol.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 
 
 @handler(update_metadata.API, for_brokers=True)

@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Protocol
 
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
 from ..coordination.controllership import TopicPartition
-from ..protocol.errors import ApiError, ErrorCode
 from . import reassignment
 from .assignments import Assignments
 from .deletion import Deletion

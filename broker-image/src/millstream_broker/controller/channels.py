@@ -16,15 +16,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
-from .. import supervision
-from ..client.errors import BrokerError
-from ..config import Listener
-from ..coordination import NO_LEADER, NO_STATE, BrokerRecord, PartitionRecord, TopicRecord
-from ..coordination.controllership import TopicPartition
-from ..internal_topics import is_internal
-from ..protocol import list_offsets, stop_replica, update_metadata
-from ..protocol.errors import ErrorCode
-from ..protocol.list_offsets import (
+from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.protocol import list_offsets, stop_replica, update_metadata
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.list_offsets import (
     DEBUGGING_REPLICA_ID,
     LATEST,
     ListOffsetsPartition,
@@ -32,13 +27,13 @@ from ..protocol.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from ..protocol.stop_replica import (
+from millstream_kafka.protocol.stop_replica import (
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaResponse,
     StopReplicaTopicState,
 )
-from ..protocol.update_metadata import (
+from millstream_kafka.protocol.update_metadata import (
     LEADER_DURING_DELETE,
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
@@ -46,6 +41,12 @@ from ..protocol.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
+from millstream_process import supervision
+
+from ..config import Listener
+from ..coordination import NO_LEADER, NO_STATE, BrokerRecord, PartitionRecord, TopicRecord
+from ..coordination.controllership import TopicPartition
+from ..internal_topics import is_internal
 from .messages import AskLogEnds, LogEnd, LogEnds, Push, Stopped, StopReplicas
 from .reach import Caller, Reach
 

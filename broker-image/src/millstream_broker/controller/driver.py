@@ -21,7 +21,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Mapping
 from typing import Any
 
-from .. import supervision
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_process import supervision
+
 from ..config import BrokerConfig
 from ..config_keys import BROKER_KEYS
 from ..coordination import CoordinationError, PartitionRecord
@@ -33,7 +35,6 @@ from ..coordination.controllership import (
     StoreEvent,
     TopicPartition,
 )
-from ..protocol.errors import ApiError, ErrorCode
 from .channels import Channels
 from .machine import ControllerMachine
 from .messages import (

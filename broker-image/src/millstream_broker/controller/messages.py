@@ -9,9 +9,10 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from millstream_kafka.protocol.errors import ApiError
+
 from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
 from ..coordination.controllership import StoreEvent, TopicPartition
-from ..protocol.errors import ApiError
 
 
 @dataclass(frozen=True, slots=True)

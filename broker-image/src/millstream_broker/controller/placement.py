@@ -18,8 +18,9 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from ..coordination import BrokerRecord
-from ..protocol.errors import ApiError, ErrorCode
 
 
 def place(

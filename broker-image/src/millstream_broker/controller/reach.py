@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
+from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.schema import Struct
+
 from ..coordination import BrokerRecord
-from ..protocol.api import Api
-from ..protocol.schema import Struct
 
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)

@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from ..coordination import PartitionRecord
-from ..protocol.errors import ApiError, ErrorCode
 
 
 def is_moving(record: PartitionRecord) -> bool:

@@ -14,8 +14,9 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from ..config import Listener
-from ..protocol.errors import ApiError, ErrorCode
 
 NO_LEADER = -1
 NO_STATE = -1

@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from .. import supervision
+from millstream_process import supervision
+
 from . import CoordinationError
 from .controllership import Fenced
 from .stores import Store, StoreError, Unavailable

@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from .. import supervision
+from millstream_process import supervision
+
 from . import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord, tree
 from .chores import Chores
 from .configs import Configs

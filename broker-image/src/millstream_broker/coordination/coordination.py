@@ -23,9 +23,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from .. import supervision
-from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.update_metadata import UpdateMetadataRequest
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
+from millstream_process import supervision
+
 from . import (
     NO_LEADER,
     BrokerRecord,

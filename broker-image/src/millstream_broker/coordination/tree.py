@@ -30,10 +30,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from millstream_kafka.protocol.schema import ZERO_UUID
+
 from ..config import Listener
 from ..config_types import ConfigError
 from ..kafka_uuid import uuid_from, uuid_text
-from ..protocol.schema import ZERO_UUID
 from . import NO_LEADER, BrokerRecord, CoordinationError, PartitionRecord, TopicRecord
 from . import NO_STATE as NO_STATE
 

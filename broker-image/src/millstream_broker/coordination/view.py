@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ..config import Listener
-from ..protocol.update_metadata import (
+from millstream_kafka.protocol.update_metadata import (
     LEADER_DURING_DELETE,
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
+
+from ..config import Listener
 from . import NO_LEADER, BrokerRecord, ClusterState, PartitionRecord, TopicRecord
 from .tree import NO_STATE
 

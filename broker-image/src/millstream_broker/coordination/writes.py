@@ -12,8 +12,9 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from ..kafka_uuid import uuid_text
-from ..protocol.errors import ApiError, ErrorCode
 from . import BrokerRecord, Conflict, CoordinationError, PartitionRecord, TopicRecord, tree
 from .stores import (
     BadVersionError,

@@ -22,9 +22,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.schema import ZERO_UUID
+
 from ..config_types import LONG_MAX
-from ..protocol.errors import ErrorCode
-from ..protocol.schema import ZERO_UUID
 from .group import CommittedOffset, Group, GroupState
 from .membership import Membership
 from .messages import (

@@ -17,8 +17,9 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
-from .. import supervision
-from ..protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_process import supervision
+
 from .coordinator import GroupCoordinator
 from .messages import (
     Commit,

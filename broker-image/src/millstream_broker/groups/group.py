@@ -22,7 +22,7 @@ import uuid
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ..protocol.schema import ZERO_UUID
+from millstream_kafka.protocol.schema import ZERO_UUID
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..protocol.errors import ErrorCode
+from millstream_kafka.protocol.errors import ErrorCode
+
 from .group import Group, GroupState, Member
 from .messages import (
     Caller,

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from ..protocol.errors import ErrorCode
-from ..protocol.schema import ZERO_UUID
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.schema import ZERO_UUID
+
 from .group import CommittedOffset, GroupState
 
 Caller = object

@@ -24,10 +24,10 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..log.batch import Buffer, crc_matches, read_header, read_records
-from ..protocol.codec import Codec
-from ..protocol.errors import ApiError
-from ..protocol.schema import (
+from millstream_kafka.batch import Buffer, crc_matches, read_header, read_records
+from millstream_kafka.protocol.codec import Codec
+from millstream_kafka.protocol.errors import ApiError
+from millstream_kafka.protocol.schema import (
     Bytes,
     MalformedRequest,
     Struct,
@@ -38,6 +38,7 @@ from ..protocol.schema import (
     string,
     uuid_,
 )
+
 from .group import CommittedOffset, Group, GroupState, Member
 
 KeyValue = tuple[bytes, bytes | None]

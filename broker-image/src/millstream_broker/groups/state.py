@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
-from ..protocol.errors import ErrorCode
+from millstream_kafka.protocol.errors import ErrorCode
+
 from .group import Group, GroupState, Member
 from .messages import Caller, Effect, GroupConfig, KeyValue, Reply, Store
 from .records import group_record, partition_for

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
-from .. import supervision
-from ..log.batch import Buffer, Record, build_batch
-from ..protocol.errors import ApiError, ErrorCode
+from millstream_kafka.batch import Buffer, Record, build_batch
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_process import supervision
+
 from .messages import Store
 
 BATCH_BYTES = 128 * 1024

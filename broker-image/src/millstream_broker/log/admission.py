@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import logging
 
-from ..protocol.errors import ApiError, ErrorCode
-from .batch import (
+from millstream_kafka.batch import (
     CODEC_MASK,
     HEADER_SIZE,
     INT32_MAX,
@@ -36,7 +35,9 @@ from .batch import (
     stamp_append_time,
     validate,
 )
-from .compression import Compression
+from millstream_kafka.compression import Compression
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from .config import LogConfig
 
 logger = logging.getLogger(__name__)

@@ -44,8 +44,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from ..protocol.errors import ApiError, ErrorCode
-from .batch import (
+from millstream_kafka.batch import (
     DELETE_HORIZON,
     INT32_MAX,
     INT64_MAX,
@@ -57,6 +56,8 @@ from .batch import (
     read_header,
     read_records,
 )
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from .files import fsync_directory
 from .index import TIME_ENTRY
 from .log import Log

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .batch import BatchHeader
+from millstream_kafka.batch import BatchHeader
+
 from .config import LogConfig
 from .segment import Segment
 from .segments import Segments

@@ -28,10 +28,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ..protocol.errors import ApiError, ErrorCode
+from millstream_kafka.batch import INT32_MAX, PLACEMENT, BatchHeader, HeaderRefusedError
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from . import admission, epochs, lifetime, recovery, timestamps, truncation
 from .admission import Admitted
-from .batch import INT32_MAX, PLACEMENT, BatchHeader, HeaderRefusedError
 from .config import LogConfig as LogConfig  # named here for callers, as FileSlice
 from .durability import Durability
 from .epochs import LeaderEpochs

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ..protocol.errors import ApiError
+from millstream_kafka.protocol.errors import ApiError
+
 from . import checkpoints, folders
 from .checkpoints import Identified, TopicPartition
 from .compaction import Allowance, Compaction, due, give_up

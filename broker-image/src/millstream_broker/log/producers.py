@@ -32,8 +32,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from ..protocol.errors import ApiError, ErrorCode
-from .batch import NO_PRODUCER, BatchHeader, advance_sequence
+from millstream_kafka.batch import NO_PRODUCER, BatchHeader, advance_sequence
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from .files import write_atomically
 
 KEPT_BATCHES = 5

@@ -24,7 +24,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .batch import MAGIC
+from millstream_kafka.batch import MAGIC
+
 from .config import LogConfig
 from .epochs import LeaderEpochs
 from .files import FileCache, fsync_directory

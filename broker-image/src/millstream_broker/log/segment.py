@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 
 from crc32c import crc32c
 
-from .batch import (
+from millstream_kafka.batch import (
     CRC_START,
     HEADER,
     HEADER_SIZE,
@@ -29,6 +29,7 @@ from .batch import (
     read_header,
     read_records,
 )
+
 from .files import FileCache, FileSlice, OpenFile
 from .index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 

@@ -14,7 +14,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from .batch import BatchHeader
+from millstream_kafka.batch import BatchHeader
+
 from .files import FileCache, FileSlice, fsync_directory
 from .segment import SUFFIXES, IndexMismatchError, Segment
 

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Iterator
 from weakref import WeakKeyDictionary
 
-from ..protocol.errors import ApiError
+from millstream_kafka.protocol.errors import ApiError
+
 from .checkpoints import TopicPartition
 from .directory import LogDir
 from .log import Log

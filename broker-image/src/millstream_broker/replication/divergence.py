@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from ..log.epochs import LeaderEpochs

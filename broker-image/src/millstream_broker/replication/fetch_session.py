@@ -23,10 +23,8 @@ from __future__ import annotations
 from asyncio import Future
 from typing import NamedTuple
 
-from ..delayed_fetch import DelayedFetch
-from ..metadata import Metadata
-from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.fetch import (
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
@@ -36,6 +34,9 @@ from ..protocol.fetch import (
     LeaderIdAndEpoch,
     PartitionData,
 )
+
+from ..delayed_fetch import DelayedFetch
+from ..metadata import Metadata
 from .divergence import diverging_epoch
 from .membership import Membership
 from .partition import Partition

@@ -16,16 +16,17 @@ import random
 from collections.abc import Mapping
 from time import monotonic
 
-from ..coordination import BrokerRecord
-from ..inter_broker import Authenticator, Peer
-from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.fetch import (
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
     next_session_epoch,
 )
+
+from ..coordination import BrokerRecord
+from ..inter_broker import Authenticator, Peer
 from .fetch_session import FULL, SESSIONLESS, Answer, FetchSettings, Session
 from .membership import Membership
 from .replicas import Replicas

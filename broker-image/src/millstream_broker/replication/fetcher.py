@@ -17,15 +17,11 @@ import logging
 from collections.abc import Callable, Iterable
 from time import perf_counter
 
-from .. import supervision
-from ..client.connection import Connection
-from ..client.errors import BrokerError, ConnectionLost
-from ..config import BrokerConfig
-from ..coordination import BrokerRecord
-from ..inter_broker import InterBroker
-from ..protocol import fetch, list_offsets
-from ..protocol.errors import ErrorCode
-from ..protocol.fetch import (
+from millstream_kafka.client.connection import Connection
+from millstream_kafka.client.errors import BrokerError, ConnectionLost
+from millstream_kafka.protocol import fetch, list_offsets
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
@@ -33,7 +29,12 @@ from ..protocol.fetch import (
     PartitionData,
     next_session_epoch,
 )
-from ..protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream_kafka.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream_process import supervision
+
+from ..config import BrokerConfig
+from ..coordination import BrokerRecord
+from ..inter_broker import InterBroker
 from .follower import Follower, Outcome, TopicPartition
 from .throttle import Throttle
 

@@ -18,12 +18,13 @@ from enum import Enum, auto
 from functools import partial
 from time import time
 
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.fetch import FetchPartition, PartitionData
+
 from ..coordination import PartitionRecord, TopicRecord
 from ..delayed_produce import DelayedProduce, Purgatory, repeated
 from ..log.directory import describe
 from ..log.log import AppendInfo, Log
-from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.fetch import FetchPartition, PartitionData
 from .divergence import truncation_offset
 from .replica import Replica, wake
 

@@ -26,8 +26,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from ..coordination import PartitionRecord
-from ..protocol.errors import ApiError, ErrorCode
 
 UNKNOWN = -1
 

@@ -21,7 +21,10 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Protocol, TypeVar, cast
 
-from .. import supervision
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.schema import ZERO_UUID
+from millstream_process import supervision
+
 from ..admissions import Admissions
 from ..config import BrokerConfig, TopicConfig
 from ..coordination import NO_LEADER, ClusterState, PartitionRecord, TopicRecord
@@ -34,8 +37,6 @@ from ..log.directory import LogDirError
 from ..log.log import Log
 from ..log.manager import Found, LogManager, Released
 from ..metadata import Metadata
-from ..protocol.errors import ErrorCode
-from ..protocol.schema import ZERO_UUID
 from .fetch_sessions import Sessions
 from .fetcher import Fetcher
 from .follower import Follower

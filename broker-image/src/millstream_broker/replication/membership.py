@@ -10,7 +10,8 @@ import asyncio
 import logging
 from typing import Protocol
 
-from .. import supervision
+from millstream_process import supervision
+
 from ..coordination import Conflict, CoordinationError, PartitionRecord
 from ..stats import Stats
 from .partition import Partition, now_ms

@@ -24,16 +24,17 @@ import logging
 from collections.abc import Callable
 from time import monotonic_ns
 
-from .. import supervision
+from millstream_kafka.batch import CODEC_MASK, HEADER_SIZE, HeaderRefusedError
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_process import supervision
+
 from ..admissions import Admissions
 from ..config import TopicConfig
 from ..config_types import LONG_MAX
 from ..coordination import PartitionRecord, TopicRecord
 from ..delayed_produce import Delayed, DelayedProduce, Purgatory, repeated
 from ..log.admission import Admitted
-from ..log.batch import CODEC_MASK, HEADER_SIZE, HeaderRefusedError
 from ..log.log import AppendInfo, Log
-from ..protocol.errors import ApiError, ErrorCode
 from ..refusals import Refusals
 from .isr import Isr
 from .replica import FetchWaiter, Replica, wake

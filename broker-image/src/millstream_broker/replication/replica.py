@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
 from ..coordination import TopicRecord
 from ..log.log import Log
-from ..protocol.errors import ApiError, ErrorCode
 
 
 class FetchWaiter(Protocol):

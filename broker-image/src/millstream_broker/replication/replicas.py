@@ -11,11 +11,12 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.schema import ZERO_UUID
+
 from ..coordination import ClusterState, PartitionRecord
 from ..log.checkpoints import TopicPartition
 from ..metadata import Metadata
-from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.schema import ZERO_UUID
 from .follower import Follower
 from .partition import Partition
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from ...protocol.errors import ErrorCode
+from millstream_kafka.protocol.errors import ErrorCode
+
 from .. import CoordinationError
 
 Watch = Callable[[str], None]

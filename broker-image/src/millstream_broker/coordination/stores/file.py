@@ -28,7 +28,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ... import supervision
+from millstream_process import supervision
+
 from ...log.files import write_atomically
 from .. import CoordinationError
 from . import (

@@ -1,0 +1,508 @@
+"""Record batches of message format 2 (KIP-98): headers, validation, and the records inside.
+
+    0   base offset              i64     27  base timestamp      i64
+    8   batch length             i32     35  max timestamp       i64
+    12  partition leader epoch   i32     43  producer id         i64
+    16  magic (2)                i8      51  producer epoch      i16
+    17  CRC                      u32     53  base sequence       i32
+    21  attributes               i16     57  record count        i32
+    23  last offset delta        i32     61  records, compressed together
+
+The batch length counts from byte 12, the CRC-32C covers everything from byte 21: base offset and leader epoch may be
+set by the broker without touching it. Attributes: bits 0–2 codec, 3 timestamp type (1 = LogAppendTime), 4
+transactional, 5 control, 6 the base timestamp is a delete horizon (KIP-534).
+
+A record: length, attributes i8, timestamp delta, offset delta, key length, key, value length, value, header count,
+headers; each number but the attributes a zigzag varint, a length of -1 meaning null. Timestamps are 64 bits, of a
+delta too: sums wrap, as in Java.
+
+Invariants of a batch a client may append (:func:`validate`): magic 2, whole, CRC right, as many records as offsets,
+and no more than its size can hold. Where the records are read (:func:`scan_records`), they are whole and their
+offsets count from 0. Batches in a log may hold fewer records than offsets, even none: compaction takes records out and
+keeps offsets.
+
+How many records a size can hold: one takes ``LEAST_RECORD`` bytes. Compressed it takes less, but not much less: each
+has an offset of its own, so that even equal records of the least size take 0.6 bytes each with the best codec (zstd). A
+claim of more than ``MOST_RECORDS_A_BYTE``, ten times what codecs reach, is believed only after the records were read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, NoReturn
+
+from crc32c import crc32c
+
+from .compression import Compression, compress, decompress
+from .protocol.errors import ApiError, ErrorCode
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_SIZE = HEADER.size  # 61
+LOG_OVERHEAD = 12  # base offset and batch length, which the batch length does not count
+LEAST_LENGTH = 14  # of a message in any format
+LEAST_RECORD = 7  # length, attributes, two deltas, no key, no value, no headers: a byte each
+_LEAST_BODY = LEAST_RECORD - 1  # what its length counts
+MOST_RECORDS_A_BYTE = 16  # of compressed records
+MOST_OFFSETS = 0x7FFFFFFF // LEAST_RECORD  # of a batch, which has less than 2 GiB
+PLACEMENT = struct.Struct(">qii")  # what the broker sets: base offset, (length), leader epoch
+CRC_OFFSET = 17
+CRC_START = 21  # the first byte under the CRC
+MAX_TIMESTAMP_OFFSET = 35
+MAGIC = 2
+INT32_MAX = 0x7FFFFFFF
+INT64_MAX = 0x7FFFFFFFFFFFFFFF
+_INT64_MIN = -0x8000000000000000
+_UINT64_MAX = 0xFFFFFFFFFFFFFFFF
+NO_PRODUCER = -1
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+
+Buffer = bytes | bytearray | memoryview
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class BatchHeader(NamedTuple):
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.batch_length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        return advance_sequence(self.base_sequence, self.last_offset_delta)
+
+    @property
+    def compression(self) -> Compression:
+        return Compression(self.attributes & CODEC_MASK)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether these can be the first 61 bytes of a batch at all (its CRC is another matter)."""
+        return (
+            self.magic == MAGIC
+            and self.batch_length >= HEADER_SIZE - LOG_OVERHEAD
+            and self.base_offset >= 0
+            and self.last_offset_delta >= 0
+            and 0 <= self.record_count <= self.last_offset_delta + 1
+        )
+
+
+class HeaderRefusedError(ApiError):
+    """A batch that its header alone does not let in; its records decide (``admission.admit`` with ``read``)."""
+
+
+class Record(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    timestamp: int = -1
+    headers: Headers = ()
+    offset: int = -1  # set by read_records; build_batch numbers records that have none
+
+
+def advance_sequence(sequence: int, count: int) -> int:
+    """Sequence numbers wrap from 2^31 - 1 to 0."""
+    return (sequence + count) & INT32_MAX
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    return BatchHeader._make(HEADER.unpack_from(buffer, position))
+
+
+def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch; stops silently at a partial one, as consumers do.
+
+    Checks structure only. CORRUPT_MESSAGE when a length cannot be.
+    """
+    position, end = 0, len(buffer)
+    while position + HEADER_SIZE <= end:
+        header = read_header(buffer, position)
+        if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
+            _refuse(ErrorCode.CORRUPT_MESSAGE, f"a batch length of {header.batch_length} at byte {position}")
+        if position + header.size > end:
+            return
+        yield position, header
+        position += header.size
+
+
+def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX, *, read: bool = False) -> list[BatchHeader]:
+    """Check what a client sent to be appended: one or more whole batches. Returns their headers.
+
+    ApiError, as Kafka has them: INVALID_RECORD (nothing or a part of a batch, magic 0 and 1, counts, codec, base
+    offset, control batch, sequence), CORRUPT_MESSAGE (an impossible length or magic, CRC), MESSAGE_TOO_LARGE,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED. The records themselves are not read. HeaderRefusedError where they have to
+    be, for there are too many for their bytes, unless the caller is going to ``read`` them.
+    """
+    view = memoryview(buffer)
+    position, end = 0, len(view)
+    headers: list[BatchHeader] = []
+    if not end:
+        _refuse(ErrorCode.INVALID_RECORD, "no record batch to append")
+    while position < end:
+        rest = end - position
+        if rest > 16 and view[position + 16] < MAGIC:
+            _refuse(
+                ErrorCode.INVALID_RECORD, f"message format {view[position + 16]}: only format 2 is stored"
+            )
+        if rest < HEADER_SIZE:
+            _refuse(ErrorCode.INVALID_RECORD, f"{rest} bytes where a batch has at least {HEADER_SIZE}")
+        header = tuple.__new__(BatchHeader, HEADER.unpack_from(view, position))
+        if header.magic != MAGIC:
+            _refuse(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {header.magic}")
+        size = header.batch_length + LOG_OVERHEAD
+        if size > rest:
+            _refuse(ErrorCode.INVALID_RECORD, f"a batch of {size} bytes in {rest} bytes")
+        if size < HEADER_SIZE:
+            if header.batch_length < LEAST_LENGTH:
+                least = f"the minimum record overhead ({LEAST_LENGTH})"
+                _refuse(ErrorCode.CORRUPT_MESSAGE, f"Record size {header.batch_length} is less than {least}")
+            _refuse(ErrorCode.CORRUPT_MESSAGE, f"{size} bytes where a batch has at least {HEADER_SIZE}")
+        if size > max_message_bytes:
+            _refuse(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a batch of {size} bytes exceeds max.message.bytes={max_message_bytes}",
+            )
+        if crc32c(view[position + CRC_START : position + size]) != header.crc:
+            _refuse(ErrorCode.CORRUPT_MESSAGE, "the CRC does not match the batch")
+        _check_client_header(header, read)
+        headers.append(header)
+        position += size
+    return headers
+
+
+def _check_client_header(header: BatchHeader, read: bool) -> None:
+    if header.base_offset:
+        _refuse(ErrorCode.INVALID_RECORD, f"base offset {header.base_offset}: a producer sends 0")
+    count = header.record_count
+    if count <= 0 or count != header.last_offset_delta + 1:
+        _refuse(
+            ErrorCode.INVALID_RECORD,
+            f"{count} records with a last offset delta of {header.last_offset_delta}",
+        )
+    if count * LEAST_RECORD > header.batch_length - _EMPTY_LENGTH:
+        _check_count(header, read)
+    if header.attributes & ~LOG_APPEND_TIME not in _CODECS:
+        if header.attributes & CONTROL:
+            _refuse(ErrorCode.INVALID_RECORD, "control batches are written by brokers only")
+        if header.attributes & TRANSACTIONAL:
+            _refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
+        _refuse(ErrorCode.INVALID_RECORD, f"attributes {header.attributes:#06x}: unknown codec or flag")
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        _refuse(
+            ErrorCode.INVALID_RECORD,
+            f"producer {header.producer_id} with epoch {header.producer_epoch}, sequence {header.base_sequence}",
+        )
+
+
+def _check_count(header: BatchHeader, read: bool) -> None:
+    """Whether so many records, which need more bytes than there are, can have been compressed into them."""
+    count, size = header.record_count, header.batch_length - _EMPTY_LENGTH
+    what = f"{count} records in {size} bytes"
+    if not header.attributes & CODEC_MASK:
+        _refuse(ErrorCode.INVALID_RECORD, what)
+    if not read and count > size * MOST_RECORDS_A_BYTE:
+        raise HeaderRefusedError(ErrorCode.INVALID_RECORD, what)
+
+
+_CODECS = frozenset(Compression)
+_EMPTY_LENGTH = HEADER_SIZE - LOG_OVERHEAD
+
+
+def crc_matches(batch: Buffer) -> bool:
+    """Whether one whole batch is as it was written."""
+    return crc32c(memoryview(batch)[CRC_START:]) == int.from_bytes(batch[CRC_OFFSET:CRC_START], "big")
+
+
+def stamp_append_time(batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> BatchHeader:
+    """Make ``now_ms`` the timestamp of every record (message.timestamp.type=LogAppendTime), in place."""
+    attributes = header.attributes | LOG_APPEND_TIME
+    struct.pack_into(">h", batch, CRC_START, attributes)
+    struct.pack_into(">q", batch, MAX_TIMESTAMP_OFFSET, now_ms)
+    crc = crc32c(memoryview(batch)[CRC_START:])
+    struct.pack_into(">I", batch, CRC_OFFSET, crc)
+    return header._replace(attributes=attributes, max_timestamp=now_ms, crc=crc)
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    last_offset: int | None = None,
+    leader_epoch: int = -1,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    compression: Compression = Compression.NONE,
+    level: int | None = None,
+    transactional: bool = False,
+    control: bool = False,
+    append_time: int | None = None,
+    delete_horizon: int | None = None,
+) -> bytes:
+    """One batch of ``records``.
+
+    Records with an offset keep it (ascending, from ``base_offset``), others follow the one before. ``last_offset`` may
+    exceed the last record's: compaction keeps a batch's range. ``append_time`` is the LogAppendTime of all of them.
+    """
+    body = bytearray()
+    count = 0
+    next_offset = base_offset
+    base_timestamp = delete_horizon if delete_horizon is not None else -1
+    max_timestamp = -1
+    for record in records:
+        offset = next_offset if record.offset < 0 else record.offset
+        if offset < next_offset:
+            raise ValueError(f"record offset {offset} after {next_offset - 1}")
+        if not count and delete_horizon is None:
+            base_timestamp = record.timestamp
+        max_timestamp = max(max_timestamp, record.timestamp)
+        _write_record(body, record, _int64(record.timestamp - base_timestamp), offset - base_offset)
+        next_offset = offset + 1
+        count += 1
+    attributes = int(compression)
+    attributes |= TRANSACTIONAL if transactional else 0
+    attributes |= CONTROL if control else 0
+    attributes |= DELETE_HORIZON if delete_horizon is not None else 0
+    if append_time is not None:
+        attributes |= LOG_APPEND_TIME
+        max_timestamp = append_time
+    packed = compress(compression, body, level)
+    batch = bytearray(HEADER_SIZE)
+    batch += packed
+    HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        len(batch) - LOG_OVERHEAD,
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        (next_offset - 1 if last_offset is None else last_offset) - base_offset,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+    struct.pack_into(">I", batch, CRC_OFFSET, crc32c(memoryview(batch)[CRC_START:]))
+    return bytes(batch)
+
+
+def empty_batch(header: BatchHeader) -> bytes:
+    """What compaction leaves of a batch that must not go although its records do: its header."""
+    batch = bytearray(HEADER_SIZE)
+    attributes = header.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL)
+    emptied = header._replace(
+        batch_length=HEADER_SIZE - LOG_OVERHEAD, attributes=attributes, base_timestamp=-1, record_count=0
+    )
+    HEADER.pack_into(batch, 0, *emptied)
+    struct.pack_into(">I", batch, CRC_OFFSET, crc32c(memoryview(batch)[CRC_START:]))
+    return bytes(batch)
+
+
+def read_records(batch: Buffer) -> Iterator[Record]:
+    """The records of one whole batch (its CRC is not checked here), by ascending offsets within the batch's range.
+
+    INVALID_RECORD when they cannot be read, whatever the bytes are.
+    """
+    view = memoryview(batch)
+    header = read_header(view)
+    try:
+        data = _plain_records(header, view)
+        position = 0
+        least, most = header.base_offset, header.last_offset
+        for _ in range(header.record_count):
+            record, position = _read_record(data, position, header)
+            if not least <= record.offset <= most:
+                raise ValueError(f"offset {record.offset} where {least} to {most} may follow")
+            least = record.offset + 1
+            yield record
+        if position != len(data):
+            raise ValueError(f"{len(data) - position} bytes behind the last record")
+    except Exception as error:
+        _refuse(ErrorCode.INVALID_RECORD, f"batch at offset {header.base_offset}: {error}")
+
+
+def scan_records(batch: Buffer) -> Iterator[tuple[int, bool]]:
+    """Timestamp as it was created with, and whether there is a key, of each record of a batch as a client may send it.
+
+    INVALID_RECORD as in :func:`read_records`, and unless the records' offsets count from 0. Keys, values and headers
+    are measured and skipped.
+    """
+    view = memoryview(batch)
+    header = read_header(view)
+    try:
+        data = _plain_records(header, view)
+        position = 0
+        for index in range(header.record_count):
+            length, position = _read_varint(data, position)
+            end = position + length
+            if length < _LEAST_BODY or end > len(data):
+                raise ValueError(f"a record of {length} bytes at byte {position} of {len(data)}")
+            time_delta, position = _read_varint(data, position + 1, _VARLONG)
+            offset, position = _read_varint(data, position)
+            if offset != index:
+                raise ValueError(f"record {index} has the offset delta {offset}")
+            key, position = _read_varint(data, position)
+            size, position = _read_varint(data, position + max(key, 0))
+            count, position = _read_varint(data, position + max(size, 0))
+            position = _skip_headers(data, position, count)
+            if position != end:
+                raise ValueError(f"a record ends at byte {position}, its length says {end}")
+            yield _int64(header.base_timestamp + time_delta), key >= 0
+        if position != len(data):
+            raise ValueError(f"{len(data) - position} bytes behind the last record")
+    except Exception as error:
+        _refuse(ErrorCode.INVALID_RECORD, f"batch at offset {header.base_offset}: {error}")
+
+
+def _skip_headers(data: bytes, position: int, count: int) -> int:
+    """Where a record's headers, which begin at ``position``, end."""
+    if count < 0:
+        raise ValueError(f"{count} headers in a record")
+    for _ in range(count):
+        name, position = _read_varint(data, position)
+        if name < 0:
+            raise ValueError("a header without a name")
+        size, position = _read_varint(data, position + name)
+        position += max(size, 0)
+    return position
+
+
+def _plain_records(header: BatchHeader, view: memoryview) -> bytes:
+    if not header.record_count:  # compaction took them all: nothing is left that could be decompressed
+        return b""
+    return bytes(decompress(header.compression, view[HEADER_SIZE : header.size]))
+
+
+def _write_record(body: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:
+    data = bytearray(1)  # attributes, unused
+    _write_varint(data, timestamp_delta)
+    _write_varint(data, offset_delta)
+    _write_bytes(data, record.key)
+    _write_bytes(data, record.value)
+    _write_varint(data, len(record.headers))
+    for name, value in record.headers:
+        _write_bytes(data, name.encode())
+        _write_bytes(data, value)
+    _write_varint(body, len(data))
+    body += data
+
+
+def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Record, int]:
+    length, position = _read_varint(data, position)
+    end = position + length
+    if length < _LEAST_BODY or end > len(data):
+        raise ValueError(f"a record of {length} bytes at byte {position} of {len(data)}")
+    timestamp_delta, position = _read_varint(data, position + 1, _VARLONG)
+    offset_delta, position = _read_varint(data, position)
+    key, position = _read_bytes(data, position)
+    value, position = _read_bytes(data, position)
+    count, position = _read_varint(data, position)
+    if count < 0:
+        raise ValueError(f"{count} headers in a record")
+    headers = []
+    for _ in range(count):
+        name, position = _read_bytes(data, position)
+        content, position = _read_bytes(data, position)
+        if name is None:
+            raise ValueError("a header without a name")
+        headers.append((name.decode(errors="replace"), content))
+    if position != end:
+        raise ValueError(f"a record ends at byte {position}, its length says {end}")
+    timestamp = (
+        header.max_timestamp if header.is_log_append_time else _int64(header.base_timestamp + timestamp_delta)
+    )
+    return Record(key, value, timestamp, tuple(headers), header.base_offset + offset_delta), end
+
+
+def _int64(value: int) -> int:
+    """As in Java, what does not fit 64 bits wraps."""
+    return (value - _INT64_MIN & _UINT64_MAX) + _INT64_MIN
+
+
+def _write_varint(data: bytearray, value: int) -> None:
+    value = (value << 1) ^ (value >> 63)
+    while value > 0x7F:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    data.append(value)
+
+
+_VARINT, _VARLONG = 35, 70  # bits that five and ten bytes have
+
+
+def _read_varint(data: bytes, position: int, most_bits: int = _VARINT) -> tuple[int, int]:
+    byte = data[position]
+    value = byte & 0x7F
+    shift = 7
+    while byte & 0x80:
+        position += 1
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if shift > most_bits:
+            raise ValueError(f"a number of more than {most_bits // 7} bytes at byte {position}")
+    return (value >> 1) ^ -(value & 1), position + 1
+
+
+def _write_bytes(data: bytearray, value: bytes | None) -> None:
+    if value is None:
+        data.append(1)  # the varint -1
+    else:
+        _write_varint(data, len(value))
+        data += value
+
+
+def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
+    length, position = _read_varint(data, position)
+    if length < 0:
+        return None, position
+    end = position + length
+    if end > len(data):
+        raise ValueError(f"{length} bytes at byte {position} of {len(data)}")
+    return data[position:end], end
+
+
+def _refuse(code: ErrorCode, message: str) -> NoReturn:
+    raise ApiError(code, message)

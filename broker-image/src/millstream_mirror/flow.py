@@ -1,0 +1,399 @@
+"""Moves records: lanes of one source, fetched from its brokers and produced to the target without waiting for answers.
+
+    supervise   opens lanes, brings failed ones back, runs a pump for each broker of the source
+    pump        fetches from one broker for all lanes it leads, numbers what came, and sends it on
+    produce     one request to one of the target's brokers, and what its answer means for each lane
+
+How much is on its way is bounded, for each lane and in all; no lane waits for another one's answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
+
+from millstream_kafka.client import BrokerError, ClusterClient
+from millstream_kafka.protocol import fetch, produce
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from millstream_kafka.protocol.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+from millstream_process import supervision
+
+from .lane import Lane, Sent
+from .lanes import LaneKeeper
+from .member import LaneName
+from .progress import TopicPartition
+from .rewrite import Outgoing, UnusableBatch, joined, rewrite
+from .stats import Counters, Reachability
+
+FETCH_WAIT_MS = 250
+FETCH_BYTES = 8 * 1024 * 1024
+PARTITION_BYTES = 1024 * 1024
+LANE_BYTES = 4 * 1024 * 1024
+"""A lane with more than this on its way is not fetched for."""
+IN_FLIGHT_BYTES = 32 * 1024 * 1024
+"""Nor is any lane of the source, with more than this on the way in all."""
+FETCH_TIMEOUT_S = 10.0
+PRODUCE_TIMEOUT_MS = 30_000
+BACKOFF_S, BACKOFF_MAX_S = 0.1, 5.0
+DRAIN_S = 3.0
+
+TRANSIENT = (BrokerError, ApiError, OSError)
+"""What is tried again."""
+_OUT_OF_STEP = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+_TOO_MUCH_AT_ONCE = (
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.MESSAGE_TOO_LARGE,
+)
+
+Part = tuple[Lane, Sent, "memoryview | bytes"]
+
+logger = logging.getLogger(__name__)
+
+
+class Flow:
+    def __init__(
+        self,
+        source_name: str,
+        fetching: ClusterClient,
+        producing: ClusterClient,
+        keeper: LaneKeeper,
+        reachability: Reachability,
+        counters: Counters,
+    ) -> None:
+        """``fetching`` and ``producing`` are used by nobody else: a long poll holds its connection up."""
+        self.source_name = source_name
+        self.lanes: dict[TopicPartition, Lane] = {}
+        self._fetching = fetching
+        self._producing = producing
+        self._keeper = keeper
+        self._reachability = reachability
+        self._counters = counters
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Fails where nobody knows any more how far lanes are: the worker ends, and another takes them over."""
+        self._supervisor: asyncio.Task[None] | None = None
+        self._workers: dict[Any, asyncio.Task[None]] = {}  # pumps by broker, recoveries by lane
+        self._produces: set[asyncio.Task[None]] = set()
+        self._bytes_in_flight = 0
+        self._wake = asyncio.Event()
+
+    def start(self, names: list[LaneName]) -> None:
+        self._supervisor = self._run("lanes", self._supervise(names))
+
+    async def stop(self, *, drain: bool) -> None:
+        """Fetch no more and, with ``drain``, wait for the answers to what was sent. The lanes stay to be looked at."""
+        if self._supervisor is None:
+            return
+        stopping = [self._supervisor, *self._workers.values()]
+        self._supervisor = None
+        self._workers.clear()
+        await cancel(stopping)
+        if self._produces and drain:
+            await asyncio.wait(self._produces, timeout=DRAIN_S)
+        await cancel(self._produces)
+
+    # ---- supervision
+
+    async def _supervise(self, names: list[LaneName]) -> None:
+        lanes = await self._open(names)
+        self.lanes = {(lane.topic, lane.partition): lane for lane in lanes}
+        while True:
+            self._wake.clear()
+            self._workers = {key: task for key, task in self._workers.items() if not task.done()}
+            for lane in self.lanes.values():
+                if lane.failed and not lane.in_flight and not lane.recovering:
+                    lane.recovering = True
+                    self._workers[lane] = self._run("recovery of a lane", self._recover(lane))
+            all_found = await self._locate([lane for lane in lanes if lane.leader < 0])
+            for node in {lane.leader for lane in lanes if lane.leader >= 0} - self._workers.keys():
+                self._workers[node] = self._run("fetches", self._pump(node))
+            await _wait(self._wake, BACKOFF_MAX_S if all_found else BACKOFF_S)
+
+    async def _open(self, names: list[LaneName]) -> list[Lane]:
+        pause = BACKOFF_S
+        while True:
+            try:
+                return await self._keeper.open(names)
+            except (*TRANSIENT, ValueError) as error:
+                self._failure(f"cannot open lanes: {error}")
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, BACKOFF_MAX_S)
+
+    async def _locate(self, lost: list[Lane]) -> bool:
+        """Find which of the source's brokers lead these lanes; False where one is not led at the moment."""
+        if not lost:
+            return True
+        try:
+            cluster = await self._fetching.metadata({lane.topic for lane in lost})
+        except TRANSIENT as error:
+            self._reachability.lost(error)
+            return False
+        leaders = {
+            (topic.name, partition.partition_index): partition.leader_id
+            for topic in cluster.topics
+            for partition in topic.partitions
+        }
+        for lane in lost:
+            lane.leader = leaders.get((lane.topic, lane.partition), -1)
+        return all(lane.leader >= 0 for lane in lost)
+
+    async def _recover(self, lane: Lane) -> None:
+        pause = min(BACKOFF_S * 2 ** min(lane.failures, 10), BACKOFF_MAX_S) if lane.failures else 0.0
+        lane.failures += 1
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self._keeper.recover(lane)
+                break
+            except (*TRANSIENT, ValueError) as error:
+                lane.error = str(error)
+                self._failure(f"{lane}: {error}")
+                pause = min(max(pause * 2, BACKOFF_S), BACKOFF_MAX_S)
+        lane.recovering = False
+        self._wake.set()
+
+    def _run(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return supervision.run(name, work, fatal=self._fatal)
+
+    def _fatal(self, why: str) -> None:
+        if not self.failure.done():
+            self.failure.set_exception(RuntimeError(f"source {self.source_name}: {why}"))
+
+    def _failure(self, what: str) -> None:
+        self._counters.failures += 1
+        logger.warning("source %s: %s", self.source_name, what)
+
+    # ---- fetching and numbering
+
+    async def _pump(self, node: int) -> None:
+        pause = BACKOFF_S
+        while True:
+            lanes = [
+                lane for lane in self.lanes.values() if lane.leader == node and lane.may_fetch(LANE_BYTES)
+            ]
+            if not lanes or self._bytes_in_flight > IN_FLIGHT_BYTES:
+                await self._some_progress()
+                continue
+            asked = {(lane.topic, lane.partition): lane.position for lane in lanes}
+            try:
+                response = await self._fetching.call_node(
+                    node, fetch.API, _fetch_request(asked), timeout=FETCH_TIMEOUT_S
+                )
+            except BrokerError as error:
+                self._reachability.lost(error)
+                self._counters.failures += 1
+                self._fetching.forget_leaders()
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, BACKOFF_MAX_S)
+                for lane in lanes:
+                    lane.leader = (
+                        -1
+                    )  # the supervisor finds where it is now, and whether this pump is still needed
+                self._wake.set()
+                return
+            pause = BACKOFF_S
+            self._reachability.found()
+            await self._forward(response, asked)
+
+    async def _some_progress(self) -> None:
+        """Wait until an answer or a recovery may have made a lane ready."""
+        await _wait(self._wake, BACKOFF_S)
+        await asyncio.sleep(0)
+
+    async def _forward(self, response: FetchResponse, asked: Mapping[TopicPartition, int]) -> None:
+        """Number what came and send it on; answers are waited for elsewhere."""
+        rounds: list[dict[int, list[Part]]] = []
+        for topic in response.responses:
+            for data in topic.partitions:
+                where = (topic.topic, data.partition_index)
+                lane = self.lanes.get(where)
+                if lane is None or lane.position != asked[where] or not lane.may_fetch(LANE_BYTES):
+                    continue  # it failed, or was recovered, meanwhile
+                if data.error_code:
+                    self._fetch_refused(lane, ErrorCode.of(data.error_code))
+                    continue
+                lane.saw(data.high_watermark)
+                if parts := self._number(lane, data):
+                    await self._add(rounds, lane, parts)
+        for by_node in rounds:
+            for node, of_node in by_node.items():
+                self._bytes_in_flight += sum(sent.size for _, sent, _ in of_node)
+                task = self._run("produces", self._produce(node, of_node))
+                self._produces.add(task)
+                task.add_done_callback(self._produces.discard)
+        if rounds:
+            await asyncio.sleep(0)  # lets the requests be written, in this order
+
+    def _fetch_refused(self, lane: Lane, error: ErrorCode) -> None:
+        lane.fail(f"{lane}: fetching from {self.source_name}: {error.name}: {error.message}")
+        lane.out_of_range = error is ErrorCode.OFFSET_OUT_OF_RANGE
+        self._fetching.forget_leaders(lane.topic)
+        if not lane.out_of_range:
+            lane.leader = -1
+            self._failure(lane.error)
+        self._wake.set()
+
+    def _number(self, lane: Lane, data: PartitionData) -> list[tuple[list[Outgoing], memoryview | bytes]]:
+        """The lane's next batches, as the parts that go into one Produce request each."""
+        fetched = data.records
+        if not isinstance(fetched, memoryview) or not len(fetched):
+            if lane.skip_to is not None and lane.position >= data.high_watermark:
+                lane.renumber = "the target has more of it than the source"
+                lane.fail(lane.renumber)
+                self._wake.set()
+            return []
+        progress = lane.acknowledged
+        try:
+            rewritten = rewrite(
+                fetched,
+                position=lane.position,
+                producer_id=progress.producer_id,
+                producer_epoch=progress.producer_epoch,
+                sequence=lane.sequence,
+                aborted=data.aborted_transactions or (),
+            )
+        except (UnusableBatch, ApiError) as error:
+            lane.fail(f"{lane}: {error}")
+            self._failure(lane.error)
+            self._wake.set()
+            return []
+        batches = rewritten.batches
+        if lane.skip_to is not None:
+            rest = lane.skip(batches, rewritten.position)
+            if rest is None:
+                lane.renumber = "its numbers no longer fit the source's offsets"
+                lane.fail(lane.renumber)
+                self._wake.set()
+                return []
+            self._counters.repeated_records += sum(one.records for one in batches) - sum(
+                one.records for one in rest
+            )
+            batches = rest
+        if not batches:
+            lane.moved_on(rewritten.position)
+            return []
+        self._counters.rebuilt_batches += sum(batch.start < 0 for batch in batches)
+        if lane.probing:
+            return [(batches[:1], batches[0].data)]
+        if lane.one_by_one:
+            return [([batch], batch.data) for batch in batches]
+        return [(batches, joined(fetched, batches))]
+
+    async def _add(
+        self,
+        rounds: list[dict[int, list[Part]]],
+        lane: Lane,
+        parts: list[tuple[list[Outgoing], memoryview | bytes]],
+    ) -> None:
+        try:
+            node = await self._producing.leader(*lane.target)
+        except TRANSIENT as error:
+            lane.fail(f"{lane}: {error}")
+            lane.target_missing = getattr(error, "code", None) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self._failure(lane.error)
+            self._wake.set()
+            return
+        while len(rounds) < len(parts):
+            rounds.append({})
+        for by_node, (batches, data) in zip(rounds, parts, strict=False):
+            self._counters.batches += len(batches)
+            by_node.setdefault(node, []).append((lane, lane.send(batches), data))
+
+    async def _produce(self, node: int, parts: list[Part]) -> None:
+        by_topic: dict[str, list[PartitionProduceData]] = {}
+        waiting = {}
+        for lane, sent, data in parts:
+            by_topic.setdefault(lane.target_topic, []).append(PartitionProduceData(lane.partition, data))
+            waiting[lane.target] = (lane, sent)
+        request = ProduceRequest(
+            None,
+            -1,
+            PRODUCE_TIMEOUT_MS,
+            [TopicProduceData(name, of_topic) for name, of_topic in by_topic.items()],
+        )
+        try:
+            response = await self._producing.call_node(node, produce.API, request)
+            for topic in response.responses:
+                for answer in topic.partition_responses:
+                    lane, sent = waiting.pop((topic.name, answer.index))
+                    self._answered(lane, sent, answer)
+            for lane, sent in waiting.values():
+                lane.fail(f"{lane}: the target did not answer for it", sent)
+        except TRANSIENT as error:
+            self._producing.forget_leaders()
+            self._failure(f"producing: {error}")
+            for lane, sent in waiting.values():
+                lane.fail(f"{lane}: producing: {error}", sent)
+        except asyncio.CancelledError:
+            for lane, sent in waiting.values():
+                lane.fail(f"{lane}: given up", sent)
+            raise
+        finally:
+            self._bytes_in_flight -= sum(sent.size for _, sent, _ in parts)
+            self._wake.set()
+
+    def _answered(self, lane: Lane, sent: Sent, answer: PartitionProduceResponse) -> None:
+        error = ErrorCode.of(answer.error_code)
+        if error is ErrorCode.NONE or (error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and sent.batches == 1):
+            self._counters.records += sent.records
+            self._counters.bytes += sent.size
+            lane.succeeded(sent, answer.base_offset)
+            return
+        was_failed = lane.failed
+        lane.fail(f"{lane}: producing: {error.name}: {answer.error_message or error.message}", sent)
+        if was_failed:
+            return  # void because of the one before
+        if sent.batches > 1 and error in _TOO_MUCH_AT_ONCE:
+            lane.one_by_one = True
+            lane.error = ""
+        elif error in _OUT_OF_STEP:
+            lane.suspicious = True
+            logger.info("%s", lane.error)
+        else:
+            lane.target_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self._producing.forget_leaders(lane.target_topic)
+            self._failure(lane.error)
+
+
+def _fetch_request(asked: Mapping[TopicPartition, int]) -> FetchRequest:
+    by_topic: dict[str, list[FetchPartition]] = {}
+    for (topic, partition), offset in asked.items():
+        by_topic.setdefault(topic, []).append(
+            FetchPartition(partition, fetch_offset=offset, partition_max_bytes=PARTITION_BYTES)
+        )
+    return FetchRequest(
+        max_wait_ms=FETCH_WAIT_MS,
+        min_bytes=1,
+        max_bytes=FETCH_BYTES,
+        isolation_level=1,
+        topics=[FetchTopic(topic, partitions) for topic, partitions in by_topic.items()],
+    )
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel them and wait until they have ended."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,197 @@
+"""A lane: one partition of a source topic on its way into the target. Numbers only, no I/O.
+
+    committed ≤ acknowledged ≤ sent (position, sequence)
+
+``acknowledged`` moves over requests in the order they were sent, whatever the order of the answers. When one fails,
+all behind it are void: nothing more is sent until the last answer is in, then ``rewind`` goes back to what was
+acknowledged, and the same batches get the same numbers again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from millstream_kafka.batch import INT32_MAX
+
+from .progress import Progress
+from .rewrite import Outgoing
+
+HALF_OF_SEQUENCES = 1 << 30
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """Batches of the lane in one Produce request."""
+
+    next_offset: int
+    next_sequence: int
+    records: int
+    size: int
+    batches: int
+    target_offset: int | None = None
+    """Set when it is acknowledged: what lies behind it in the target, -1 where that was not said."""
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    topic: str
+    partition: int
+    target_topic: str
+    acknowledged: Progress
+    committed: Progress | None = None
+    position: int = 0
+    sequence: int = 0
+    in_flight: deque[Sent] = field(default_factory=deque)
+    bytes_in_flight: int = 0
+    failed: bool = False
+    recovering: bool = True
+    """Set while its state is looked up; it does not fetch then."""
+    suspicious: bool = False
+    """The target refused a number as out of order: look at what it has before sending again."""
+    refused_at: int | None = None
+    """The number that was acknowledged when the target refused the next one."""
+    out_of_range: bool = False
+    target_missing: bool = False
+    renumber: str = ""
+    """Why the lane has to go on under a new epoch, if it has to."""
+    skip_to: int | None = None
+    """The target has what comes before this number: go over it without sending."""
+    one_by_one: bool = False
+    """The target takes a single batch a request."""
+    probing: bool = True
+    """Nothing was acknowledged yet since the last rewind: send one batch and wait."""
+    failures: int = 0
+    high_watermark: int = -1
+    caught_up_ms: int = 0
+    leader: int = -1
+    error: str = ""
+
+    def __post_init__(self) -> None:
+        self.rewind(self.acknowledged)
+        self.caught_up_ms = self.acknowledged.caught_up_ms
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def target(self) -> tuple[str, int]:
+        return self.target_topic, self.partition
+
+    @property
+    def lag(self) -> int:
+        """Records of the source that are not in the target; 0 while nothing is known."""
+        return max(0, self.high_watermark - self.acknowledged.offset) if self.high_watermark >= 0 else 0
+
+    def lag_seconds(self, now_ms: int) -> float:
+        """How long ago the lane last had all there was."""
+        return max(0.0, (now_ms - self.caught_up_ms) / 1000) if self.lag else 0.0
+
+    def may_fetch(self, limit: int) -> bool:
+        if self.recovering or self.failed or (self.probing and self.in_flight):
+            return False
+        return self.bytes_in_flight < limit
+
+    def rewind(self, to: Progress) -> None:
+        """Go on from here; only when nothing is in flight."""
+        assert not self.in_flight
+        self.acknowledged = to
+        self.position, self.sequence = to.offset, to.sequence
+        self.failed = self.suspicious = self.out_of_range = self.target_missing = False
+        self.renumber = ""
+        self.skip_to = None
+        self.probing = True
+
+    def skip(self, batches: list[Outgoing], position: int) -> list[Outgoing] | None:
+        """Leave out what the target has already; None when the numbers do not fit (see the package's docstring)."""
+        rest = list(batches)
+        while rest and self.skip_to is not None:
+            ahead = (self.skip_to - rest[0].next_sequence) & INT32_MAX
+            if self.skip_to == rest[0].base_sequence:
+                self.skip_to = None
+                break
+            if ahead >= HALF_OF_SEQUENCES:
+                return None
+            self.passed(rest.pop(0))
+        if self.skip_to == self.sequence:
+            self.skip_to = None
+        if not rest:
+            self.position = position
+        return rest
+
+    def passed(self, batch: Outgoing) -> None:
+        """A batch that is in the target although we did not see it acknowledged."""
+        self.position, self.sequence = batch.next_offset, batch.next_sequence
+        self.acknowledged = replace(self.acknowledged, offset=batch.next_offset, sequence=batch.next_sequence)
+
+    def send(self, batches: list[Outgoing]) -> Sent:
+        """Note that these go out now, as one request."""
+        last = batches[-1]
+        sent = Sent(
+            last.next_offset,
+            last.next_sequence,
+            sum(batch.records for batch in batches),
+            sum(len(batch.data) for batch in batches),
+            len(batches),
+        )
+        self.position, self.sequence = last.next_offset, last.next_sequence
+        self.in_flight.append(sent)
+        self.bytes_in_flight += sent.size
+        return sent
+
+    def moved_on(self, position: int) -> None:
+        """What the source has up to here needs no sending: control batches, aborted transactions."""
+        self.position = position
+        if not self.in_flight and not self.failed and position > self.acknowledged.offset:
+            self.acknowledged = replace(self.acknowledged, offset=position)
+
+    def succeeded(self, sent: Sent, base_offset: int) -> None:
+        if sent not in self.in_flight:
+            return
+        sent.target_offset = base_offset + sent.records if base_offset >= 0 else -1
+        if self.failed:
+            self._drop(sent)
+            return
+        while self.in_flight and (target_offset := self.in_flight[0].target_offset) is not None:
+            first = self.in_flight.popleft()
+            self.bytes_in_flight -= first.size
+            self.acknowledged = replace(
+                self.acknowledged,
+                offset=first.next_offset,
+                sequence=first.next_sequence,
+                target_offset=max(self.acknowledged.target_offset, target_offset),
+            )
+            self.probing = False
+            self.failures = 0
+            self.refused_at = None
+            self.error = ""
+        self._note_lag()
+        if not self.in_flight and self.position > self.acknowledged.offset:
+            self.moved_on(self.position)
+
+    def fail(self, error: str, sent: Sent | None = None) -> None:
+        """What is sent behind ``sent`` is void, and so is what was answered already but waited for it."""
+        self.failed = True
+        self.error = error
+        for one in [one for one in self.in_flight if one is sent or one.target_offset is not None]:
+            self._drop(one)
+
+    def _drop(self, sent: Sent) -> None:
+        self.in_flight.remove(sent)
+        self.bytes_in_flight -= sent.size
+
+    def saw(self, high_watermark: int) -> None:
+        self.high_watermark = high_watermark
+        self._note_lag()
+
+    def _note_lag(self) -> None:
+        if not self.lag:
+            self.caught_up_ms = int(time.time() * 1000)
+
+    def to_commit(self) -> Progress | None:
+        """The progress to commit, None when it is committed."""
+        before, now = self.committed, self.acknowledged
+        if before is not None and (before.offset, before.sequence) == (now.offset, now.sequence):
+            return None
+        return replace(now, caught_up_ms=self.caught_up_ms)

@@ -1,0 +1,284 @@
+"""Opening lanes, and finding out where one stands after a failure. See the package's docstring for the reasoning."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from millstream_kafka.batch import INT32_MAX, advance_sequence, iter_batches
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.protocol import fetch, init_producer_id, list_offsets
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from millstream_kafka.protocol.init_producer_id import InitProducerIdRequest
+from millstream_kafka.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+from .lane import HALF_OF_SEQUENCES, Lane
+from .member import LaneName
+from .progress import Progress, ProgressStore, TopicPartition
+from .stats import Counters
+
+LATEST, EARLIEST = -1, -2
+CALLS_AT_ONCE = 32
+SCAN_BYTES = 4 * 1024 * 1024
+STALE_MS = 12 * 3600 * 1000
+"""The target may forget producers after a day (producer.id.expiration.ms): progress older than this is not believed
+before the target's batches were looked at."""
+LAST_EPOCH = 32767
+
+logger = logging.getLogger(__name__)
+
+Commit = Callable[[Mapping[TopicPartition, Progress]], Awaitable[None]]
+
+
+class LaneKeeper:
+    """Raises BrokerError, ApiError, and ValueError where stored progress cannot be read."""
+
+    def __init__(
+        self,
+        at_source: ClusterClient,
+        at_target: ClusterClient,
+        store: ProgressStore,
+        commit: Commit,
+        counters: Counters,
+    ) -> None:
+        self._at_source = at_source
+        self._at_target = at_target
+        self._store = store
+        self._commit = commit
+        self._counters = counters
+
+    # ---- opening
+
+    async def open(self, names: Sequence[LaneName]) -> list[Lane]:
+        """The lanes, each where its progress says, new ones at the start of the source's partition."""
+        stored = await self._store.read([(name.target_topic, name.partition) for name in names])
+        cluster_id = self._at_source.cluster_id or ""
+        lanes, new = [], []
+        for name in names:
+            progress = stored.get((name.target_topic, name.partition))
+            if progress is None:
+                new.append(name)
+            elif _same(progress.topic_id, name.topic_id) and _same(progress.cluster_id, cluster_id):
+                lane = Lane(name.topic, name.partition, name.target_topic, progress, committed=progress)
+                lane.suspicious = _now_ms() - progress.caught_up_ms > STALE_MS
+                lanes.append(lane)
+            else:
+                logger.warning(
+                    "%s-%d is another topic now: mirroring it from its start", name.topic, name.partition
+                )
+                new.append(name)
+        lanes += await self._begin(new, cluster_id)
+        ends = await _gather(
+            _offset_at(self._at_source, lane.topic, lane.partition, LATEST) for lane in lanes
+        )
+        for lane, end in zip(lanes, ends, strict=True):
+            lane.saw(end)
+            if lane.suspicious:
+                await self._compare(lane)
+            lane.recovering = False
+        return lanes
+
+    async def _begin(self, names: Sequence[LaneName], cluster_id: str) -> list[Lane]:
+        """New lanes; their progress is committed before they send anything."""
+        if not names:
+            return []
+        starts = await _gather(
+            _offset_at(self._at_source, each.topic, each.partition, EARLIEST) for each in names
+        )
+        ends = await _gather(
+            _offset_at(self._at_target, each.target_topic, each.partition, LATEST) for each in names
+        )
+        producers = await _gather(self._new_producer() for _ in names)
+        lanes = []
+        for name, start, end, producer in zip(names, starts, ends, producers, strict=True):
+            progress = Progress(start, producer, 0, 0, end, name.topic_id, cluster_id, _now_ms())
+            lanes.append(Lane(name.topic, name.partition, name.target_topic, progress))
+        await self._commit({lane.target: lane.acknowledged for lane in lanes})
+        for lane in lanes:
+            lane.committed = lane.acknowledged
+        return lanes
+
+    async def _new_producer(self) -> int:
+        response = await self._at_target.call_any(init_producer_id.API, InitProducerIdRequest(None))
+        if response.error_code:
+            raise ApiError(ErrorCode.of(response.error_code), "asking for a producer id")
+        return response.producer_id
+
+    # ---- after a failure
+
+    async def recover(self, lane: Lane) -> None:
+        """Bring the lane to where it can fetch and send again; nothing is in flight."""
+        if lane.out_of_range:
+            await self._pass_gap(lane)
+        elif lane.renumber:
+            await self._renumber(lane, lane.renumber)
+        elif lane.target_missing:
+            await self._reopen(lane)
+        elif lane.suspicious:
+            await self._compare(lane)
+        else:
+            lane.rewind(lane.acknowledged)
+
+    async def _compare(self, lane: Lane) -> None:
+        """Go on behind what the target has of this lane."""
+        there, is_cut = await self._next_sequence(lane)
+        here = lane.acknowledged
+        if there is None and is_cut:
+            await self._begin_again(lane, "the target's partition is empty")
+            return
+        ahead = 0 if there is None else (there - here.sequence) & INT32_MAX
+        if ahead == 0:
+            if lane.refused_at == here.sequence:
+                await self._renumber(lane, "the target refuses the next number though it is the next")
+                return
+            if lane.failed:
+                lane.refused_at = here.sequence
+            lane.rewind(here)
+        elif ahead < HALF_OF_SEQUENCES:
+            logger.info("%s: the target has %d records more than the progress says", lane, ahead)
+            lane.rewind(here)
+            lane.skip_to = there
+        else:
+            lost = (here.sequence - (there or 0)) & INT32_MAX
+            logger.error(
+                "%s: the target lost %d records that it had acknowledged: sending them again", lane, lost
+            )
+            await self._resume(lane, replace(here, offset=here.offset - lost, sequence=there or 0))
+
+    async def _next_sequence(self, lane: Lane) -> tuple[int | None, bool]:
+        """The number after the lane's last batch in the target, None if there is none behind the progress.
+
+        And whether the target's partition ends before the progress; then all of it was read.
+        """
+        progress, found, is_cut = lane.acknowledged, None, False
+        offset = progress.target_offset
+        while True:
+            partition = FetchPartition(lane.partition, fetch_offset=offset, partition_max_bytes=SCAN_BYTES)
+            request = FetchRequest(
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=SCAN_BYTES,
+                topics=[FetchTopic(lane.target_topic, [partition])],
+            )
+            response = await self._at_target.call_leader(*lane.target, fetch.API, request)
+            answer = response.responses[0].partitions[0]
+            if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                start = await _offset_at(self._at_target, *lane.target, EARLIEST)
+                is_cut = is_cut or start < offset
+                offset = start
+                continue
+            if answer.error_code:
+                self._at_target.forget_leaders(lane.target_topic)
+                raise ApiError(
+                    ErrorCode.of(answer.error_code), f"reading {lane.target_topic}-{lane.partition}"
+                )
+            before = offset
+            records = answer.records
+            for _, header in iter_batches(records if isinstance(records, memoryview) else b""):
+                if (header.producer_id, header.producer_epoch) == (
+                    progress.producer_id,
+                    progress.producer_epoch,
+                ):
+                    found = advance_sequence(header.last_sequence, 1)
+                offset = header.next_offset
+            if offset == before or offset >= answer.high_watermark:
+                return found, is_cut
+
+    async def _reopen(self, lane: Lane) -> None:
+        """The target's topic went missing, and its progress with it if it was deleted."""
+        if await self._store.read([lane.target]):
+            lane.rewind(lane.acknowledged)
+        else:
+            await self._begin_again(lane, "the target's topic was deleted")
+
+    async def _begin_again(self, lane: Lane, why: str) -> None:
+        start = await _offset_at(self._at_source, lane.topic, lane.partition, EARLIEST)
+        end = await _offset_at(self._at_target, *lane.target, LATEST)
+        logger.error("%s: %s: mirroring it from its start", lane, why)
+        again = replace(
+            lane.acknowledged,
+            offset=start,
+            producer_id=await self._new_producer(),
+            producer_epoch=0,
+            sequence=0,
+            target_offset=end,
+        )
+        await self._resume(lane, again)
+
+    async def _renumber(self, lane: Lane, why: str) -> None:
+        """Go on under the next epoch, from number 0: records of which the target did not tell may come twice."""
+        progress = lane.acknowledged
+        logger.error("%s: %s: going on from offset %d under a new epoch", lane, why, progress.offset)
+        self._counters.renumbered_lanes += 1
+        producer_id, epoch = progress.producer_id, progress.producer_epoch + 1
+        if epoch > LAST_EPOCH:
+            producer_id, epoch = await self._new_producer(), 0
+        await self._resume(lane, replace(progress, producer_id=producer_id, producer_epoch=epoch, sequence=0))
+
+    async def _pass_gap(self, lane: Lane) -> None:
+        """The source no longer has what comes next: go on at its start, saying how much is missing."""
+        start = await _offset_at(self._at_source, lane.topic, lane.partition, EARLIEST)
+        end = await _offset_at(self._at_source, lane.topic, lane.partition, LATEST)
+        there, _ = await self._next_sequence(lane)
+        here = lane.acknowledged
+        ahead = 0 if there is None else (there - here.sequence) & INT32_MAX
+        if 0 < ahead < HALF_OF_SEQUENCES:
+            here = replace(here, offset=here.offset + ahead, sequence=there or 0)
+        if here.offset > end:
+            logger.error(
+                "%s: the source ends at %d, before %d: mirroring it from its start", lane, end, here.offset
+            )
+            here = replace(here, offset=start)
+        elif here.offset < start:
+            missing = start - here.offset
+            self._counters.missing_records += missing
+            logger.error(
+                "%s: the source deleted offsets %d to %d before they were mirrored",
+                lane,
+                here.offset,
+                start - 1,
+            )
+            here = replace(here, offset=start)
+        await self._resume(lane, here)
+
+    async def _resume(self, lane: Lane, progress: Progress) -> None:
+        await self._commit({lane.target: progress})
+        lane.committed = progress
+        lane.refused_at = None
+        lane.rewind(progress)
+
+
+def _same(one: str, other: str) -> bool:
+    """Ids are equal; older clusters have none."""
+    return one == other or not one or not other
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+async def _offset_at(cluster: ClusterClient, topic: str, partition: int, timestamp: int) -> int:
+    request = ListOffsetsRequest(
+        -1, 0, [ListOffsetsTopic(topic, [ListOffsetsPartition(partition, timestamp=timestamp)])]
+    )
+    response = await cluster.call_leader(topic, partition, list_offsets.API, request)
+    answer = response.topics[0].partitions[0]
+    if answer.error_code:
+        cluster.forget_leaders(topic)
+        raise ApiError(ErrorCode.of(answer.error_code), f"looking up offsets of {topic}-{partition}")
+    return answer.offset
+
+
+async def _gather(calls: Iterable[Awaitable[int]]) -> list[int]:
+    """A few at a time."""
+    limit = asyncio.Semaphore(CALLS_AT_ONCE)
+
+    async def one(call: Awaitable[int]) -> int:
+        async with limit:
+            return await call
+
+    return await asyncio.gather(*(one(call) for call in calls))

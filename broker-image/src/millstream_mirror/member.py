@@ -1,0 +1,229 @@
+"""Membership of a consumer group in the target, by which workers share a source's partitions.
+
+JoinGroup, SyncGroup, Heartbeat and LeaveGroup with the protocol type "mirror": the coordinator does not care what is
+assigned. The leader deals the lanes out in turn; every rebalance takes all lanes from everybody first (eager).
+
+``Member.run`` calls ``assigned`` with what this worker gets, and ``revoked`` before it joins again: with ``lost``
+True when the group may have given the lanes to others already, so that nothing may be committed any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from millstream_kafka.client import BrokerError, ClusterClient
+from millstream_kafka.protocol import heartbeat, join_group, leave_group, sync_group
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.heartbeat import HeartbeatRequest
+from millstream_kafka.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from millstream_kafka.protocol.leave_group import LeaveGroupRequest, MemberIdentity
+from millstream_kafka.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+from .progress import is_moved
+from .topics import MirroredTopic
+
+SESSION_TIMEOUT_MS = 6_000
+"""The least that brokers allow: so soon the others take over from a worker that was killed."""
+REBALANCE_TIMEOUT_MS = 15_000
+HEARTBEAT_S = 1.0
+PAUSE_S = 0.5
+LEAVE_TIMEOUT_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneName:
+    topic: str
+    target_topic: str
+    topic_id: str
+    partition: int
+
+
+def deal(topics: Sequence[MirroredTopic], members: Sequence[str]) -> dict[str, list[LaneName]]:
+    """Every partition to one member, in turn; the same for the same topics and members."""
+    lanes = [
+        LaneName(topic.topic, topic.target_topic, topic.topic_id, partition)
+        for topic in sorted(topics, key=lambda topic: topic.topic)
+        for partition in range(topic.partitions)
+    ]
+    in_turn = sorted(members)
+    return {member: lanes[index :: len(in_turn)] for index, member in enumerate(in_turn)}
+
+
+def encode(lanes: Sequence[LaneName]) -> bytes:
+    rows = [[lane.topic, lane.target_topic, lane.topic_id, lane.partition] for lane in lanes]
+    return json.dumps({"lanes": rows}, separators=(",", ":")).encode()
+
+
+def decode(assignment: bytes) -> list[LaneName]:
+    return [LaneName(*row) for row in json.loads(assignment)["lanes"]] if assignment else []
+
+
+class Member:
+    def __init__(
+        self,
+        target: ClusterClient,
+        group_id: str,
+        *,
+        assigned: Callable[[list[LaneName]], None],
+        revoked: Callable[[bool], Awaitable[None]],
+    ) -> None:
+        """``target`` is used by nobody else: a JoinGroup holds its connection up until all have joined."""
+        self._target = target
+        self.group_id = group_id
+        self._assigned = assigned
+        self._revoked = revoked
+        self.member_id = ""
+        self.generation = -1
+        self.is_leader = False
+        self.is_stable = False
+        self.error = ""
+        self._dealt: tuple[MirroredTopic, ...] = ()
+        self._topics: tuple[MirroredTopic, ...] = ()
+        self._rejoin = asyncio.Event()
+
+    def offer(self, topics: Sequence[MirroredTopic]) -> None:
+        """What there is to mirror now. When it changed, the leader has everybody join again."""
+        self._topics = tuple(topics)
+        if self.is_leader and self._topics != self._dealt:
+            self._rejoin.set()
+
+    def fence(self) -> None:
+        """A commit was refused: find out at once what became of the membership."""
+        self._rejoin.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled; then leaves."""
+        try:
+            while True:
+                try:
+                    lanes = await self._join()
+                    self._assigned(lanes)
+                    self.is_stable, self.error = True, ""
+                    lost = await self._stay()
+                except (BrokerError, ApiError) as error:
+                    lost = True
+                    self._failed(error)
+                    await asyncio.sleep(PAUSE_S)
+                self.is_stable = False
+                await self._revoked(lost)
+        finally:
+            self.is_stable = False
+            await self._revoked(False)
+            await self._leave()
+
+    def _failed(self, error: BrokerError | ApiError) -> None:
+        code = error.code if isinstance(error, ApiError) else ErrorCode.NETWORK_EXCEPTION
+        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+            self.member_id = ""
+        if is_moved(code):
+            self._target.forget_coordinator(self.group_id)
+        if code not in (
+            ErrorCode.REBALANCE_IN_PROGRESS,
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            ErrorCode.ILLEGAL_GENERATION,
+        ):
+            self.error = str(error)
+            logger.warning("group %s: %s", self.group_id, error)
+
+    async def _join(self) -> list[LaneName]:
+        self._rejoin.clear()
+        request = JoinGroupRequest(
+            self.group_id,
+            SESSION_TIMEOUT_MS,
+            REBALANCE_TIMEOUT_MS,
+            self.member_id,
+            protocol_type="mirror",
+            protocols=[JoinGroupRequestProtocol("in-turn", b"")],
+        )
+        timeout = (REBALANCE_TIMEOUT_MS + SESSION_TIMEOUT_MS) / 1000
+        joined = await self._target.call_coordinator(self.group_id, join_group.API, request, timeout=timeout)
+        if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            request.member_id = joined.member_id
+            joined = await self._target.call_coordinator(
+                self.group_id, join_group.API, request, timeout=timeout
+            )
+        _check(joined.error_code, "joining")
+        self.member_id, self.generation = joined.member_id, joined.generation_id
+        self.is_leader = joined.leader == joined.member_id
+        assignments = []
+        if self.is_leader:
+            self._dealt = self._topics
+            dealt = deal(self._dealt, [member.member_id for member in joined.members])
+            assignments = [
+                SyncGroupRequestAssignment(member, encode(lanes)) for member, lanes in dealt.items()
+            ]
+        sync = SyncGroupRequest(
+            self.group_id,
+            self.generation,
+            self.member_id,
+            protocol_type="mirror",
+            protocol_name="in-turn",
+            assignments=assignments,
+        )
+        synced = await self._target.call_coordinator(self.group_id, sync_group.API, sync, timeout=timeout)
+        _check(synced.error_code, "waiting for the assignment")
+        lanes = decode(bytes(synced.assignment))
+        logger.info("group %s: generation %d, %d lanes here", self.group_id, self.generation, len(lanes))
+        return lanes
+
+    async def _stay(self) -> bool:
+        """Send heartbeats until the group rebalances; True when the lanes may be somebody else's by now."""
+        heard = time.monotonic()
+        while True:
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self._rejoin.wait()
+                return False
+            except TimeoutError:
+                pass
+            try:
+                error = await self._heartbeat()
+            except (BrokerError, ApiError) as failure:
+                error = ErrorCode.NETWORK_EXCEPTION
+                self.error = str(failure)
+            if error is ErrorCode.NONE:
+                heard, self.error = time.monotonic(), ""
+            elif error is ErrorCode.REBALANCE_IN_PROGRESS:
+                return False
+            elif self._is_lost(error) or time.monotonic() - heard > SESSION_TIMEOUT_MS / 1000:
+                return True
+
+    def _is_lost(self, error: ErrorCode) -> bool:
+        if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+            self.member_id = ""
+            return True
+        return error is ErrorCode.ILLEGAL_GENERATION
+
+    async def _heartbeat(self) -> ErrorCode:
+        request = HeartbeatRequest(self.group_id, self.generation, self.member_id)
+        answer = await self._target.call_coordinator(
+            self.group_id, heartbeat.API, request, timeout=SESSION_TIMEOUT_MS / 2000
+        )
+        error = ErrorCode.of(answer.error_code)
+        if is_moved(error):
+            self._target.forget_coordinator(self.group_id)
+        return error
+
+    async def _leave(self) -> None:
+        if not self.member_id:
+            return
+        request = LeaveGroupRequest(self.group_id, self.member_id, [MemberIdentity(self.member_id)])
+        try:
+            await self._target.call_coordinator(
+                self.group_id, leave_group.API, request, timeout=LEAVE_TIMEOUT_S
+            )
+        except (BrokerError, ApiError) as error:
+            logger.warning("group %s: cannot leave: %s", self.group_id, error)
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        error = ErrorCode.of(code)
+        raise ApiError(error, f"{what}: {error.message}")

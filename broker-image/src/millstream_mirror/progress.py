@@ -1,0 +1,154 @@
+"""How far a lane is, as it is committed in the target: why that suffices is told in the package's docstring.
+
+Stored by OffsetCommit: group ``millstream-mirror.NAME.SOURCE``, the target's topic and partition, the source offset
+as the offset, and as metadata a JSON object:
+
+    {"v": 1, "producer": [id, epoch, sequence], "end": target offset, "topicId": "…", "cluster": "…", "at": ms}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.protocol import offset_commit, offset_fetch
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from millstream_kafka.protocol.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+
+_VERSION = 1
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Every record before ``offset`` is in the target; the one at ``offset`` has the number ``sequence``."""
+
+    offset: int
+    producer_id: int
+    producer_epoch: int
+    sequence: int
+    target_offset: int
+    """What was sent since lies at or behind this offset of the target's partition."""
+    topic_id: str
+    """Of the source's topic, so that a topic that was made anew is mirrored from its start."""
+    cluster_id: str
+    """Of the source, so that others can tell where a topic comes from."""
+    caught_up_ms: int
+    """When the lane last had all there was."""
+
+    def metadata(self) -> str:
+        return json.dumps(
+            {
+                "v": _VERSION,
+                "producer": [self.producer_id, self.producer_epoch, self.sequence],
+                "end": self.target_offset,
+                "topicId": self.topic_id,
+                "cluster": self.cluster_id,
+                "at": self.caught_up_ms,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def read(cls, offset: int, metadata: str) -> Progress:
+        """Raises ValueError."""
+        try:
+            stored = json.loads(metadata)
+            if stored["v"] != _VERSION:
+                raise ValueError(f"version {stored['v']}")
+            producer_id, epoch, sequence = map(int, stored["producer"])
+            return cls(
+                offset,
+                producer_id,
+                epoch,
+                sequence,
+                int(stored["end"]),
+                str(stored["topicId"]),
+                str(stored["cluster"]),
+                int(stored["at"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not a mirror's progress: {metadata!r} ({error})") from None
+
+
+class ProgressStore:
+    """Reads and commits progress in the target. Raises BrokerError, ApiError."""
+
+    def __init__(self, target: ClusterClient, group_id: str) -> None:
+        self._target = target
+        self.group_id = group_id
+
+    async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
+        """Of those that have any. Raises ValueError too."""
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            by_topic.setdefault(topic, []).append(partition)
+        request = OffsetFetchRequest(
+            self.group_id,
+            [OffsetFetchRequestTopic(topic, indexes) for topic, indexes in by_topic.items()],
+            [
+                offset_fetch.OffsetFetchRequestGroup(
+                    self.group_id,
+                    [OffsetFetchRequestTopics(topic, indexes) for topic, indexes in by_topic.items()],
+                )
+            ],
+            require_stable=True,
+        )
+        response = await self._target.call_coordinator(self.group_id, offset_fetch.API, request)
+        self._check(response.groups[0].error_code if response.groups else response.error_code)
+        found = {}
+        for answer in response.groups[0].topics if response.groups else response.topics:
+            for each in answer.partitions:
+                self._check(each.error_code)
+                if each.committed_offset >= 0:
+                    progress = Progress.read(each.committed_offset, each.metadata or "")
+                    found[answer.name, each.partition_index] = progress
+        return found
+
+    async def commit(
+        self, progress: Mapping[TopicPartition, Progress], member_id: str, generation: int
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Commit as a member of the group: one that was replaced is refused. Returns what each was answered."""
+        by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for (topic, partition), one in progress.items():
+            by_topic.setdefault(topic, []).append(
+                OffsetCommitRequestPartition(partition, one.offset, -1, one.metadata())
+            )
+        request = OffsetCommitRequest(
+            self.group_id,
+            generation,
+            member_id,
+            topics=[OffsetCommitRequestTopic(topic, of_topic) for topic, of_topic in by_topic.items()],
+        )
+        response = await self._target.call_coordinator(self.group_id, offset_commit.API, request)
+        answers = {
+            (topic.name, each.partition_index): ErrorCode.of(each.error_code)
+            for topic in response.topics
+            for each in topic.partitions
+        }
+        if any(is_moved(error) for error in answers.values()):
+            self._target.forget_coordinator(self.group_id)
+        return answers
+
+    def _check(self, code: int) -> None:
+        if code:
+            error = ErrorCode.of(code)
+            if is_moved(error):
+                self._target.forget_coordinator(self.group_id)
+            raise ApiError(error, f"reading the progress of {self.group_id}: {error.message}")
+
+
+def is_moved(error: ErrorCode) -> bool:
+    """Whether the coordinator has to be looked for again."""
+    return error in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)

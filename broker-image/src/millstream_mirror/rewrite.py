@@ -1,0 +1,162 @@
+"""Record batches as they were fetched, made ready to be produced: no record is parsed, nothing is decompressed.
+
+Only the header changes, in place: base offset 0 and no leader epoch, as a producer sends them; producer id, epoch and
+base sequence of the lane; the transactional flag off; and the CRC, after the old one was checked, so that what was
+corrupted on its way is not given a valid CRC.
+
+Left out: control batches, batches of aborted transactions (KIP-98), and what lies before the position. The few
+batches that a broker would not take from a producer (holes that compaction left, a start in the middle of a batch)
+are built anew from their records.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from millstream_kafka.batch import (
+    CRC_OFFSET,
+    CRC_START,
+    DELETE_HORIZON,
+    MAGIC,
+    TRANSACTIONAL,
+    BatchHeader,
+    advance_sequence,
+    build_batch,
+    iter_batches,
+    read_records,
+)
+from millstream_kafka.protocol.fetch import AbortedTransaction
+
+_EPOCH = struct.Struct(">i")
+_EPOCH_OFFSET = 12
+_ATTRIBUTES = struct.Struct(">h")
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_OFFSET = 43
+_CRC = struct.Struct(">I")
+_BASE_OFFSET = struct.Struct(">q")
+_ABORT_MARKER = b"\x00\x00\x00\x00"
+"""The key of a control record: int16 version, int16 type; type 0 is abort, 1 is commit."""
+
+
+class UnusableBatch(Exception):
+    """A batch of the source that cannot be forwarded; the text says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A batch to produce. ``next_offset`` and ``next_sequence`` are what follows it, in the source and in the lane."""
+
+    data: memoryview
+    start: int
+    """Where in the fetched buffer it lies; -1 if it was built anew."""
+    base_sequence: int
+    next_sequence: int
+    next_offset: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    batches: list[Outgoing]
+    position: int
+    """The source offset to fetch next: beyond the batches, and beyond what was left out behind them."""
+
+
+def rewrite(
+    fetched: memoryview,
+    *,
+    position: int,
+    producer_id: int,
+    producer_epoch: int,
+    sequence: int,
+    aborted: Iterable[AbortedTransaction] = (),
+) -> Rewritten:
+    """Number the batches of ``fetched`` (a writable buffer) from ``position`` on; raises UnusableBatch."""
+    batches = []
+    abort = _Aborted(aborted)
+    for start, header in iter_batches(fetched):
+        if header.next_offset <= position:
+            continue
+        if header.magic != MAGIC:
+            raise UnusableBatch(
+                f"offset {header.base_offset}: message format {header.magic}, only 2 is mirrored"
+            )
+        data = fetched[start : start + header.size]
+        if crc32c(data[CRC_START:]) != header.crc:
+            raise UnusableBatch(f"offset {header.base_offset}: the CRC does not match the batch")
+        if not abort.leaves_out(header, data):
+            rebuilt = needs_rebuilding(header, position)
+            if rebuilt:
+                data, count = _rebuild(header, data, position)
+            else:
+                count = header.record_count
+            if count:
+                _stamp(
+                    data, header.attributes if not rebuilt else None, producer_id, producer_epoch, sequence
+                )
+                following = advance_sequence(sequence, count)
+                where = -1 if rebuilt else start
+                batches.append(Outgoing(data, where, sequence, following, header.next_offset, count))
+                sequence = following
+        position = header.next_offset
+    return Rewritten(batches, position)
+
+
+def joined(fetched: memoryview, batches: list[Outgoing]) -> memoryview | bytes:
+    """The batches in one buffer: the fetched one where they lie in it side by side."""
+    end = first = batches[0].start
+    for batch in batches:
+        if batch.start != end or end < 0:
+            return b"".join(one.data for one in batches) if len(batches) > 1 else batch.data
+        end += len(batch.data)
+    return fetched[first:end]
+
+
+def needs_rebuilding(header: BatchHeader, position: int) -> bool:
+    has_holes = header.record_count != header.last_offset_delta + 1
+    return header.base_offset < position or has_holes or bool(header.attributes & DELETE_HORIZON)
+
+
+def _rebuild(header: BatchHeader, data: memoryview, position: int) -> tuple[memoryview, int]:
+    records = [record._replace(offset=-1) for record in read_records(data) if record.offset >= position]
+    if not records:
+        return data, 0
+    built = build_batch(
+        records,
+        compression=header.compression,
+        append_time=header.max_timestamp if header.is_log_append_time else None,
+    )
+    return memoryview(bytearray(built)), len(records)
+
+
+def _stamp(
+    data: memoryview, attributes: int | None, producer_id: int, producer_epoch: int, sequence: int
+) -> None:
+    _BASE_OFFSET.pack_into(data, 0, 0)
+    _EPOCH.pack_into(data, _EPOCH_OFFSET, -1)
+    if attributes is not None and attributes & TRANSACTIONAL:
+        _ATTRIBUTES.pack_into(data, CRC_START, attributes & ~TRANSACTIONAL)
+    _PRODUCER.pack_into(data, _PRODUCER_OFFSET, producer_id, producer_epoch, sequence)
+    _CRC.pack_into(data, CRC_OFFSET, crc32c(data[CRC_START:]))
+
+
+class _Aborted:
+    """Which batches of a fetch belong to aborted transactions: from the first offset listed up to the abort marker."""
+
+    def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
+        self._ahead = deque(sorted(transactions, key=lambda one: one.first_offset))
+        self._open: set[int] = set()
+
+    def leaves_out(self, header: BatchHeader, data: memoryview) -> bool:
+        while self._ahead and self._ahead[0].first_offset <= header.last_offset:
+            self._open.add(self._ahead.popleft().producer_id)
+        if header.is_control:
+            if any(record.key == _ABORT_MARKER for record in read_records(data)):
+                self._open.discard(header.producer_id)
+            return True
+        return header.is_transactional and header.producer_id in self._open

@@ -1,0 +1,184 @@
+"""One source: what of it is to be mirrored, which of its partitions are this worker's, and their progress.
+
+    refresh   looks at the source's topics, makes them in the target, tells the group's leader what there is
+    member    shares the partitions with the other workers; lanes start to flow when they come and stop before they go
+    commit    stores the progress of all lanes in one request
+
+A source that cannot be reached does not disturb the others; it is tried again until it can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
+from .config import MirrorConfig, Naming, Source
+from .flow import DRAIN_S, TRANSIENT, Flow, cancel
+from .lanes import LaneKeeper
+from .loops import LoopFinder
+from .member import Member
+from .progress import Progress, ProgressStore, TopicPartition
+from .stats import Counters, Reachability, SourceStatus
+from .topics import TopicKeeper, select
+
+REFRESH_S = 2.0
+COMMIT_S = 0.25
+CONNECT_TIMEOUT_S = 3.0
+
+logger = logging.getLogger(__name__)
+
+
+class MirrorRefused(Exception):
+    """What is asked for must not be done; one line for people."""
+
+
+class SourceMirror:
+    def __init__(self, config: MirrorConfig, source: Source) -> None:
+        self.config = config
+        self.source = source
+        self._counters = Counters()
+        self._reachability = Reachability(source.name, source.bootstrap)
+        self._target_error = ""
+        self._committing = asyncio.Lock()
+        # A connection serves one request at a time, so what waits (fetches, joins) has connections of its own.
+        client_id = f"millstream-mirror-{config.name}"
+        self._source, fetching = (_client(source.bootstrap, client_id) for _ in range(2))
+        self._target, producing, joining = (_client(config.target, client_id) for _ in range(3))
+        self._clients = (self._source, fetching, self._target, producing, joining)
+        group_id = config.group_of(source)
+        self._store = ProgressStore(self._target, group_id)
+        keeper = LaneKeeper(self._source, self._target, self._store, self._commit_now, self._counters)
+        self._topics = TopicKeeper(config, source, self._source, self._target)
+        self._loops = LoopFinder(self._source)
+        self._flow = Flow(source.name, fetching, producing, keeper, self._reachability, self._counters)
+        self.member = Member(joining, group_id, assigned=self._flow.start, revoked=self._revoked)
+
+    async def run(self) -> None:
+        """Until it is cancelled; then progress is committed and the group left. Raises MirrorRefused."""
+        try:
+            await self._refresh()  # so that the first assignment is of something
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._refresh_on())
+                tasks.create_task(self._commit_on())
+                tasks.create_task(self.member.run())
+                await self._flow.failure
+        finally:
+            for client in self._clients:
+                await client.close()
+
+    @property
+    def status(self) -> SourceStatus:
+        now = int(time.time() * 1000)
+        lanes = list(self._flow.lanes.values())
+        problems = [self._reachability.error, self._target_error, *self._topics.problems.values()]
+        problems += [*(lane.error for lane in lanes), self.member.error]
+        return SourceStatus(
+            self.source.name,
+            self._reachability.reachable,
+            sorted({lane.target_topic for lane in lanes}),
+            len(lanes),
+            sum(lane.lag for lane in lanes),
+            max((lane.lag_seconds(now) for lane in lanes), default=0.0),
+            next((problem for problem in problems if problem), ""),
+            self._counters,
+        )
+
+    # ---- what there is to mirror
+
+    async def _refresh_on(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        """Never fails for what may pass; says it in the status."""
+        try:
+            cluster = await self._source.metadata(None)
+            self._reachability.found()
+        except TRANSIENT as error:
+            self._reachability.lost(error)
+            return
+        try:
+            if self._target.cluster_id is None:
+                await self._target.metadata([])
+            self._refuse_itself()
+            topics = select(self.config, self.source, cluster)
+            from_target = await self._loops.mirrored_from(self._target.cluster_id or "")
+            looping = {topic.name for topic in topics if topic.name in from_target}
+            ready = await self._topics.ensure([topic for topic in topics if topic.name not in looping])
+            for name in sorted(name or "" for name in looping):
+                self._topics.problems[name] = (
+                    f"topic {name}: left out: it is mirrored from the target already"
+                )
+            self.member.offer(ready)
+            self._target_error = ""
+        except TRANSIENT as error:
+            if not self._target_error:
+                logger.warning("source %s: looking after topics: %s", self.source.name, error)
+            self._target_error = str(error)
+
+    def _refuse_itself(self) -> None:
+        here, there = self._source.cluster_id, self._target.cluster_id
+        if here is not None and here == there and self.config.naming is Naming.SAME:
+            raise MirrorRefused(
+                f"sources: {self.source.name} ({self.source.bootstrap}) and the target ({self.config.target}) are one"
+                f" cluster, {here}: with naming Same each topic would be mirrored into itself: expected another"
+                " cluster, or naming Prefixed"
+            )
+
+    # ---- which lanes are this worker's, and how far they are
+
+    async def _revoked(self, lost: bool) -> None:
+        """Stop; what was sent is waited for and committed, unless the lanes may be somebody else's already."""
+        await self._flow.stop(drain=not lost)
+        if not lost and self._flow.lanes:
+            last = asyncio.create_task(self._commit())
+            await asyncio.wait([last], timeout=DRAIN_S)
+            if not last.done() or last.exception() is not None:
+                why = last.exception() if last.done() else "no answer in time"
+                logger.warning("source %s: the last progress is not committed: %s", self.source.name, why)
+                await cancel([last])
+        self._flow.lanes = {}
+
+    async def _commit_on(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_S)
+            with contextlib.suppress(*TRANSIENT):
+                await self._commit()
+
+    async def _commit(self) -> None:
+        lanes = {lane.target: lane for lane in self._flow.lanes.values() if not lane.recovering}
+        ready = {target: lane.to_commit() for target, lane in lanes.items()}
+        progress = {target: one for target, one in ready.items() if one is not None}
+        if progress:
+            await self._commit_now(progress)
+            for target, one in progress.items():
+                lanes[target].committed = one
+
+    async def _commit_now(self, progress: Mapping[TopicPartition, Progress]) -> None:
+        """Raises BrokerError or ApiError unless all of it is stored."""
+        try:
+            async with self._committing:
+                answers = await self._store.commit(progress, self.member.member_id, self.member.generation)
+            self._counters.commits += 1
+            for (topic, partition), error in answers.items():
+                if error in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID):
+                    self.member.fence()
+                if error:
+                    raise ApiError(error, f"progress of {topic}-{partition}: {error.message}")
+        except TRANSIENT as error:
+            self._counters.failures += 1
+            logger.warning("source %s: committing progress: %s", self.source.name, error)
+            raise
+
+
+def _client(bootstrap: str, client_id: str) -> ClusterClient:
+    return ClusterClient(
+        bootstrap, client_id, timeout=CONNECT_TIMEOUT_S * 2, connect_timeout=CONNECT_TIMEOUT_S
+    )

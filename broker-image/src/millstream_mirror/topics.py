@@ -1,0 +1,196 @@
+"""Topics in the target as they are in the source: partitions, replication, configuration; growth followed.
+
+A topic is made with the source's number of partitions, its replication factor as far as the target has brokers, and
+what its configuration sets itself (defaults stay the target's). Left out is what would change records or is the
+target's own affair. Later only partitions are added: what somebody sets in the target stays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.protocol import create_partitions, create_topics, describe_configs
+from millstream_kafka.protocol.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from millstream_kafka.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from millstream_kafka.protocol.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.metadata import MetadataResponse, MetadataResponseTopic
+from millstream_kafka.protocol.schema import ZERO_UUID
+
+from .config import MirrorConfig, Naming, Source
+
+TOPIC_RESOURCE = 2
+SET_ON_TOPIC = 1
+CREATE_TIMEOUT_MS = 15_000
+NOT_COPIED = frozenset(
+    {
+        "message.timestamp.type",  # records keep the timestamps they have
+        "message.timestamp.difference.max.ms",
+        "message.timestamp.before.max.ms",
+        "message.timestamp.after.max.ms",
+        "compression.type",  # batches stay as they are
+        "min.insync.replicas",
+        "unclean.leader.election.enable",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+    }
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredTopic:
+    """A topic to mirror; ``partitions`` is how many both sides have."""
+
+    topic: str
+    target_topic: str
+    topic_id: str
+    partitions: int
+
+
+def select(config: MirrorConfig, source: Source, cluster: MetadataResponse) -> list[MetadataResponseTopic]:
+    """The source's topics that are to be mirrored."""
+    prefixes = tuple(f"{one.name}." for one in config.sources) if config.naming is Naming.PREFIXED else ()
+    return [
+        topic
+        for topic in cluster.topics
+        if topic.name is not None
+        and not topic.error_code
+        and not topic.is_internal
+        and config.includes(topic.name)
+        # What has such a prefix is a mirrored topic already, if source and target are, or lead to, one cluster.
+        and not topic.name.startswith(prefixes or ("\0",))
+    ]
+
+
+class TopicKeeper:
+    """Makes the target's topics as the source's. Raises BrokerError."""
+
+    def __init__(
+        self, config: MirrorConfig, source: Source, at_source: ClusterClient, at_target: ClusterClient
+    ):
+        self._config = config
+        self._source = source
+        self._at_source = at_source
+        self._at_target = at_target
+        self.problems: dict[str, str] = {}
+        """Topics that could not be made, and why."""
+
+    async def ensure(self, topics: Collection[MetadataResponseTopic]) -> list[MirroredTopic]:
+        """Create and grow what has to be; returns what can be mirrored now."""
+        self.problems = {}
+        wanted = {self._config.target_topic(self._source, topic.name or ""): topic for topic in topics}
+        present = await self._present(wanted)
+        missing = {name: topic for name, topic in wanted.items() if name not in present}
+        small = {
+            name: len(topic.partitions)
+            for name, topic in wanted.items()
+            if name in present and present[name] < len(topic.partitions)
+        }
+        if missing:
+            await self._create(missing)
+        if small:
+            await self._grow(small)
+        if missing or small:
+            present = await self._present(wanted)
+        return [
+            MirroredTopic(
+                topic.name or "",
+                name,
+                "" if topic.topic_id == ZERO_UUID else str(topic.topic_id),
+                min(present[name], len(topic.partitions)),
+            )
+            for name, topic in sorted(wanted.items())
+            if name in present
+        ]
+
+    async def _present(self, names: Collection[str]) -> dict[str, int]:
+        if not names:
+            return {}
+        cluster = await self._at_target.metadata(names)
+        return {topic.name or "": len(topic.partitions) for topic in cluster.topics if not topic.error_code}
+
+    async def _create(self, missing: Mapping[str, MetadataResponseTopic]) -> None:
+        configs = await self._configs([topic.name or "" for topic in missing.values()])
+        brokers = max(1, len(self._at_target.brokers))
+        creations = [
+            CreatableTopic(
+                name,
+                len(topic.partitions),
+                min(brokers, max(len(partition.replica_nodes) for partition in topic.partitions)),
+                configs=[
+                    CreatableTopicConfig(key, value)
+                    for key, value in configs.get(topic.name or "", {}).items()
+                ],
+            )
+            for name, topic in missing.items()
+        ]
+        refused = await self._call_create(creations)
+        if refused:  # a key or value that the target does not know: the topic matters more
+            await self._call_create(
+                [CreatableTopic(one.name, one.num_partitions, one.replication_factor) for one in refused]
+            )
+
+    async def _call_create(self, topics: list[CreatableTopic]) -> list[CreatableTopic]:
+        """Returns those whose configuration was refused."""
+        request = CreateTopicsRequest(topics, CREATE_TIMEOUT_MS)
+        response = await self._at_target.call_controller(create_topics.API, request)
+        by_name = {topic.name: topic for topic in topics}
+        refused = []
+        for result in response.topics:
+            error = ErrorCode.of(result.error_code)
+            if error is ErrorCode.NONE:
+                logger.info(
+                    "topic %s: created with %d partitions", result.name, by_name[result.name].num_partitions
+                )
+            elif error is ErrorCode.INVALID_CONFIG and by_name[result.name].configs:
+                logger.warning(
+                    "topic %s: created with the target's defaults: %s", result.name, result.error_message
+                )
+                refused.append(by_name[result.name])
+            elif error is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                self._problem(result.name, f"cannot be created: {result.error_message or error.message}")
+        return refused
+
+    async def _grow(self, counts: Mapping[str, int]) -> None:
+        request = CreatePartitionsRequest(
+            [CreatePartitionsTopic(name, count, None) for name, count in counts.items()], CREATE_TIMEOUT_MS
+        )
+        response = await self._at_target.call_controller(create_partitions.API, request)
+        for result in response.results:
+            error = ErrorCode.of(result.error_code)
+            if error is ErrorCode.NONE:
+                logger.info("topic %s: has %d partitions now", result.name, counts[result.name])
+            elif error is not ErrorCode.INVALID_PARTITIONS:  # that is said when another worker was faster
+                self._problem(
+                    result.name, f"cannot be given partitions: {result.error_message or error.message}"
+                )
+
+    async def _configs(self, topics: Collection[str]) -> dict[str, dict[str, str | None]]:
+        """What each of the source's topics sets itself."""
+        request = DescribeConfigsRequest(
+            [DescribeConfigsResource(TOPIC_RESOURCE, name, None) for name in topics]
+        )
+        response = await self._at_source.call_any(describe_configs.API, request)
+        found = {}
+        for result in response.results:
+            if result.error_code:
+                raise ApiError(
+                    ErrorCode.of(result.error_code), f"configuration of topic {result.resource_name}"
+                )
+            found[result.resource_name] = {
+                entry.name: entry.value
+                for entry in result.configs
+                if entry.config_source == SET_ON_TOPIC
+                and entry.name not in NOT_COPIED
+                and not entry.is_sensitive
+            }
+        return found
+
+    def _problem(self, name: str, what: str) -> None:
+        self.problems[name] = f"topic {name}: {what}"
+        logger.error("topic %s: %s", name, what)

@@ -1,0 +1,61 @@
+"""The worker: every source side by side, and HTTP: /healthz, /readyz, /metrics, /status."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from millstream_process.http import HttpServer, Response
+
+from .config import MirrorConfig
+from .source import SourceMirror
+from .stats import exposition, status_json
+
+
+class MirrorWorker:
+    def __init__(self, config: MirrorConfig) -> None:
+        self.config = config
+        self.sources = [SourceMirror(config, source) for source in config.sources]
+        self._http = HttpServer(
+            {
+                "/healthz": self._healthz,
+                "/readyz": self._readyz,
+                "/metrics": self._metrics,
+                "/status": self._status,
+            }
+        )
+
+    async def start(self) -> str:
+        """Listen; returns the ready line. Raises OSError."""
+        host, port = self.config.http_host, self.config.http_port
+        port = await self._http.start(host, port)
+        return f"ready: mirror={self.config.name} http={host}:{port}"
+
+    async def run(self) -> None:
+        """Until it is cancelled. Raises MirrorRefused."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for source in self.sources:
+                    tasks.create_task(source.run())
+        finally:
+            await self._http.close()
+
+    def _healthz(self) -> Response:
+        return Response(b"ok\n")
+
+    def _readyz(self) -> Response:
+        """Ready when it has its place in every group; a source that cannot be reached does not change that."""
+        if all(source.member.is_stable for source in self.sources):
+            return Response(b"ready\n")
+        return Response(b"joining\n", 503)
+
+    def _metrics(self) -> Response:
+        text = exposition([source.status for source in self.sources])
+        return Response(text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def _status(self) -> Response:
+        members = (source.member.member_id for source in self.sources)
+        status = status_json(
+            [source.status for source in self.sources], next((one for one in members if one), "")
+        )
+        return Response(json.dumps(status).encode(), content_type="application/json")

@@ -1,0 +1,99 @@
+"""The configuration file: what is wrong is said by field, value and what is allowed; nothing is started."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream_mirror.config import MirrorConfigError, Naming, parse
+
+GOOD: dict[str, Any] = {
+    "name": "west-to-east",
+    "namespace": "flights",
+    "sources": [{"name": "west", "bootstrap": "a:9092,b:9092"}],
+    "target": {"bootstrap": "c:9092"},
+    "topics": {"include": ["orders.*"], "exclude": ["orders-test"]},
+    "mode": "Aggregate",
+    "naming": "Prefixed",
+    "http": "0.0.0.0:9404",
+}
+
+
+def test_good_file() -> None:
+    config = parse(json.dumps(GOOD))
+    assert (config.naming, config.http_host, config.http_port) == (Naming.PREFIXED, "0.0.0.0", 9404)
+    assert config.target_topic(config.sources[0], "orders") == "west.orders"
+    assert config.group_of(config.sources[0]) == "millstream-mirror.west-to-east.west"
+    assert [
+        name for name in ("orders", "orders-eu", "my-orders", "orders-test") if config.includes(name)
+    ] == [
+        "orders",
+        "orders-eu",
+    ]
+
+
+def test_defaults_mirror_all_but_internal_topics() -> None:
+    config = parse(json.dumps({key: GOOD[key] for key in ("name", "sources", "target")}))
+    assert config.naming is Naming.SAME
+    assert config.includes("anything")
+    assert not config.includes("__consumer_offsets")
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"naming": "Both"}, 'naming: "Both" is not allowed: expected Same or Prefixed'),
+    ({"mode": "Identity"}, 'mode: "Identity" is not allowed: expected Aggregate'),
+    ({"name": "a b"}, "name: \"a b\" is not allowed: expected 1 to 63 letters, digits, '.', '_' or '-'"),
+    ({"sources": []}, "sources: [] is not allowed: expected a list of at least one source"),
+    ({"sources": [{"name": "w"}]}, "sources[0].bootstrap: missing"),
+    (
+        {"sources": GOOD["sources"] * 2},
+        'sources[1].name: "west" is not allowed: expected a name that no other source has',
+    ),
+    (
+        {"target": {"bootstrap": "c"}},
+        'target.bootstrap: "c" is not allowed: expected HOST:PORT, or several with commas between',
+    ),
+    ({"http": "9404x"}, 'http: "9404x" is not allowed: expected HOST:PORT'),
+    ({"http": 9404}, "http: 9404 is not allowed: expected a string"),
+    (
+        {"topics": {"include": "x"}},
+        'topics.include: "x" is not allowed: expected a list of regular expressions',
+    ),
+    ({"topics": {"includes": []}}, "topics.includes: unknown field: expected exclude, include"),
+    (
+        {"replicas": 2},
+        "replicas: unknown field: expected http, mode, name, namespace, naming, sources, target, topics",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG)
+def test_wrong_fields(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(MirrorConfigError) as caught:
+        parse(json.dumps({**GOOD, **change}))
+    assert str(caught.value) == message
+
+
+def test_wrong_expression() -> None:
+    with pytest.raises(
+        MirrorConfigError, match=r"topics\.exclude\[0\]: \"\(\" is not allowed: expected a regular expr"
+    ):
+        parse(json.dumps({**GOOD, "topics": {"exclude": ["("]}}))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"name": 1}'])
+def test_wrong_file_ends_the_command_with_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mirror.json"
+    path.write_text(text)
+    for argument in (path, tmp_path / "missing.json"):
+        command = [str(Path(sys.executable).parent / "millstream-mirror"), str(argument)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 2
+        assert done.stdout == ""
+        assert done.stderr.startswith(f"millstream-mirror: {argument}: ")
+        assert done.stderr.count("\n") == 1

@@ -1,0 +1,231 @@
+"""The mirror worker when things break: whatever is killed, no record is lost, none comes twice, order stays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce, read_batches
+from millstream_harness.scenario import eventually, unique
+from millstream_kafka.batch import read_records
+
+StartMirror = Callable[..., MirrorProcess]
+StartBroker = Callable[..., BrokerProcess]
+PARTITIONS = 2
+
+
+def pinned(broker: BrokerProcess) -> BrokerProcess:
+    """Let it come back at the same address after a restart."""
+    broker.config["listeners"] = f"PLAINTEXT://{broker.bootstrap}"
+    return broker
+
+
+class Feed:
+    """Produces on and on in small batches, in a thread: thousands of records a second, not all that go."""
+
+    def __init__(self, broker: BrokerProcess, topic: str) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._stopping = threading.Event()
+        self._count = 0
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(0.1):
+            more = range(self._count, self._count + 400 * PARTITIONS)
+            produce(self._broker, self._topic, more, PARTITIONS, batch_num_messages=7, linger_ms=1)
+            self._count = more.stop
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def feed() -> Iterator[Callable[..., Feed]]:
+    feeds: list[Feed] = []
+
+    def start(broker: BrokerProcess, topic: str) -> Feed:
+        feeds.append(Feed(broker, topic))
+        return feeds[-1]
+
+    yield start
+    for one in feeds:
+        one.stop()
+
+
+def values(broker: BrokerProcess, topic: str, partition: int) -> list[bytes | None]:
+    batches = asyncio.run(read_batches(broker.bootstrap, topic, partition))
+    return [record.value for batch in batches for record in read_records(batch)]
+
+
+def same_content(source: BrokerProcess, target: BrokerProcess, topic: str) -> None:
+    wanted = [values(source, topic, partition) for partition in range(PARTITIONS)]
+    arrived(target, topic, [len(of_partition) for of_partition in wanted], 90)
+    assert [values(target, topic, partition) for partition in range(PARTITIONS)] == wanted
+
+
+def records(mirror: MirrorProcess) -> int:
+    """How many it has written since it was started."""
+    lines = mirror.get("/metrics").splitlines()
+    return sum(int(line.split()[-1]) for line in lines if line.startswith("millstream_mirror_records_total{"))
+
+
+def wait_for_more(mirror: MirrorProcess) -> None:
+    wanted = records(mirror) + 200
+    eventually(lambda: records(mirror), lambda count: count > wanted, "records written")
+
+
+def test_worker_killed_again_and_again(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, feed: Callable[..., Feed]
+) -> None:
+    topic, name = unique("killed"), unique("killed")
+    create(west, topic, PARTITIONS)
+    feeding = feed(west, topic)
+    mirror = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=name)
+    for _ in range(4):
+        eventually(lambda: records(mirror), lambda count: count > 200, "records written")
+        time.sleep(random.uniform(0, 0.4))  # anywhere between two commits
+        mirror.kill()
+        mirror.start()
+    feeding.stop()
+    same_content(west, east, topic)
+    assert 'renumbered_lanes_total{source="west"} 0' in mirror.get("/metrics")
+
+
+def test_worker_that_was_paused_while_another_took_over(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, feed: Callable[..., Feed]
+) -> None:
+    topic, name = unique("zombie"), unique("zombie")
+    create(west, topic, PARTITIONS)
+    feeding = feed(west, topic)
+    config: dict[str, Any] = {"topics": {"include": [topic]}, "name": name}
+    zombie = start_mirror({"west": west.bootstrap}, east.bootstrap, **config)
+    eventually(lambda: records(zombie), lambda count: count > 200, "records written by the first")
+    os.kill(zombie.pid, signal.SIGSTOP)
+    other = start_mirror({"west": west.bootstrap}, east.bootstrap, **config)
+    eventually(lambda: records(other), lambda count: count > 200, "records written by the second")
+    os.kill(zombie.pid, signal.SIGCONT)
+    eventually(
+        lambda: [one.status()["sources"][0]["partitions"] for one in (zombie, other)],
+        lambda shares: shares == [1, 1],
+        "partitions of each",
+    )
+    feeding.stop()
+    same_content(west, east, topic)
+
+
+@pytest.mark.parametrize("victim", ["source", "target"])
+def test_broker_killed(
+    start_broker: StartBroker, start_mirror: StartMirror, feed: Callable[..., Feed], victim: str
+) -> None:
+    config = {"group.initial.rebalance.delay.ms": "100", "offsets.topic.num.partitions": "3"}
+    source, target = pinned(start_broker(config)), pinned(start_broker(config))
+    create(source, "t", PARTITIONS)
+    feeding = feed(source, "t")
+    mirror = start_mirror({"west": source.bootstrap}, target.bootstrap)
+    for _ in range(2):
+        wait_for_more(mirror)
+        if victim == "source":
+            source.kill()
+            status = eventually(
+                lambda: mirror.status()["sources"][0], lambda one: not one["reachable"], "source unreachable"
+            )
+            assert source.bootstrap in status["lastError"]
+            assert mirror.get("/healthz") == "ok\n"
+            source.start()
+            eventually(lambda: mirror.status()["sources"][0], lambda one: one["reachable"], "source back")
+        else:
+            target.kill()
+            target.start()
+    feeding.stop()
+    same_content(source, target, "t")
+    assert 'renumbered_lanes_total{source="west"} 0' in mirror.get("/metrics")
+
+
+def test_source_that_is_not_there_at_the_start(
+    west: BrokerProcess, east: BrokerProcess, start_broker: StartBroker, start_mirror: StartMirror
+) -> None:
+    topic = unique("late")
+    absent = pinned(start_broker())
+    create(absent, topic)
+    produce(absent, topic, range(50))
+    absent.stop()
+    create(west, topic)
+    produce(west, topic, range(100, 150))
+    sources = {"absent": absent.bootstrap, "west": west.bootstrap}
+    mirror = start_mirror(sources, east.bootstrap, topics={"include": [topic]})
+    arrived(east, topic, [50])
+    states = {one["name"]: one["reachable"] for one in mirror.status()["sources"]}
+    assert states == {"absent": False, "west": True}
+    absent.start()
+    arrived(east, topic, [100])
+
+
+def test_what_the_source_deleted_is_counted_and_said(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, name = unique("gap"), unique("gap")
+    create(west, topic)
+    produce(west, topic, range(100))
+    mirror = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=name)
+    arrived(east, topic, [100])
+    assert mirror.stop() == 0
+    produce(west, topic, range(100, 200))
+    part = TopicPartition(topic, 0, 150)
+    admin(west).delete_records([part])[part].result(20)
+    mirror.start()
+    arrived(east, topic, [150])
+    assert f"{topic}-0: the source deleted offsets 100 to 149 before they were mirrored" in mirror.said()
+    assert 'missing_records_total{source="west"} 50' in mirror.get("/metrics")
+    assert values(east, topic, 0) == [b"value-%d" % number for number in (*range(100), *range(150, 200))]
+    mirror.kill()
+    mirror.start()
+    produce(west, topic, range(200, 210))
+    arrived(east, topic, [160])
+
+
+def test_source_topic_made_anew_is_mirrored_from_its_start(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, name = unique("remade"), unique("remade")
+    create(west, topic)
+    produce(west, topic, range(20))
+    mirror = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=name)
+    arrived(east, topic, [20])
+    assert mirror.stop() == 0
+    admin(west).delete_topics([topic])[topic].result(20)
+    create(west, topic)
+    produce(west, topic, range(100, 130))
+    mirror.start()
+    arrived(east, topic, [50])
+    assert "is another topic now: mirroring it from its start" in mirror.said()
+
+
+def test_stops_at_once_and_goes_on_without_repeating(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, feed: Callable[..., Feed]
+) -> None:
+    topic, name = unique("stopped"), unique("stopped")
+    create(west, topic, PARTITIONS)
+    feeding = feed(west, topic)
+    mirror = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=name)
+    eventually(lambda: records(mirror), lambda count: count > 200, "records written")
+    begun = time.monotonic()
+    assert mirror.stop() == 0
+    assert time.monotonic() - begun < 5
+    mirror.start()
+    feeding.stop()
+    same_content(west, east, topic)
+    assert 'repeated_records_total{source="west"} 0' in mirror.get("/metrics")

@@ -1,0 +1,195 @@
+"""The mirror worker between real brokers: what arrives is what was there."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import ConfigResource, NewPartitions, ResourceType
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce, read_batches
+from millstream_harness.scenario import eventually, unique
+from millstream_kafka.batch import HEADER_SIZE, read_header, read_records
+from millstream_kafka.compression import Compression
+
+StartMirror = Callable[..., MirrorProcess]
+
+
+async def test_batches_arrive_byte_by_byte_with_every_codec(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic = unique("codecs")
+    create(west, topic, 2)
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        produce(west, topic, range(1000), 2, compression_type=codec, linger_ms=5)
+    start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]})
+    arrived(east, topic, [2500, 2500])
+    for partition in (0, 1):
+        theirs = await read_batches(west.bootstrap, topic, partition)
+        ours = await read_batches(east.bootstrap, topic, partition)
+        assert [batch[HEADER_SIZE:] for batch in ours] == [batch[HEADER_SIZE:] for batch in theirs]
+        for mirrored, original in zip(map(read_header, ours), map(read_header, theirs), strict=True):
+            assert mirrored.base_offset == original.base_offset
+            assert mirrored.compression is original.compression
+            assert mirrored.max_timestamp == original.max_timestamp
+        assert {read_header(batch).compression for batch in ours} == set(Compression)
+
+
+async def test_two_sources_meet_in_one_topic_in_the_order_of_each(
+    west: BrokerProcess, north: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic = unique("aggregate")
+    for broker, values in ((west, range(3000)), (north, range(10_000, 14_000))):
+        create(broker, topic)
+        produce(broker, topic, values)
+    mirror = start_mirror(
+        {"west": west.bootstrap, "north": north.bootstrap}, east.bootstrap, topics={"include": [topic]}
+    )
+    arrived(east, topic, [7000])
+    mirrored = [
+        int((record.value or b"").removeprefix(b"value-"))
+        for batch in await read_batches(east.bootstrap, topic, 0)
+        for record in read_records(batch)
+    ]
+    assert [value for value in mirrored if value < 10_000] == list(range(3000))
+    assert [value for value in mirrored if value >= 10_000] == list(range(10_000, 14_000))
+    status = eventually(mirror.status, lambda status: status["lag"]["records"] == 0, "lag")
+    assert status["topics"] == 1
+    assert [(one["name"], one["reachable"], one["lastError"]) for one in status["sources"]] == [
+        ("west", True, ""),
+        ("north", True, ""),
+    ]
+    assert mirror.get("/healthz") == "ok\n"
+    assert mirror.get("/readyz") == "ready\n"
+    assert 'millstream_mirror_records_total{source="north"} 4000' in mirror.get("/metrics")
+
+
+def test_topics_are_made_as_in_the_source_and_prefixed(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic = unique("made")
+    create(west, topic, 3, retention_ms="123456789", cleanup_policy="compact,delete")
+    create(west, f"{topic}-left-out")
+    produce(west, topic, range(30), 3)
+    start_mirror(
+        {"west": west.bootstrap},
+        east.bootstrap,
+        topics={"include": [f"{topic}.*"], "exclude": [".*-left-out"]},
+        naming="Prefixed",
+    )
+    mirrored = f"west.{topic}"
+    arrived(east, mirrored, [10, 10, 10])
+    resource = ConfigResource(ResourceType.TOPIC, mirrored)
+    configs = admin(east).describe_configs([resource])[resource].result(20)
+    assert (configs["retention.ms"].value, configs["cleanup.policy"].value) == ("123456789", "compact,delete")
+    assert f"west.{topic}-left-out" not in admin(east).list_topics(timeout=10).topics
+
+
+def test_new_topics_and_partitions_are_picked_up(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    prefix = unique("picked")
+    start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [f"{prefix}.*"]})
+    first, second = f"{prefix}-1", f"{prefix}-2"
+    create(west, first)
+    produce(west, first, range(10))
+    arrived(east, first, [10])
+    create(west, second)
+    produce(west, second, range(20))
+    arrived(east, second, [20])
+    admin(west).create_partitions([NewPartitions(first, 3)])[first].result(20)
+    eventually(
+        lambda: len(admin(west).list_topics(first).topics[first].partitions), lambda n: n == 3, "growth"
+    )
+    produce(west, first, range(30), 3)
+    arrived(east, first, [20, 10, 10])
+
+
+def test_two_workers_share_and_take_over(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, name = unique("shared"), unique("sharing")
+    create(west, topic, 6)
+    config: dict[str, Any] = {"topics": {"include": [topic]}, "name": name}
+    workers = [start_mirror({"west": west.bootstrap}, east.bootstrap, **config) for _ in range(2)]
+
+    def shares() -> list[int]:
+        return [worker.status()["sources"][0]["partitions"] for worker in workers]
+
+    eventually(shares, lambda now: now == [3, 3], "partitions of each worker")
+    produce(west, topic, range(600), 6)
+    arrived(east, topic, [100] * 6)
+    assert workers.pop().stop() == 0
+    eventually(shares, lambda now: now == [6], "partitions of the one that stays")
+    workers[0].kill()
+    workers = [start_mirror({"west": west.bootstrap}, east.bootstrap, **config)]
+    produce(west, topic, range(600), 6)
+    arrived(east, topic, [200] * 6)
+
+
+def test_deleted_target_topic_is_mirrored_anew(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic = unique("anew")
+    create(west, topic)
+    produce(west, topic, range(100))
+    start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]})
+    arrived(east, topic, [100])
+    admin(east).delete_topics([topic])[topic].result(20)
+    produce(west, topic, range(100, 150))
+    arrived(east, topic, [150])
+
+
+def test_one_cluster_is_not_mirrored_into_itself(west: BrokerProcess, start_mirror: StartMirror) -> None:
+    mirror = start_mirror({"loop": west.bootstrap}, west.bootstrap)
+    assert mirror.process is not None
+    try:
+        assert mirror.process.wait(20) == 2
+    except subprocess.TimeoutExpired:
+        pytest.fail(mirror.said())
+    (line,) = [line for line in mirror.said().splitlines() if line.startswith("millstream-mirror: ")]
+    assert "sources: loop" in line
+    assert "one cluster" in line
+    assert "expected another cluster, or naming Prefixed" in line
+
+
+def test_one_cluster_may_be_mirrored_under_a_prefix(west: BrokerProcess, start_mirror: StartMirror) -> None:
+    topic = unique("self")
+    create(west, topic)
+    produce(west, topic, range(10))
+    start_mirror(
+        {"loop": west.bootstrap}, west.bootstrap, topics={"include": [f".*{topic}"]}, naming="Prefixed"
+    )
+    arrived(west, f"loop.{topic}", [10])
+    names = [name for name in admin(west).list_topics(timeout=10).topics if name.endswith(topic)]
+    assert sorted(names) == sorted([topic, f"loop.{topic}"])
+
+
+def test_mirrors_in_both_directions_do_not_go_in_circles(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic = unique("circle")
+    create(west, topic)
+    produce(west, topic, range(100))
+    there = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=topic)
+    arrived(east, topic, [100])
+    back = start_mirror({"east": east.bootstrap}, west.bootstrap, topics={"include": [topic]}, name=topic)
+    message = f"topic {topic}: left out: it is mirrored from the target already"
+    eventually(
+        back.status, lambda status: status["sources"][0]["lastError"] == message, "the circle to be seen"
+    )
+    produce(west, topic, range(100, 110))
+    arrived(east, topic, [110])
+    arrived(west, topic, [110])
+    assert there.status()["sources"][0]["lastError"] == ""
+
+
+def test_port_in_use(west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror) -> None:
+    taken = west.http.removeprefix("http://")
+    with pytest.raises(
+        RuntimeError, match=f"status 1:\nmillstream-mirror: http: {taken}: cannot listen there"
+    ):
+        start_mirror({"west": west.bootstrap}, east.bootstrap, http=taken)

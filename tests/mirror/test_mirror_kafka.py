@@ -1,0 +1,79 @@
+"""The mirror worker with Apache Kafka on the other side: as the source, transactions included, and as the target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.kafka import KafkaProcess
+from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce, read_batches
+from millstream_harness.scenario import eventually, unique
+from millstream_kafka.batch import read_records
+
+StartMirror = Callable[..., MirrorProcess]
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaProcess]:
+    with KafkaProcess(
+        tmp_path_factory.mktemp("kafka"),
+        {"group.initial.rebalance.delay.ms": "100", "offsets.topic.num.partitions": "3"},
+    ) as broker:
+        yield broker
+
+
+async def values(broker: Peer, topic: str) -> list[bytes | None]:
+    batches = await read_batches(broker.bootstrap, topic, 0)
+    return [record.value for batch in batches for record in read_records(batch)]
+
+
+async def test_from_kafka_without_aborted_transactions(
+    kafka: KafkaProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic = unique("from-kafka")
+    create(kafka, topic)
+    produce(kafka, topic, range(1000), compression_type="zstd")
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap, "transactional.id": topic, "log_level": 0, "linger.ms": 0}
+    )
+    producer.init_transactions(20)
+    for number in range(6):
+        producer.begin_transaction()
+        producer.produce(topic, b"%s-%d" % (b"aborted" if number % 2 else b"committed", number))
+        producer.flush(20)
+        if number % 2:
+            producer.abort_transaction(20)
+        else:
+            producer.commit_transaction(20)
+    produce(kafka, topic, range(1000, 1200))
+    mirror = start_mirror({"kafka": kafka.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=topic)
+    arrived(east, topic, [1203])
+    assert await values(east, topic) == [
+        *(b"value-%d" % number for number in range(1000)),
+        *(b"committed-%d" % number for number in (0, 2, 4)),
+        *(b"value-%d" % number for number in range(1000, 1200)),
+    ]
+    eventually(mirror.status, lambda status: status["lag"]["records"] == 0, "lag")
+
+
+async def test_into_kafka_and_on_after_a_kill(
+    kafka: KafkaProcess, west: BrokerProcess, start_mirror: StartMirror, tmp_path: Path
+) -> None:
+    topic = unique("into-kafka")
+    create(west, topic, retention_ms="86400000000")
+    produce(west, topic, range(5000), batch_num_messages=10)
+    mirror = start_mirror({"west": west.bootstrap}, kafka.bootstrap, topics={"include": [topic]}, name=topic)
+    eventually(
+        lambda: topic in admin(kafka).list_topics(timeout=10).topics,
+        lambda there: there,
+        "the topic in Kafka",
+    )
+    mirror.kill()
+    mirror.start()
+    produce(west, topic, range(5000, 6000), batch_num_messages=10)
+    arrived(kafka, topic, [6000])
+    assert await values(kafka, topic) == [b"value-%d" % number for number in range(6000)]

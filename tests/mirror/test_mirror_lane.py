@@ -1,0 +1,116 @@
+"""A lane's numbers: what is acknowledged when answers come in any order, fail, or never come."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from millstream_kafka.batch import INT32_MAX, advance_sequence
+from millstream_mirror.lane import Lane, Sent
+from millstream_mirror.progress import Progress
+from millstream_mirror.rewrite import Outgoing
+
+START = Progress(100, 7, 0, INT32_MAX - 20, 0, "topic", "cluster", 0)
+
+
+def lane() -> Lane:
+    made = Lane("t", 0, "t", START, committed=START)
+    made.recovering = False
+    return made
+
+
+def batches(of: Lane, *sizes: int) -> list[Outgoing]:
+    made, offset, sequence = [], of.position, of.sequence
+    for size in sizes:
+        following = advance_sequence(sequence, size)
+        made.append(Outgoing(memoryview(bytes(size)), 0, sequence, following, offset + size, size))
+        offset, sequence = offset + size, following
+    return made
+
+
+def test_progress_moves_over_answers_in_the_order_of_sending() -> None:
+    of = lane()
+    first, second = of.send(batches(of, 10)), of.send(batches(of, 10, 5))
+    of.succeeded(second, 10)
+    assert (of.acknowledged, of.to_commit()) == (START, None)
+    of.succeeded(first, 0)
+    assert (of.acknowledged.offset, of.acknowledged.sequence) == (125, 4)
+    assert of.acknowledged.target_offset == 25
+    assert of.bytes_in_flight == 0
+
+
+def test_after_a_failure_all_behind_is_void_and_comes_again_with_its_numbers() -> None:
+    of = lane()
+    first, second, third = (of.send(batches(of, 10)) for _ in range(3))
+    of.succeeded(first, 0)
+    of.succeeded(third, 20)
+    of.fail("lost", second)
+    assert not of.in_flight
+    assert not of.may_fetch(1 << 20)
+    of.rewind(of.acknowledged)
+    assert (of.position, of.sequence) == (110, INT32_MAX - 10)
+    assert of.may_fetch(1 << 20)
+    of.send(batches(of, 1))
+    assert not of.may_fetch(1 << 20), "one batch first, to see whether the target is in step"
+
+
+def test_what_the_target_has_is_passed_over() -> None:
+    of = lane()
+    of.skip_to = advance_sequence(of.sequence, 15)
+    rest = of.skip(batches(of, 10, 5, 5), 120)
+    assert rest is not None
+    assert [batch.records for batch in rest] == [5]
+    assert of.acknowledged.offset == 115
+    assert not of.skip_to
+
+
+def test_numbers_that_end_inside_a_batch_do_not_fit() -> None:
+    of = lane()
+    of.skip_to = advance_sequence(of.sequence, 12)
+    assert of.skip(batches(of, 10, 5), 115) is None
+
+
+def test_left_out_offsets_count_once_what_is_before_them_is_acknowledged() -> None:
+    of = lane()
+    sent = of.send(batches(of, 10))
+    of.moved_on(117)
+    assert of.acknowledged.offset == 100
+    of.succeeded(sent, 0)
+    assert (of.acknowledged.offset, of.acknowledged.sequence) == (117, INT32_MAX - 10)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_answers_never_acknowledge_what_the_target_does_not_have(seed: int) -> None:
+    """The target takes the next number or none; answers get lost, and come in any order."""
+    dice = random.Random(seed)
+    of, taken = lane(), START.sequence
+    stored: list[int] = []
+    open_requests: list[tuple[Sent, bool]] = []
+    for _ in range(300):
+        if of.may_fetch(100) and dice.random() < 0.6:
+            group = batches(of, *(dice.randint(1, 5) for _ in range(1 if of.probing else dice.randint(1, 3))))
+            sent, arrives = of.send(group), dice.random() < 0.9
+            first, last = group[0].base_sequence, group[-1].next_sequence
+            in_step = first == taken
+            repeated = not in_step and ((taken - last) & INT32_MAX) < 1 << 20
+            if arrives and in_step:
+                stored += range(sent.next_offset - sent.records, sent.next_offset)
+                taken = last
+            open_requests.append((sent, arrives and (in_step or repeated)))
+        elif open_requests and dice.random() < 0.7:
+            sent, good = open_requests.pop(dice.randrange(len(open_requests)))
+            if good and dice.random() < 0.9:
+                of.succeeded(sent, 0)
+            else:
+                of.fail("lost", sent)
+        if of.failed and not of.in_flight:
+            open_requests.clear()
+            of.rewind(of.acknowledged)
+            of.skip_to = taken if taken != of.sequence else None
+            while of.skip_to is not None:  # re-read the source in batches of one record
+                rest = of.skip(batches(of, 1), of.position + 1)
+                assert rest is not None
+        assert of.acknowledged.offset <= 100 + len(stored)
+    assert stored == list(range(100, 100 + len(stored)))
+    assert len(stored) > 50
