@@ -20,6 +20,7 @@ from millstream_broker.replication.partition import Partition
 from millstream_harness.replica import (
     NOW_MS,
     OTHERS,
+    REPLICAS,
     THEM,
     US,
     Clock,
@@ -147,22 +148,22 @@ def refusal(serving: Serving, request: FetchRequest, connection: Authenticator |
     return error.value.code
 
 
-RACKS = {US: "a", THEM: "b", OTHERS: "c"}
+RACKS = {0: "z", US: "a", THEM: "b", OTHERS: "c"}
 
 
-async def moved_into_racks(leader: Serving, record: TopicRecord) -> None:
+async def moved_into_racks(leader: Serving, record: TopicRecord, alive: tuple[int, ...] = REPLICAS) -> None:
     """From now on each broker is in a rack of its own, and consumers are sent there."""
     leader.world.limit(selects_by_rack=True)
-    known = state(record)
+    known = state(record, alive=alive)
     brokers = {one: replace(broker, rack=RACKS[one]) for one, broker in known.brokers.items()}
     await leader.world.told(replace(known, brokers=brokers))
 
 
 def consume(
-    leader: Serving, rack: str, *, session: tuple[int, int] = NO_SESSION, **more: Any
+    leader: Serving, rack: str, version: int = 12, **more: Any
 ) -> FetchResponse | asyncio.Future[FetchResponse]:
-    request = fetch(wanted(current_leader_epoch=-1), replica=-1, session=session, rack_id=rack, **more)
-    return leader.sessions.answer(request, Authenticator(), 12)
+    request = fetch(wanted(current_leader_epoch=-1), replica=-1, session=NO_SESSION, rack_id=rack, **more)
+    return leader.sessions.answer(request, Authenticator(), version)
 
 
 # What there is to say
@@ -183,6 +184,7 @@ async def test_a_session_says_what_is_new_and_nothing_twice(tmp_path: Path) -> N
     async with leading(tmp_path) as leader:
         answer = leader.ask(wanted(0), wanted(1))
         assert isinstance(answer, FetchResponse)
+        assert (answer.throttle_time_ms, answer.error_code) == (0, 0)
         nothing = [PartitionData(index, 0, 0, 0, 0, records=b"") for index in (0, 1)]
         assert answer.responses == [FetchableTopicResponse("t", nothing)]
         assert leader.fetch() == []
@@ -598,10 +600,24 @@ async def test_a_consumer_is_sent_to_the_replica_in_its_rack(tmp_path: Path) -> 
             (data,) = told(answer)
             assert (data.preferred_read_replica, size(data)) == (preferred, records)
             assert (data.error_code, data.high_watermark, data.log_start_offset) == (0, 1, 0)
+        for version, is_sent in ((10, False), (11, True)):
+            answer = consume(leader, "b", version)
+            assert isinstance(answer, FetchResponse)
+            assert (told(answer)[0].preferred_read_replica == THEM) == is_sent, "others do not know the field"
         leader.world.limit(selects_by_rack=False)
         answer = consume(leader, "b")
         assert isinstance(answer, FetchResponse)
         assert [one.preferred_read_replica for one in told(answer)] == [-1]
+
+
+async def test_a_consumer_is_sent_to_the_broker_with_the_lowest_id_at_once(tmp_path: Path) -> None:
+    record = two_partitions(US, 0)
+    async with leading(tmp_path, record) as leader:
+        await moved_into_racks(leader, record, alive=(0, US))
+        leader.sessions.answer(fetch(wanted(), replica=0), follower(0), 12)
+        answer = consume(leader, "z", max_wait_ms=60_000)
+        assert isinstance(answer, FetchResponse)
+        assert [one.preferred_read_replica for one in told(answer)] == [0]
 
 
 async def test_a_sole_replica_is_read_whatever_the_rack(tmp_path: Path) -> None:
@@ -695,3 +711,18 @@ async def test_aborted_transactions_are_none_where_nobody_asked_for_them(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             [],
         )
+
+
+async def test_a_topic_made_anew_is_another_one_to_a_session(tmp_path: Path) -> None:
+    """Its numbers are news though they are the same, and the follower is placed by what it asks for."""
+    async with leading(tmp_path) as leader:
+        leader.append()
+        leader.fetch(wanted(0, 1))
+        assert leader.fetch() == []
+        await leader.world.told(state(two_partitions()))
+        leader.append()
+        (data,) = leader.fetch()
+        assert (data.error_code, data.high_watermark, data.log_start_offset) == (0, 1, 0)
+        isr = leader.partition().isr
+        assert isr is not None
+        assert isr.followers[THEM].log_end == 1

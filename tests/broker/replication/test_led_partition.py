@@ -96,13 +96,51 @@ def test_followers_are_told_what_is_appended_and_consumers_what_is_safe(tmp_path
     led.append("a")
     led.append("a")
     assert led.told() == ([], [SIZE, SIZE])
-    led.fetched(2)
+    led.fetched(0)
+    assert led.told() == ([], [])
+    led.fetched(1)
     assert led.told() == ([2 * SIZE], ["committed"])
+    led.fetched(2)
+    assert led.told() == ([1], ["committed"]), "they know of its bytes"
     led.append("a")
     led.fetched(3)
     assert led.told() == ([SIZE], [SIZE, "committed"])
     led.fetched(3)
     assert led.told() == ([], [])
+
+
+def test_what_changes_nothing_is_told_to_nobody(tmp_path: Path) -> None:
+    led = Led(tmp_path)
+    led.append("a")
+    led.told()
+    led.partition.configure(TopicConfig(BrokerConfig(), {}))
+    assert led.told() == ([], [])
+
+
+def test_a_repetition_is_no_news(tmp_path: Path) -> None:
+    led = Led(tmp_path, US, THEM)
+    for _ in range(2):
+        led.partition.append(batch("a", producer_id=7), NOW_MS, acks=1)
+    assert led.told() == ([], [SIZE])
+    led.fetched(1)
+    assert led.told() == ([SIZE], ["committed"])
+
+
+def test_all_ask_again_when_the_partition_goes(tmp_path: Path) -> None:
+    led = Led(tmp_path, US, THEM)
+    led.partition.release(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert led.told() == ([0], [0])
+    assert code_of(lambda: led.append("a")) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert led.partition.log.log_end_offset == 0
+
+
+def test_a_leader_begins_at_the_high_watermark_that_it_knows(tmp_path: Path) -> None:
+    isr = isr_of(US, THEM)
+    isr.high_watermark = 1
+    log = open_log(tmp_path / "t-0", batch("a", "b"))
+    config, queue = TopicConfig(BrokerConfig(), {}), Admissions(RequestMemory(1 << 20))
+    partition = Partition(topic("t", isr.record), 0, log, config, queue, isr)
+    assert partition.high_watermark == 1
 
 
 def test_a_leader_in_a_new_epoch_has_everybody_ask_again(tmp_path: Path) -> None:
@@ -126,6 +164,22 @@ def test_a_sole_replica_that_gets_company_waits_for_it(tmp_path: Path) -> None:
 
 
 # Acknowledgements
+
+
+async def test_acknowledgements_as_safe_as_asked_for(tmp_path: Path) -> None:
+    led = Led(tmp_path, US, THEM, min_insync_replicas="2")
+    assert isinstance(led.append("a", acks=1), AppendInfo)
+    waiting = led.append("a", acks=-1)
+    assert isinstance(waiting, DelayedProduce)
+    led.fetched(2)
+    await waiting
+
+
+def test_too_few_replicas_in_sync(tmp_path: Path) -> None:
+    led = Led(tmp_path, US, min_insync_replicas="2")
+    assert code_of(lambda: led.append("a", acks=-1)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert isinstance(led.append("a", acks=1), AppendInfo)
+    assert led.partition.log.log_end_offset == 1
 
 
 async def test_who_wants_no_acknowledgement_waits_for_nobody(tmp_path: Path) -> None:

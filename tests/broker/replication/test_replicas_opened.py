@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from millstream_broker.coordination import PartitionRecord
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found, LogManager
+from millstream_broker.replication import manager
 from millstream_broker.replication.replicas import lag
 from millstream_harness.replica import (
     NOW_MS,
@@ -362,3 +364,18 @@ async def test_a_broker_that_stops_follows_no_more(tmp_path: Path) -> None:
         await turns()
         assert world.replicas.partitions == {}
         assert call.connection.is_closed
+
+
+async def test_the_collector_of_garbage_is_spared_what_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for so many partitions that were opened, and no pass over all that there is."""
+    done: list[str] = []
+    monkeypatch.setattr(manager, "MANY", 3)
+    monkeypatch.setattr(gc, "freeze", lambda: done.append("freeze"))
+    monkeypatch.setattr(gc, "collect", lambda generation: done.append(f"collect {generation}"))
+    topics = [topic(f"t{number}", led_by(US)) for number in range(6)]
+    async with replicating(tmp_path) as world:
+        for count, passes in ((2, 0), (3, 1), (5, 1), (6, 2)):
+            await world.told(state(*topics[:count]))
+            assert done == ["collect 1", "freeze"] * passes, count

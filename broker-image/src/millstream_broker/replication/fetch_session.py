@@ -217,7 +217,6 @@ class Session:
             return response
         wait_s = min(request.max_wait_ms / 1000, self._settings.max_wait_s)
         if not self._watches:
-            self._watches = True
             for one in self._fetched.values():
                 one.watch(self)
 
