@@ -16,7 +16,7 @@ from millstream_broker.coordination import PartitionRecord
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found, LogManager
 from millstream_broker.replication import manager
-from millstream_broker.replication.replicas import lag
+from millstream_broker.replication.replicas import Replicas, lag
 from millstream_harness.replica import (
     NOW_MS,
     OTHERS,
@@ -379,3 +379,12 @@ async def test_the_collector_of_garbage_is_spared_what_stays(
         for count, passes in ((2, 0), (3, 1), (5, 1), (6, 2)):
             await world.told(state(*topics[:count]))
             assert done == ["collect 1", "freeze"] * passes, count
+
+
+def test_what_is_said_first_is_not_done_yet() -> None:
+    replicas = Replicas(US, state())
+    assert replicas.is_behind
+    replicas.followed(replicas.newest[1])
+    assert not replicas.is_behind
+    replicas.want(state())
+    assert replicas.is_behind

@@ -175,7 +175,7 @@ ABSENT: Final[list[tuple[str, list[str]]]] = [
 ]
 """APIs of Kafka's that are left out, by reason."""
 
-SOURCE: Final = "../broker-image/src/millstream_broker"
+SOURCE: Final = "../broker-image/src"
 
 
 def versions(low: int, high: int) -> str:
@@ -274,7 +274,8 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
         "holds it to them. The versions beside ours are what Apache Kafka 4.1.1 answers to ApiVersions.",
         "",
         "How a message is laid out, version by version, stands in [`protocol/`]"
-        f"({SOURCE}/protocol), what the broker does with it in [`api/`]({SOURCE}/api): one module an API.",
+        f"({SOURCE}/millstream_kafka/protocol), what the broker does with it in [`api/`]"
+        f"({SOURCE}/millstream_broker/api): one module an API.",
         "",
         f"## What is there: {len(served)} APIs",
         "",
@@ -285,7 +286,7 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
         module = api.request.__module__.rsplit(".", 1)[1]
         ours = versions(*api.versions)
         theirs = "–" if api.name in ZOOKEEPER else versions(*KAFKA[api.name][1:])
-        link = f"[{api.name}]({SOURCE}/protocol/{module}.py)"
+        link = f"[{api.name}]({SOURCE}/millstream_kafka/protocol/{module}.py)"
         lines.append(f"| {key} | {link} | {ours} | {theirs} | {summary(api)} |")
     names = {api.name for api in served.values()}
     lines += [
