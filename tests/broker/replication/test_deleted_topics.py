@@ -1,27 +1,34 @@
-"""Which topics are gone between two states that a broker followed: told by ids, for a name may have stayed."""
+"""Topics that are gone between two states that a broker followed: told by ids, for a name may have stayed."""
 
 from __future__ import annotations
 
-import uuid
+import errno
 from dataclasses import replace
+from pathlib import Path
 
-from millstream_broker.coordination import ClusterState, PartitionRecord, TopicRecord
+import pytest
+
+from millstream_broker.log.manager import LogManager
 from millstream_broker.replication.manager import _deleted
-
-PARTITION = PartitionRecord((1,), 1, 0, (1,))
-
-
-def topic(name: str) -> TopicRecord:
-    return TopicRecord(name, uuid.uuid4(), (PARTITION,))
+from millstream_harness.replica import led_by, replicating, state, topic
 
 
-def state(*topics: TopicRecord) -> ClusterState:
-    return ClusterState("cluster", {}, {one.name: one for one in topics}, 1)
+def test_which_topics_are_gone() -> None:
+    kept, deleted, made_anew = (topic(name) for name in ("kept", "deleted", "made-anew"))
+    grown = replace(kept, partitions=(led_by(1), led_by(1)))
+    before = state(kept, deleted, made_anew)
+    after = state(grown, topic("made-anew"), topic("new"))
+    assert _deleted(before, after) == {one.name: one.topic_id for one in (deleted, made_anew)}
 
 
-def test_topics_that_are_gone_and_those_made_anew_between_two_updates() -> None:
-    kept, changed, gone, anew = map(topic, ("kept", "changed", "gone", "anew"))
-    before = state(kept, changed, gone, anew)
-    after = state(kept, replace(changed, config={"retention.ms": "1"}), topic("anew"), topic("new"))
-    assert _deleted(before, after) == {"gone": gone.topic_id, "anew": anew.topic_id}
-    assert _deleted(state(), after) == {}, "what a broker knows first tells of no deletion"
+async def test_a_deletion_that_fails_does_not_keep_a_broker_from_stopping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: LogManager) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(LogManager, "remove_deleted", fail)
+    async with replicating(tmp_path) as world:
+        await world.told(state(topic()))
+        await world.told(state())
+    assert "deletions failed" in caplog.text
