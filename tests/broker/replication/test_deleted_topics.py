@@ -19,6 +19,7 @@ def test_which_topics_are_gone() -> None:
     before = state(kept, deleted, made_anew)
     after = state(grown, topic("made-anew"), topic("new"))
     assert _deleted(before, after) == {one.name: one.topic_id for one in (deleted, made_anew)}
+    assert _deleted(state(), after) == {}, "what a broker knows first tells of no deletion"
 
 
 async def test_a_deletion_that_fails_does_not_keep_a_broker_from_stopping(
