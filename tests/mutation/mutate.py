@@ -107,6 +107,7 @@ AREAS = {
             "led_partition",
             "append_order",
             "delayed_fetch",
+            "large_fetches",
             "replica_manager",
             "replicas_opened",
             "deleted_topics",

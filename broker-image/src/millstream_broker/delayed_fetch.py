@@ -11,6 +11,9 @@ import asyncio
 from collections.abc import Callable
 
 from millstream_kafka.protocol.fetch import FetchResponse
+from millstream_process import supervision
+
+from .slices import Steps, begin, finish
 
 
 class DelayedFetch:
@@ -18,8 +21,8 @@ class DelayedFetch:
 
     __slots__ = ("_is_over", "_loop", "_missing", "_read", "_timer", "response")
 
-    def __init__(self, missing: int, wait_s: float, read: Callable[[], FetchResponse]) -> None:
-        """`read` makes the response; it is called once, in the turn after the wait is over."""
+    def __init__(self, missing: int, wait_s: float, read: Callable[[], Steps[FetchResponse]]) -> None:
+        """`read` makes the response; it is begun once, in the turn after the wait is over."""
         self._loop = asyncio.get_running_loop()
         self.response: asyncio.Future[FetchResponse] = self._loop.create_future()
         self.response.add_done_callback(self._done)
@@ -43,10 +46,26 @@ class DelayedFetch:
     def _answer(self) -> None:
         if self.response.done():
             return
+        steps = self._read()
         try:
-            self.response.set_result(self._read())
+            done = begin(steps)
         except Exception as error:
             self.response.set_exception(error)
+            return
+        if done is not None:
+            self.response.set_result(done[0])
+        else:
+            supervision.run("delayed fetches", self._finish(steps))
+
+    async def _finish(self, steps: Steps[FetchResponse]) -> None:
+        try:
+            response = await finish(steps)
+        except Exception as error:
+            if not self.response.done():
+                self.response.set_exception(error)
+        else:
+            if not self.response.done():
+                self.response.set_result(response)
 
     def _done(self, _: asyncio.Future[FetchResponse]) -> None:
         self._timer.cancel()

@@ -24,7 +24,7 @@ from .handlers import Bound, CloseConnection, RequestContext
 from .request_memory import RequestMemory
 from .slices import Steps, begin, finish
 
-PRODUCED_AT_ONCE = 50
+PRODUCED_AT_ONCE = 10
 """Partitions that are appended to in one turn of the loop: each takes some system calls."""
 
 MOST_QUEUED = 1000

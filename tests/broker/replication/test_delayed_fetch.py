@@ -24,6 +24,7 @@ from millstream_broker.replication.fetch_session import Session
 from millstream_broker.replication.fetch_sessions import FollowerSession
 from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import Partition, now_ms
+from millstream_broker.slices import to_the_end
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.in_process import connected, create, delete, running
 from millstream_harness.scenario import eventually
@@ -42,7 +43,7 @@ CONTEXT = RequestContext(12, "test", "127.0.0.1", "PLAINTEXT", Authenticator())
 def poll(broker: Broker, topic: str = "t", **limits: int) -> asyncio.Future[FetchResponse]:
     """What the handler returns, before anybody awaits it."""
     request = fetch_request(topic, 0, wait_ms=TEN_MINUTES_MS, **limits)
-    answer = broker.handlers[fetch.API.key].handle(CONTEXT, request)
+    answer = to_the_end(broker.handlers[fetch.API.key].handle(CONTEXT, request))
     assert isinstance(answer, asyncio.Future)
     return answer
 
@@ -132,7 +133,7 @@ async def test_a_new_epoch_ends_polls_so_that_they_are_fenced(tmp_path: Path) ->
         await create(client, "t")
         partition = with_follower(broker)
         request = fetch_request("t", 0, wait_ms=TEN_MINUTES_MS, epoch=partition.record.leader_epoch)
-        waiting = broker.handlers[fetch.API.key].handle(CONTEXT, request)
+        waiting = to_the_end(broker.handlers[fetch.API.key].handle(CONTEXT, request))
         assert isinstance(waiting, asyncio.Future)
         later = replace(partition.record, leader_epoch=partition.record.leader_epoch + 1)
         partition.lead(later)
@@ -142,7 +143,7 @@ async def test_a_new_epoch_ends_polls_so_that_they_are_fenced(tmp_path: Path) ->
 async def test_a_topic_that_is_not_known_is_answered_at_once(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         request = fetch_request("unknown", 0, wait_ms=TEN_MINUTES_MS)
-        answer = broker.handlers[fetch.API.key].handle(CONTEXT, request)
+        answer = to_the_end(broker.handlers[fetch.API.key].handle(CONTEXT, request))
         assert isinstance(answer, FetchResponse)
         assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -220,7 +221,7 @@ def follower_request(**more: int) -> fetch.FetchRequest:
 def follow(session: Session, **more: int) -> asyncio.Future[FetchResponse]:
     """A follower's request that finds nothing: what the high watermark and the start are has been said before."""
     request = follower_request(**more)
-    answer = session.answer(request)
+    answer = to_the_end(session.answer(request))
     assert isinstance(answer, asyncio.Future)
     return answer
 
@@ -272,7 +273,7 @@ async def test_a_cancelled_fetch_of_a_follower_does_not_keep_the_next_from_waiti
         follow(session).cancel()
         append(partition, "one")
         request = follower_request()
-        answer = session.answer(request)
+        answer = to_the_end(session.answer(request))
         assert isinstance(answer, FetchResponse)
         assert answer.responses[0].partitions[0].records
         session.close()

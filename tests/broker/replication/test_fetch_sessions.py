@@ -25,6 +25,7 @@ from millstream_harness.replica import (
     US,
     Clock,
     Replicating,
+    answered,
     batch,
     broker_record,
     led_by,
@@ -99,7 +100,7 @@ class Serving:
 
     def ask(self, *partitions: FetchPartition, **more: Any) -> FetchResponse | asyncio.Future[FetchResponse]:
         """The session's next request; the first one begins it."""
-        answer = self.sessions.answer(fetch(*partitions, session=self.next, **more), self.connection, 12)
+        answer = answered(self.sessions, fetch(*partitions, session=self.next, **more), self.connection, 12)
         session_id, epoch = self.next
         if isinstance(answer, FetchResponse):
             session_id = answer.session_id
@@ -144,7 +145,7 @@ async def leading(folder: Path, record: TopicRecord | None = None) -> AsyncItera
 
 def refusal(serving: Serving, request: FetchRequest, connection: Authenticator | None = None) -> ErrorCode:
     with pytest.raises(ApiError) as error:
-        serving.sessions.answer(request, connection or serving.connection, 12)
+        answered(serving.sessions, request, connection or serving.connection, 12)
     return error.value.code
 
 
@@ -163,7 +164,7 @@ def consume(
     leader: Serving, rack: str, version: int = 12, **more: Any
 ) -> FetchResponse | asyncio.Future[FetchResponse]:
     request = fetch(wanted(current_leader_epoch=-1), replica=-1, session=NO_SESSION, rack_id=rack, **more)
-    return leader.sessions.answer(request, Authenticator(), version)
+    return answered(leader.sessions, request, Authenticator(), version)
 
 
 # What there is to say
@@ -208,7 +209,7 @@ async def test_a_high_watermark_that_moves_is_news(tmp_path: Path) -> None:
         leader.append()
         leader.fetch(wanted(0, 1))
         assert leader.fetch() == []
-        leader.sessions.answer(fetch(wanted(0, 1), replica=OTHERS), follower(OTHERS), 12)
+        answered(leader.sessions, fetch(wanted(0, 1), replica=OTHERS), follower(OTHERS), 12)
         (data,) = leader.fetch()
         assert (data.high_watermark, size(data)) == (1, 0)
 
@@ -526,14 +527,14 @@ async def test_a_new_session_ends_the_followers_last(tmp_path: Path) -> None:
 async def test_a_fetch_without_a_session_leaves_nothing_behind(tmp_path: Path) -> None:
     async with leading(tmp_path) as leader:
         leader.append()
-        answer = leader.sessions.answer(fetch(wanted(0), session=NO_SESSION), leader.connection, 12)
+        answer = answered(leader.sessions, fetch(wanted(0), session=NO_SESSION), leader.connection, 12)
         assert isinstance(answer, FetchResponse)
         assert (answer.session_id, summary(told(answer))) == (0, {0: (0, SIZE)})
         assert not leader.partition().followers
         leader.fetch(wanted(0, 1))
         assert leader.fetch() == [], "the session is another one"
         request = fetch(wanted(1), session=NO_SESSION, min_bytes=2, max_wait_ms=500)
-        waiting = leader.sessions.answer(request, leader.connection, 12)
+        waiting = answered(leader.sessions, request, leader.connection, 12)
         assert isinstance(waiting, asyncio.Future)
         assert leader.partition(1).followers
         leader.append(1)
@@ -563,12 +564,12 @@ async def test_an_earlier_incarnation_of_a_broker_is_refused(tmp_path: Path) -> 
         stale = refusal(leader, fetch(wanted(0)), follower(THEM, 4))
         assert stale is ErrorCode.STALE_BROKER_EPOCH, "it is registered under a later epoch"
         for epoch in (5, 6):
-            answer = leader.sessions.answer(fetch(wanted(0)), follower(THEM, epoch), 12)
+            answer = answered(leader.sessions, fetch(wanted(0)), follower(THEM, epoch), 12)
             assert summary(told(answer)) == {0: (0, 0)}  # type: ignore[arg-type]
         stale = refusal(leader, fetch(wanted(0)), follower(THEM, 5))
         assert stale is ErrorCode.STALE_BROKER_EPOCH, "its later incarnation has a session"
         await leader.world.told(replace(state(record), brokers={}))
-        answer = leader.sessions.answer(fetch(wanted(0)), follower(THEM, 1), 12)
+        answer = answered(leader.sessions, fetch(wanted(0)), follower(THEM, 1), 12)
         assert summary(told(answer)) == {0: (0, 0)}, "none is known"  # type: ignore[arg-type]
 
 
@@ -614,7 +615,7 @@ async def test_a_consumer_is_sent_to_the_broker_with_the_lowest_id_at_once(tmp_p
     record = two_partitions(US, 0)
     async with leading(tmp_path, record) as leader:
         await moved_into_racks(leader, record, alive=(0, US))
-        leader.sessions.answer(fetch(wanted(), replica=0), follower(0), 12)
+        answered(leader.sessions, fetch(wanted(), replica=0), follower(0), 12)
         answer = consume(leader, "z", max_wait_ms=60_000)
         assert isinstance(answer, FetchResponse)
         assert [one.preferred_read_replica for one in told(answer)] == [0]
@@ -637,7 +638,7 @@ async def test_a_follower_that_consumers_may_read_is_told_at_once_what_is_safe(t
             leader.append()
             leader.fetch(wanted(0, 1))
             waiting = leader.wait()
-            leader.sessions.answer(fetch(wanted(0, 1), replica=OTHERS), follower(OTHERS), 12)
+            answered(leader.sessions, fetch(wanted(0, 1), replica=OTHERS), follower(OTHERS), 12)
             await turns()
             assert waiting.done() == is_read
 
@@ -647,7 +648,7 @@ async def test_a_follower_that_does_not_wait_hears_of_it_with_its_next_request(t
         leader.world.limit(selects_by_rack=True)
         leader.append()
         leader.fetch(wanted(0, 1))
-        leader.sessions.answer(fetch(wanted(0, 1), replica=OTHERS), follower(OTHERS), 12)
+        answered(leader.sessions, fetch(wanted(0, 1), replica=OTHERS), follower(OTHERS), 12)
         assert [data.high_watermark for data in leader.fetch()] == [1]
 
 
@@ -658,7 +659,8 @@ async def test_a_consumers_poll_does_not_end_for_the_start_of_the_log(tmp_path: 
         for offset in (0, 1):
             leader.append()
             leader.fetch(wanted(0, offset + 1))
-        waiting = leader.sessions.answer(
+        waiting = answered(
+            leader.sessions,
             fetch(wanted(0, 2, current_leader_epoch=-1), replica=-1, session=NO_SESSION, max_wait_ms=60_000),
             Authenticator(),
             12,
@@ -678,10 +680,10 @@ async def test_the_broker_with_the_lowest_id_is_a_follower_like_others(tmp_path:
     async with leading(tmp_path, record) as leader:
         await leader.world.told(state(record, alive=(0, US)))
         leader.append()
-        forged = leader.sessions.answer(fetch(wanted(), replica=0), Authenticator(), 12)
+        forged = answered(leader.sessions, fetch(wanted(), replica=0), Authenticator(), 12)
         assert isinstance(forged, FetchResponse)
         assert summary(told(forged)) == {0: (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)}
-        answer = leader.sessions.answer(fetch(wanted(), replica=0), follower(0), 12)
+        answer = answered(leader.sessions, fetch(wanted(), replica=0), follower(0), 12)
         assert isinstance(answer, FetchResponse)
         assert summary(told(answer)) == {0: (0, SIZE)}, "above the high watermark"
 
@@ -700,7 +702,7 @@ async def test_aborted_transactions_are_none_where_nobody_asked_for_them(
             session=NO_SESSION,
             isolation_level=isolation,
         )
-        answer = leader.sessions.answer(asked, Authenticator(), 10)
+        answer = answered(leader.sessions, asked, Authenticator(), 10)
         assert isinstance(answer, FetchResponse)
         led, unknown = told(answer)
         assert (led.error_code, led.aborted_transactions) == (

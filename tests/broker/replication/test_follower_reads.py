@@ -15,6 +15,7 @@ from millstream_harness.replica import (
     THEM,
     US,
     Replicating,
+    answered,
     batch,
     fetched,
     led_by,
@@ -69,7 +70,7 @@ class Following:
         request = FetchRequest(
             max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, topics=[FetchTopic("t", [asked])]
         )
-        return self.world.sessions.answer(request, Authenticator(), version)
+        return answered(self.world.sessions, request, Authenticator(), version)
 
 
 @contextlib.asynccontextmanager

@@ -50,10 +50,6 @@ MANY = [f"many{number}" for number in range(10_000)]
 BOUND_S = 0.1
 LONGER = dict.fromkeys(
     (
-        "Produce",
-        "Fetch",
-        "Fetch that waits",
-        "OffsetCommit",
         "OffsetDelete",
         "ElectLeaders",
         "AlterPartitionReassignments",

@@ -16,17 +16,19 @@ from millstream_broker.admissions import Admissions
 from millstream_broker.config import BrokerConfig, Listener
 from millstream_broker.coordination import BrokerRecord, ClusterState, Conflict, PartitionRecord, TopicRecord
 from millstream_broker.effective_configs import EffectiveConfigs
+from millstream_broker.inter_broker import Authenticator
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.directory import LogDir
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
 from millstream_broker.metadata import Metadata
-from millstream_broker.replication.fetch_session import FetchSettings
+from millstream_broker.replication.fetch_session import Answer, FetchSettings
 from millstream_broker.replication.fetch_sessions import Sessions
 from millstream_broker.replication.manager import ReplicaManager
 from millstream_broker.replication.membership import Membership
 from millstream_broker.replication.replicas import Replicas
 from millstream_broker.request_memory import RequestMemory
+from millstream_broker.slices import to_the_end
 from millstream_broker.stats import Stats
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.client.errors import BrokerError, ConnectFailed, ConnectionLost
@@ -123,6 +125,11 @@ def response(*partitions: PartitionData, session_id: int = 7, topic: str = "t") 
 
 def asked(request: FetchRequest) -> dict[tuple[str, int], FetchPartition]:
     return {(topic.topic, one.partition): one for topic in request.topics for one in topic.partitions}
+
+
+def answered(sessions: Sessions, request: FetchRequest, client: Authenticator, version: int) -> Answer:
+    """See `Sessions.answer`; all of it in one turn of the loop."""
+    return to_the_end(sessions.answer(request, client, version))
 
 
 # The other brokers

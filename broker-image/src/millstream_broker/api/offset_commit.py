@@ -22,7 +22,7 @@ from ..handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..slices import turns
 
-AT_ONCE = 200
+AT_ONCE = 50
 """Positions that are stored in one batch, and in one turn of the loop."""
 
 
@@ -61,7 +61,10 @@ async def handle(
     if len(commits) == 1:
         errors.update(await groups.commit(commits[0]))
     else:
-        stored = [asyncio.ensure_future(groups.commit(commit)) async for commit in turns(commits)]
+        stored = []
+        for commit in commits:
+            stored.append(asyncio.ensure_future(groups.commit(commit)))
+            await asyncio.sleep(0)  # it begins
         for of_some in await asyncio.gather(*stored):
             errors.update(of_some)
     topics = []

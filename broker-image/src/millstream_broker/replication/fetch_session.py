@@ -10,6 +10,8 @@ happened, not of the partitions. A request without a session is answered by one 
   offset inside a batch returns the batch. What found no room is first the next time.
 - While there is less than `min_bytes` the response waits, on the partitions and not on a timer: each partition is
   watched from the step that reads it until something happens to it, so nothing can pass a session by.
+- Of many partitions some are looked at in each turn of the loop (`slices`). What others do to them meanwhile counts as
+  if the response waited already.
 - An error in any partition is answered at once. No wait outlasts `connections.max.idle.ms`: whether its client is still
   there may show only when it is answered.
 
@@ -37,6 +39,7 @@ from millstream_kafka.protocol.fetch import (
 
 from ..delayed_fetch import DelayedFetch
 from ..metadata import Metadata
+from ..slices import Steps
 from .divergence import diverging_epoch
 from .membership import Membership
 from .partition import Partition
@@ -51,6 +54,8 @@ FULL, SESSIONLESS = 0, -1
 CONSUMER = -1
 """Its replica id; others below 0 are debuggers of Kafka's, which read as consumers do."""
 READ_COMMITTED = 1
+AT_ONCE = 20
+"""Partitions that are looked at in one step: each takes some ten microseconds."""
 
 
 class Fetched:
@@ -113,12 +118,15 @@ class Session:
         "_delayed",
         "_due",
         "_fetched",
+        "_is_closed",
+        "_meanwhile",
         "_membership",
         "_rack",
         "_reads_followers",
         "_replicas",
         "_settings",
         "_watches",
+        "counted",
         "created",
         "epoch",
         "is_follower",
@@ -159,6 +167,11 @@ class Session:
         """Those to look at for the next response, in the order in which something happened to them."""
         self._delayed: DelayedFetch | None = None
         """The request that waits: one at most."""
+        self._meanwhile: list[int] | None = None
+        """What happens while a request is handled, as `advanced` is told; None: none is."""
+        self._is_closed = False
+        self.counted = 0
+        """Partitions, for whoever bounds those of all sessions."""
 
     @property
     def size(self) -> int:
@@ -169,12 +182,18 @@ class Session:
         """Whether a consumer has forgotten all its partitions."""
         return not self._fetched and not self.is_follower and self.epoch > 1
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is handled."""
+        return self._meanwhile is not None
+
     def identify(self, session_id: int, now: float) -> None:
         """From now on it lasts, by this id."""
         self.session_id, self._watches, self.epoch = session_id, True, 1
         self.created = self.used = now
 
     def close(self) -> None:
+        self._is_closed = True
         for one in self._fetched.values():
             one.leave()
         self._fetched.clear()
@@ -189,25 +208,40 @@ class Session:
 
     def advanced(self, one: Fetched, size: int) -> None:
         self._due[one] = None
-        if self._delayed is not None:
+        if self._meanwhile is not None:
+            self._meanwhile.append(size)
+        elif self._delayed is not None:
             self._delayed.advanced(size)
         else:  # it will be read: until then nothing more has to be known
             one.leave()
 
     def has_news(self, one: Fetched) -> None:
         self._due[one] = None
-        if self.is_follower and self._delayed is not None and self._settings.selects_by_rack:
-            self._delayed.over()  # consumers may wait for the follower's high watermark
+        if self.is_follower and self._settings.selects_by_rack:
+            # Consumers may wait for the follower's high watermark.
+            if self._meanwhile is not None:
+                self._meanwhile.append(0)
+            elif self._delayed is not None:
+                self._delayed.over()
 
     # Requests
 
-    def answer(self, request: FetchRequest) -> Answer:
-        """The response, which waits for records if there are none. An earlier request that still waits is answered."""
+    def answer(self, request: FetchRequest) -> Steps[Answer]:
+        """The response, which waits for records if there are none. An earlier request that still waits is answered.
+
+        One request at a time. Raises ApiError FETCH_SESSION_ID_NOT_FOUND where the session ends meanwhile.
+        """
         if self._delayed is not None:
             self._delayed.over()
-        self._take(request)
         limit = min(request.max_bytes, self._settings.max_bytes)
-        response, size, urgent = self._read(limit)
+        meanwhile = self._meanwhile = list[int]()
+        try:
+            yield from self._take(request)
+            if request.max_wait_ms > 0 and len(self._due) > AT_ONCE:
+                self._watches = True
+            response, size, urgent = yield from self._read(limit)
+        finally:
+            self._meanwhile = None
         if (
             urgent
             or size >= request.min_bytes
@@ -220,27 +254,33 @@ class Session:
             for one in self._fetched.values():
                 one.watch(self)
 
-        def read() -> FetchResponse:
-            more, _, _ = self._read(limit)
+        def read() -> Steps[FetchResponse]:
+            more, _, _ = yield from self._read(limit)
             return _joined(response, more)
 
         self._delayed = delayed = DelayedFetch(request.min_bytes - size, wait_s, read)
         delayed.response.add_done_callback(lambda _: self._waited(delayed))
+        for happened in meanwhile:
+            delayed.advanced(happened)
         return delayed.response
 
-    def _take(self, request: FetchRequest) -> None:
+    def _take(self, request: FetchRequest) -> Steps[None]:
         """Note what a request says about the partitions."""
         self._aborted = [] if request.isolation_level == READ_COMMITTED or self.is_follower else None
         self._rack = request.rack_id if self._settings.selects_by_rack and self._reads_followers else ""
         fetched, due = self._fetched, self._due
         for forgotten in request.forgotten_topics_data:
-            for index in forgotten.partitions:
+            for number, index in enumerate(forgotten.partitions, 1):
+                if not number % AT_ONCE:
+                    yield from self._turn()
                 if (gone := fetched.pop((forgotten.topic, index), None)) is not None:
                     gone.leave()
                     due.pop(gone, None)
         for topic in request.topics:
             name = topic.topic
-            for asked in topic.partitions:
+            for number, asked in enumerate(topic.partitions, 1):
+                if not number % AT_ONCE:
+                    yield from self._turn()
                 key = name, asked.partition
                 if key in fetched:
                     one = fetched[key]
@@ -249,17 +289,25 @@ class Session:
                     one = fetched[key] = Fetched(key, asked)
                 due[one] = None
 
+    def _turn(self) -> Steps[None]:
+        """Others have theirs. Raises ApiError where the session ends meanwhile."""
+        yield
+        if self._is_closed:
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+
     def _waited(self, delayed: DelayedFetch) -> None:
         if self._delayed is delayed:
             self._delayed = None
 
-    def _read(self, limit: int) -> tuple[FetchResponse, int, bool]:
+    def _read(self, limit: int) -> Steps[tuple[FetchResponse, int, bool]]:
         """What there is to say; how many bytes of records; whether it must be said at once."""
         topics: dict[str, FetchableTopicResponse] = {}
         size, urgent = 0, False
         again = []
         due, self._due = self._due, {}
-        for one in due:
+        for number, one in enumerate(due, 1):
+            if not number % AT_ONCE:
+                yield from self._turn()
             try:
                 data = self._read_one(one, limit - size, first=not size)
             except ApiError as error:

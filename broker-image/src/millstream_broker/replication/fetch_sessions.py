@@ -27,7 +27,8 @@ from millstream_kafka.protocol.fetch import (
 
 from ..coordination import BrokerRecord
 from ..inter_broker import Authenticator, Peer
-from .fetch_session import FULL, SESSIONLESS, Answer, FetchSettings, Session
+from ..slices import Steps
+from .fetch_session import AT_ONCE, FULL, SESSIONLESS, Answer, FetchSettings, Session
 from .membership import Membership
 from .replicas import Replicas
 
@@ -73,7 +74,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_replica) + len(self._consumers)
 
-    def answer(self, request: FetchRequest, client: Authenticator, version: int) -> Answer:
+    def answer(self, request: FetchRequest, client: Authenticator, version: int) -> Steps[Answer]:
         """Raises ApiError for the request as a whole. Each partition is refused where the replica is made up."""
         if request.replica_id >= 0:
             if client.peer is None or client.peer.broker_id != request.replica_id:
@@ -81,13 +82,19 @@ class Sessions:
             session = self._of_follower(request, client, client.peer)
         else:
             session = self._of_consumer(request, version)
-        known = session.size
-        answer = session.answer(request)
-        if session.session_id in self._consumers:
-            self._partitions += session.size - known
+        try:
+            answer = yield from session.answer(request)
+        except BaseException:  # the client may have gone
+            if not session.session_id:
+                session.close()
+            raise
+        if self._consumers.get(session.session_id) is session:
+            self._count(session, session.size)
         if not session.session_id:
             if not isinstance(answer, FetchResponse):
                 answer.add_done_callback(lambda _: session.close())
+            elif session.size > AT_ONCE:
+                session.close()
         elif isinstance(answer, FetchResponse) and session.is_over:
             self._end(session.session_id)
             answer.session_id = 0
@@ -147,6 +154,7 @@ class Sessions:
         if self._partitions + _size(request) > MOST_PARTITIONS:
             self._end(session_id)
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        self._count(found, found.size + _size(request))
         found.used = monotonic()
         self._consumers[session_id] = self._consumers.pop(session_id)
         return found
@@ -163,6 +171,7 @@ class Sessions:
             session_id = random.randint(1, 0x7FFFFFFF)
         session.identify(session_id, now)
         self._consumers[session_id] = session
+        self._count(session, size)
 
     def _has_room(self, size: int) -> bool:
         return (
@@ -183,8 +192,12 @@ class Sessions:
 
     def _end(self, session_id: int) -> None:
         if (session := self._consumers.pop(session_id, None)) is not None:
-            self._partitions -= session.size
+            self._count(session, 0)
             session.close()
+
+    def _count(self, session: Session, partitions: int) -> None:
+        self._partitions += partitions - session.counted
+        session.counted = partitions
 
 
 def _size(request: FetchRequest) -> int:
@@ -193,7 +206,7 @@ def _size(request: FetchRequest) -> int:
 
 def _next(session: Session, request: FetchRequest) -> None:
     """Raises ApiError INVALID_FETCH_SESSION_EPOCH."""
-    if session.epoch != request.session_epoch:
+    if session.epoch != request.session_epoch or session.is_busy:
         raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
     session.epoch = next_session_epoch(session.epoch)
 
