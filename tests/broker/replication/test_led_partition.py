@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic_ns
 
 import pytest
 
@@ -136,11 +137,12 @@ def test_all_ask_again_when_the_partition_goes(tmp_path: Path) -> None:
 
 def test_a_leader_begins_at_the_high_watermark_that_it_knows(tmp_path: Path) -> None:
     isr = isr_of(US, THEM)
-    isr.high_watermark = 1
+    isr.high_watermark = 2
     log = open_log(tmp_path / "t-0", batch("a", "b"))
-    config, queue = TopicConfig(BrokerConfig(), {}), Admissions(RequestMemory(1 << 20))
-    partition = Partition(topic("t", isr.record), 0, log, config, queue, isr)
-    assert partition.high_watermark == 1
+    config = TopicConfig(BrokerConfig(), {"flush.messages": "1"})
+    partition = Partition(topic("t", isr.record), 0, log, config, Admissions(RequestMemory(1 << 20)), isr)
+    assert partition.high_watermark == 2
+    assert partition._flushing is None, "they are safe already"
 
 
 def test_a_leader_in_a_new_epoch_has_everybody_ask_again(tmp_path: Path) -> None:
@@ -316,6 +318,12 @@ def test_a_sole_replica_deletes_records_at_once(tmp_path: Path) -> None:
 
 
 # What is appended at once
+
+
+def test_the_clock_counts_whole_milliseconds() -> None:
+    before, now, after = monotonic_ns(), now_ms(), monotonic_ns()
+    assert isinstance(now, int)
+    assert before // 1_000_000 <= now <= after // 1_000_000
 
 
 def sized(size: int, codec: Compression = Compression.NONE) -> memoryview:

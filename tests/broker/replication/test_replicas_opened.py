@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.coordination import PartitionRecord
+from millstream_broker.coordination import NO_LEADER, PartitionRecord
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found, LogManager
 from millstream_broker.replication import manager
@@ -180,7 +180,8 @@ async def test_a_log_that_is_lost_before_it_is_served_belongs_to_the_topic_that_
 
 
 async def test_replicas_that_no_directory_has_are_in_those_that_are_offline(tmp_path: Path) -> None:
-    record = topic("t", *[led_by(US)] * 4, led_by(THEM, THEM, OTHERS))
+    not_told_whose = PartitionRecord((), NO_LEADER, 0, ())
+    record = topic("t", *[led_by(US)] * 4, led_by(THEM, THEM, OTHERS), not_told_whose)
     async with replicating(tmp_path) as world:
         logs = world.logs
         logs.get_or_create("t", 0, record.topic_id)
@@ -191,8 +192,10 @@ async def test_replicas_that_no_directory_has_are_in_those_that_are_offline(tmp_
         await world.told(state(record))
         assert held(world) == [("t", 0), ("t", 1)]
         assert sorted(world.replicas.unopened) == [("t", 2), ("t", 3)]
-        await world.told(state(replace(record, partitions=(*record.partitions[:4], led_by(US)))))
+        told = (*record.partitions[:4], led_by(US), led_by(US))
+        await world.told(state(replace(record, partitions=told)))
         assert held(world) == [("t", 0), ("t", 1), ("t", 4)], "what was elsewhere is made here"
+        assert sorted(world.replicas.unopened) == [("t", 2), ("t", 3), ("t", 5)]
 
 
 async def test_a_directory_that_fails_while_logs_are_opened(
