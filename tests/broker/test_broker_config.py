@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_broker.config import BrokerConfig, Source, TopicConfig, parse_listeners, parse_properties
+from millstream_broker.config import (
+    BrokerConfig,
+    ConfigSource,
+    TopicConfig,
+    parse_listeners,
+    parse_properties,
+)
 from millstream_broker.config_keys import BROKER_KEYS, TOPIC_KEYS
 from millstream_broker.config_types import ConfigError
 from millstream_broker.main import read_config
@@ -115,12 +121,12 @@ def test_values_say_where_they_come_from() -> None:
     broker = broker.with_dynamic({"log.retention.ms": "7"}, {})
     topic = TopicConfig(broker, {"retention.ms": "9"})
     entry = next(entry for entry in topic.describe() if entry.key.name == "retention.ms")
-    assert (entry.value, entry.source) == ("9", Source.TOPIC)
+    assert (entry.value, entry.source) == ("9", ConfigSource.TOPIC)
     assert entry.synonyms == (
-        ("retention.ms", "9", Source.TOPIC),
-        ("log.retention.ms", "7", Source.DYNAMIC_CLUSTER),
-        ("log.retention.minutes", "5", Source.STATIC_BROKER),
-        ("log.retention.hours", "168", Source.DEFAULT),
+        ("retention.ms", "9", ConfigSource.TOPIC),
+        ("log.retention.ms", "7", ConfigSource.DYNAMIC_CLUSTER),
+        ("log.retention.minutes", "5", ConfigSource.STATIC_BROKER),
+        ("log.retention.hours", "168", ConfigSource.DEFAULT),
     )
 
 

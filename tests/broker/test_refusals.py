@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream_broker.log.producers import Producers
+from millstream_broker.log.producer_state import ProducerStateManager
 from millstream_broker.refusals import FORGOTTEN_MS, MOST, Refusals
 from millstream_kafka.batch import HEADER_SIZE, INT32_MAX, Record, build_batch, read_header
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -19,8 +19,8 @@ def batch(sequence: int, *, producer: int = 7, epoch: int = 0, count: int = 1) -
     )
 
 
-def stored(*batches: bytes) -> Producers:
-    producers = Producers()
+def stored(*batches: bytes) -> ProducerStateManager:
+    producers = ProducerStateManager()
     for each in batches:
         producers.update(read_header(each), NOW)
     return producers
@@ -31,7 +31,7 @@ def refusals() -> Refusals:
     return Refusals()
 
 
-def passes(refusals: Refusals, which: bytes, producers: Producers, now_ms: int = NOW) -> bool:
+def passes(refusals: Refusals, which: bytes, producers: ProducerStateManager, now_ms: int = NOW) -> bool:
     try:
         refusals.check(which, producers, now_ms)
     except ApiError as error:
@@ -39,8 +39,12 @@ def passes(refusals: Refusals, which: bytes, producers: Producers, now_ms: int =
     return True
 
 
-@pytest.mark.parametrize("known", [Producers(), stored(batch(4, count=1)), stored(batch(9, epoch=-1))])
-def test_what_follows_is_refused_until_the_first_comes_again(refusals: Refusals, known: Producers) -> None:
+@pytest.mark.parametrize(
+    "known", [ProducerStateManager(), stored(batch(4, count=1)), stored(batch(9, epoch=-1))]
+)
+def test_what_follows_is_refused_until_the_first_comes_again(
+    refusals: Refusals, known: ProducerStateManager
+) -> None:
     refusals.note(batch(5), TOO_FEW, NOW)
     assert not passes(refusals, batch(6), known)
     refusals.note(batch(6), TOO_FEW, NOW)
@@ -57,8 +61,8 @@ def test_sequences_begin_anew_behind_the_largest(refusals: Refusals) -> None:
 def test_half_of_all_sequences_stand_behind_a_batch(refusals: Refusals) -> None:
     half = INT32_MAX // 2
     refusals.note(batch(5), TOO_FEW, NOW)
-    assert passes(refusals, batch(5 + half + 1), Producers())
-    assert not passes(refusals, batch(5 + half), Producers())
+    assert passes(refusals, batch(5 + half + 1), ProducerStateManager())
+    assert not passes(refusals, batch(5 + half), ProducerStateManager())
 
 
 def test_what_stands_before_may_come_again(refusals: Refusals) -> None:
@@ -70,23 +74,23 @@ def test_what_stands_before_may_come_again(refusals: Refusals) -> None:
 
 def test_other_producers_are_not_concerned(refusals: Refusals) -> None:
     refusals.note(batch(5), TOO_FEW, NOW)
-    assert passes(refusals, batch(6, producer=8), Producers())
-    assert passes(refusals, build_batch([Record(b"k", b"v", NOW)]), Producers())
+    assert passes(refusals, batch(6, producer=8), ProducerStateManager())
+    assert passes(refusals, build_batch([Record(b"k", b"v", NOW)]), ProducerStateManager())
 
 
 def test_a_newer_epoch_ends_it_and_an_older_one_does_not(refusals: Refusals) -> None:
     refusals.note(batch(5, epoch=3), TOO_FEW, NOW)
-    assert passes(refusals, batch(9, epoch=2), Producers())
-    assert not passes(refusals, batch(6, epoch=3), Producers())
-    assert passes(refusals, batch(0, epoch=4), Producers())
+    assert passes(refusals, batch(9, epoch=2), ProducerStateManager())
+    assert not passes(refusals, batch(6, epoch=3), ProducerStateManager())
+    assert passes(refusals, batch(0, epoch=4), ProducerStateManager())
     assert not refusals.by_producer
 
 
 def test_a_batch_that_was_given_up_is_forgotten(refusals: Refusals) -> None:
     refusals.note(batch(5), TOO_FEW, NOW)
     refusals.note(batch(6), TOO_FEW, NOW + FORGOTTEN_MS)
-    assert not passes(refusals, batch(6), Producers(), NOW + FORGOTTEN_MS)
-    assert passes(refusals, batch(6), Producers(), NOW + FORGOTTEN_MS + 1)
+    assert not passes(refusals, batch(6), ProducerStateManager(), NOW + FORGOTTEN_MS)
+    assert passes(refusals, batch(6), ProducerStateManager(), NOW + FORGOTTEN_MS + 1)
     assert not refusals.by_producer
 
 
@@ -101,17 +105,17 @@ def test_only_what_a_client_tries_again_counts(refusals: Refusals) -> None:
     refusals.note(b"short", TOO_FEW, NOW)
     assert not refusals.by_producer
     refusals.note(batch(5), TOO_FEW, NOW)
-    refusals.check(b"short", Producers(), NOW)
+    refusals.check(b"short", ProducerStateManager(), NOW)
 
 
 def test_a_header_is_enough(refusals: Refusals) -> None:
     refusals.note(batch(5)[:HEADER_SIZE], TOO_FEW, NOW)
-    assert not passes(refusals, batch(6)[:HEADER_SIZE], Producers())
+    assert not passes(refusals, batch(6)[:HEADER_SIZE], ProducerStateManager())
 
 
 def test_there_is_a_bound(refusals: Refusals) -> None:
     for producer in range(MOST + 1):
         refusals.note(batch(5, producer=producer), TOO_FEW, NOW)
     assert len(refusals.by_producer) == MOST
-    assert passes(refusals, batch(6, producer=0), Producers())
-    assert not passes(refusals, batch(6, producer=1), Producers())
+    assert passes(refusals, batch(6, producer=0), ProducerStateManager())
+    assert not passes(refusals, batch(6, producer=1), ProducerStateManager())

@@ -2,7 +2,7 @@
 
 A topic that is compacted, has a `compression.type` of its own or bounds the past of its timestamps needs each record
 read, and perhaps decompressed and compressed again: up to half a second for one batch, which the loop must not take.
-So its batches queue here. One thread admits them (`log.admission`), one coroutine appends what was admitted: batches
+So its batches queue here. One thread admits them (`log.validator`), one coroutine appends what was admitted: batches
 are appended in the order in which they came, and at most one is decompressed at a time, whatever the number of clients.
 
 What queues here is the partitions' decision (`Partition.append`): batches that have to be read, and every batch for a
@@ -26,8 +26,8 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_process import supervision
 
 from .delayed_produce import DelayedProduce
-from .log.admission import Admitted
 from .log.log import Log
+from .log.validator import Admitted
 from .request_memory import RequestMemory
 
 log = logging.getLogger(__name__)

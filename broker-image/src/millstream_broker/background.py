@@ -25,8 +25,8 @@ from .log.config import FOREVER
 from .log.directory import LogDir, LogDirError
 from .log.log import Log
 from .log.manager import LogManager
+from .replication.alter_partition import AlterPartitionManager
 from .replication.manager import ReplicaManager
-from .replication.membership import Membership
 from .replication.replicas import Replicas
 
 FLUSH_ROLLED_S = 0.5
@@ -40,7 +40,7 @@ def start(
     logs: LogManager,
     replicas: Replicas,
     manager: ReplicaManager,
-    membership: Membership,
+    alter_partition: AlterPartitionManager,
     generations: Generations,
 ) -> Iterator[asyncio.Task[None]]:
     """The loops that run as long as the broker does."""
@@ -53,7 +53,7 @@ def start(
     yield supervision.keep("flush by time", lambda: _flush_by_time(logs))
     for home in logs.dirs:
         yield supervision.keep("flush of rolled segments", partial(_flush_rolled, home))
-    yield supervision.keep("ISR review", membership.run)
+    yield supervision.keep("ISR review", alter_partition.run)
     yield supervision.keep("high watermarks", manager.keep_watermarks)
     yield every("generations", "replica.high.watermark.checkpoint.interval.ms", generations.rise_if_grown)
     if config.flag("log.cleaner.enable"):

@@ -52,10 +52,10 @@ from .offsets_topic import BrokerOffsetsTopic
 from .own_connection import OwnConnection
 from .probes import Probes
 from .producer_ids import ProducerIds
+from .replication.alter_partition import AlterPartitionManager
 from .replication.fetch_session import FetchSettings
 from .replication.fetch_sessions import Sessions
 from .replication.manager import ReplicaManager
-from .replication.membership import Membership
 from .replication.replicas import Replicas
 from .replication.selector import RACK_AWARE
 from .request_memory import RequestMemory
@@ -149,10 +149,10 @@ class Broker:
 
         # What is read and written
         self._admissions = Admissions(memory, failure.fail)
-        self._membership = Membership(
+        self._alter_partition = AlterPartitionManager(
             self.replicas, coordination, self.stats, config.integer("replica.lag.time.max.ms") / 1000
         )
-        self.fetch_sessions = Sessions(self.replicas, self._membership, _fetch_settings(config))
+        self.fetch_sessions = Sessions(self.replicas, self._alter_partition, _fetch_settings(config))
         self.replica_manager = ReplicaManager(
             self.replicas,
             logs,
@@ -231,7 +231,7 @@ class Broker:
             self.logs,
             self.replicas,
             self.replica_manager,
-            self._membership,
+            self._alter_partition,
             self._generations,
         )
         self.server.start(self.cluster.told)
@@ -267,7 +267,7 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._membership.close()
+        await self._alter_partition.close()
         await self.replica_manager.close()
 
 

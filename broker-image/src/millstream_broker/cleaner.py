@@ -20,7 +20,7 @@ from typing import cast
 from millstream_process import supervision
 
 from .config import BrokerConfig
-from .log.compaction import KEY_BYTES, Allowance, Compaction, Throttle, give_up
+from .log.compaction import KEY_BYTES, Allowance, Compaction, Throttler, give_up
 from .log.log import Log
 from .log.manager import LogManager
 from .replication.replicas import Replicas
@@ -38,7 +38,7 @@ class Cleaner:
         self._config = config
         self._logs = logs
         self._replicas = replicas
-        self._throttle = Throttle(lambda: cast(float, config["log.cleaner.io.max.bytes.per.second"]))
+        self._throttle = Throttler(lambda: cast(float, config["log.cleaner.io.max.bytes.per.second"]))
         self._passes: set[asyncio.Task[None]] = set()
         self._compacting: set[Compaction] = set()
         self._failed: set[Log] = set()

@@ -25,7 +25,7 @@ from .config_types import ConfigError, Contradiction, Key, Synonym, Value, as_te
 from .kafka_only_keys import why_without_effect
 
 
-class Source(IntEnum):
+class ConfigSource(IntEnum):
     """Where a value comes from, by the numbers of DescribeConfigs (KIP-226)."""
 
     TOPIC = 1
@@ -35,7 +35,7 @@ class Source(IntEnum):
     DEFAULT = 5
 
 
-Found = tuple[str, str | None, Source]
+Found = tuple[str, str | None, ConfigSource]
 
 BROKER_ID, NODE_ID = "broker.id", "node.id"
 """Two names of one number: ZooKeeper's and KRaft's."""
@@ -47,7 +47,7 @@ class Entry:
 
     key: Key
     value: str | None
-    source: Source
+    source: ConfigSource
     synonyms: tuple[Found, ...]
 
 
@@ -58,10 +58,10 @@ class BrokerConfig:
         """Raises ConfigError."""
         self._keys = BROKER_KEYS
         known, self._without_effect = _sort_out(given or {})
-        self._layers: dict[Source, dict[str, Value]] = {
-            Source.DYNAMIC_BROKER: {},
-            Source.DYNAMIC_CLUSTER: {},
-            Source.STATIC_BROKER: self._parse(known),
+        self._layers: dict[ConfigSource, dict[str, Value]] = {
+            ConfigSource.DYNAMIC_BROKER: {},
+            ConfigSource.DYNAMIC_CLUSTER: {},
+            ConfigSource.STATIC_BROKER: self._parse(known),
         }
         self._check_together()
 
@@ -103,7 +103,7 @@ class BrokerConfig:
 
     def without_effect(self) -> list[tuple[str, str]]:
         """The keys that were given although nothing here depends on them, and why."""
-        inert = [name for name in self._layers[Source.STATIC_BROKER] if self._keys[name].inert]
+        inert = [name for name in self._layers[ConfigSource.STATIC_BROKER] if self._keys[name].inert]
         return sorted([*self._without_effect, *((name, "there is nothing that it tunes") for name in inert)])
 
     def with_dynamic(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> Self:
@@ -112,9 +112,9 @@ class BrokerConfig:
             dynamic_key(name)
         changed = type(self)()
         changed._layers = {
-            Source.DYNAMIC_BROKER: self._parse(own),
-            Source.DYNAMIC_CLUSTER: self._parse(cluster),
-            Source.STATIC_BROKER: self._layers[Source.STATIC_BROKER],
+            ConfigSource.DYNAMIC_BROKER: self._parse(own),
+            ConfigSource.DYNAMIC_CLUSTER: self._parse(cluster),
+            ConfigSource.STATIC_BROKER: self._layers[ConfigSource.STATIC_BROKER],
         }
         changed._check_together()
         return changed
@@ -135,7 +135,10 @@ class BrokerConfig:
     def _entry(self, key: Key) -> Entry:
         synonyms = self.synonyms(key.name)
         return Entry(
-            key, as_text(self[key.name]), synonyms[0][2] if synonyms else Source.DEFAULT, tuple(synonyms)
+            key,
+            as_text(self[key.name]),
+            synonyms[0][2] if synonyms else ConfigSource.DEFAULT,
+            tuple(synonyms),
         )
 
     def synonyms(self, name: str) -> list[Found]:
@@ -145,12 +148,15 @@ class BrokerConfig:
     def found(self, synonyms: Iterable[Synonym]) -> list[Found]:
         """(key, value, source) wherever one of these broker keys has a value, strongest first."""
         names = [synonym.name for synonym in synonyms]
-        layers = [*self._layers.items(), (Source.DEFAULT, {name: self._keys[name].default for name in names})]
+        layers = [
+            *self._layers.items(),
+            (ConfigSource.DEFAULT, {name: self._keys[name].default for name in names}),
+        ]
         return [
             (name, as_text(layer[name]), source)
             for source, layer in layers
             for name in names
-            if name in layer and (source is not Source.DEFAULT or layer[name] is not None)
+            if name in layer and (source is not ConfigSource.DEFAULT or layer[name] is not None)
         ]
 
 
@@ -222,9 +228,9 @@ class TopicConfig:
         entries = []
         for key in self._keys.values():
             value = as_text(self[key.name])
-            own = [(key.name, value, Source.TOPIC)] if key.name in self.overrides else []
+            own = [(key.name, value, ConfigSource.TOPIC)] if key.name in self.overrides else []
             of_broker = self._broker.found(key.synonyms)
-            source = (own + of_broker)[0][2] if own or of_broker else Source.DEFAULT
+            source = (own + of_broker)[0][2] if own or of_broker else ConfigSource.DEFAULT
             told = from_first(key.synonyms[0].name, of_broker) if key.synonyms else []
             entries.append(Entry(key, value, source, tuple(own + told)))
         return entries

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
-from .config import BrokerConfig, Entry, Source
+from .config import BrokerConfig, ConfigSource, Entry
 from .config_keys import BROKER_KEYS
 from .coordination import Conflict
 from .coordination.coordination import Coordination
@@ -58,7 +58,7 @@ class ConfigAdministrator:
                 self.check_broker(name, "Broker", " or empty string")
                 return self._config.describe()
             given = self._replicas.metadata.state.broker_configs.get(None, {})
-            source = Source.DYNAMIC_CLUSTER
+            source = ConfigSource.DYNAMIC_CLUSTER
             return [
                 Entry(BROKER_KEYS[key], value, source, ((key, value, source),))
                 for key, value in given.items()

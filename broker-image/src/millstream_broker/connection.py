@@ -163,7 +163,7 @@ class Shared:
         self.max_request_bytes = max_request_bytes
         self.unreadable = unreadable
         self.routes: Routes = {}
-        self.connections: set[Connection] = set()
+        self.connections: set[ClientConnection] = set()
         self.large = LargeRequests(memory)
         self.large_of_brokers = LargeRequests(memory, is_bounded=False)
         """No client delays what brokers tell each other."""
@@ -171,7 +171,7 @@ class Shared:
         self.view = memoryview(self.buffer)
 
 
-class Connection:
+class ClientConnection:
     """One client."""
 
     __slots__ = (

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
-from .config import BrokerConfig, Source, TopicConfig, dynamic_key
+from .config import BrokerConfig, ConfigSource, TopicConfig, dynamic_key
 from .config_keys import TOPIC_PAIRS
 from .config_types import ConfigError, Contradiction
 from .coordination import TopicRecord
@@ -33,13 +33,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Overrides = Mapping[str, str]
-Place = tuple[Source, str]
+Place = tuple[ConfigSource, str]
 """Where a value is stored: the layer and the key."""
 BrokerConfigs = Mapping[int | None, Overrides]
 """The dynamic settings of brokers by their ids, and of the whole cluster (None)."""
 
 _POLICY = "cleanup.policy"
-LAYERS = (Source.DYNAMIC_CLUSTER, Source.DYNAMIC_BROKER)
+LAYERS = (ConfigSource.DYNAMIC_CLUSTER, ConfigSource.DYNAMIC_BROKER)
 _DEPENDENT = frozenset(name for pair in TOPIC_PAIRS for name in pair)
 """Topic keys that a broker's setting may contradict."""
 
@@ -135,8 +135,8 @@ class EffectiveConfigs:
         def build(texts: Mapping[Place, str]) -> TopicConfig:
             return TopicConfig(self._effective, {name: text for (_, name), text in texts.items()})
 
-        places = {(Source.TOPIC, name): text for name, text in overrides.items()}
-        config, _, problems = resolved(build, places, (Source.TOPIC,), last_valid)
+        places = {(ConfigSource.TOPIC, name): text for name, text in overrides.items()}
+        config, _, problems = resolved(build, places, (ConfigSource.TOPIC,), last_valid)
         return config, problems
 
     def of_stored(self, overrides: Overrides) -> TopicConfig:
@@ -223,7 +223,7 @@ class EffectiveConfigs:
 def resolved(
     build: Callable[[Mapping[Place, str]], T],
     given: Mapping[Place, str],
-    layers: Collection[Source],
+    layers: Collection[ConfigSource],
     last_valid: Callable[[Place], str | None],
 ) -> tuple[T, dict[Place, str], list[ConfigError]]:
     """What can be made of stored values: the result, the values it is made of, and what is wrong with the others.

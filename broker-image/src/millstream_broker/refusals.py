@@ -17,7 +17,7 @@ from typing import NamedTuple
 from millstream_kafka.batch import HEADER_SIZE, INT32_MAX, NO_PRODUCER, advance_sequence, read_header
 from millstream_kafka.protocol.errors import ApiError
 
-from .log.producers import Producer, Producers
+from .log.producer_state import ProducerStateEntry, ProducerStateManager
 
 FORGOTTEN_MS = 10_000
 MOST = 1000
@@ -59,7 +59,9 @@ class Refusals:
         if len(self.by_producer) > MOST:
             del self.by_producer[next(iter(self.by_producer))]
 
-    def check(self, batches: bytes | bytearray | memoryview, producers: Producers, now_ms: int) -> None:
+    def check(
+        self, batches: bytes | bytearray | memoryview, producers: ProducerStateManager, now_ms: int
+    ) -> None:
         """Raises ApiError for batches that follow refused ones which have not come again."""
         if not self.by_producer or len(batches) < HEADER_SIZE:
             return
@@ -81,7 +83,7 @@ class Refusals:
         raise ApiError(refused.error.code, refused.error.message)
 
 
-def _is_missing(refused: Refused, known: Producer | None) -> bool:
+def _is_missing(refused: Refused, known: ProducerStateEntry | None) -> bool:
     """Whether the refused batch is the next one that the log would take."""
     if known is None or known.epoch < refused.epoch:
         return True

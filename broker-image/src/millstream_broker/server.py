@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .config import BrokerConfig, Listener
-from .connection import Connection, Shared, routes_of
+from .connection import ClientConnection, Shared, routes_of
 from .handlers import Handlers
 from .request_memory import RequestMemory
 from .stats import Stats
@@ -89,7 +89,7 @@ class Server(Shared):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self.stats.connections_accepted += 1
-            self.connections.add(Connection(self, accepted, address, listener_name))
+            self.connections.add(ClientConnection(self, accepted, address, listener_name))
 
     def _refusal(self, host: str) -> str | None:
         config = self._config

@@ -127,7 +127,7 @@ class BatchHeader(NamedTuple):
 
 
 class HeaderRefusedError(ApiError):
-    """A batch that its header alone does not let in; its records decide (``admission.admit`` with ``read``)."""
+    """A batch that its header alone does not let in; its records decide (``validator.admit`` with ``read``)."""
 
 
 class Record(NamedTuple):

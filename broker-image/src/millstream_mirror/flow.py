@@ -31,12 +31,12 @@ from millstream_kafka.protocol.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from .lane import Lane, Sent
 from .lanes import LaneKeeper
 from .member import LaneName
-from .progress import TopicPartition
 from .rewrite import Outgoing, UnusableBatch, joined, rewrite
 from .stats import Counters, Reachability
 

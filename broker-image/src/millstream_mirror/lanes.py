@@ -15,10 +15,11 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream_kafka.protocol.init_producer_id import InitProducerIdRequest
 from millstream_kafka.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream_kafka.topic_partition import TopicPartition
 
 from .lane import HALF_OF_SEQUENCES, Lane
 from .member import LaneName
-from .progress import Progress, ProgressStore, TopicPartition
+from .progress import Progress, ProgressStore
 from .stats import Counters
 
 LATEST, EARLIEST = -1, -2

@@ -25,9 +25,9 @@ from millstream_kafka.protocol.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+from millstream_kafka.topic_partition import TopicPartition
 
 _VERSION = 1
-TopicPartition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)

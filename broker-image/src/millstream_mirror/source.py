@@ -17,13 +17,14 @@ from collections.abc import Mapping
 
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.topic_partition import TopicPartition
 
 from .config import MirrorConfig, Naming, Source
 from .flow import DRAIN_S, TRANSIENT, Flow, cancel
 from .lanes import LaneKeeper
 from .loops import LoopFinder
 from .member import Member
-from .progress import Progress, ProgressStore, TopicPartition
+from .progress import Progress, ProgressStore
 from .stats import Counters, Reachability, SourceStatus
 from .topics import TopicKeeper, select
 

@@ -9,11 +9,11 @@ import pytest
 
 from millstream_broker.controller.messages import (
     Abandoned,
+    AnswerCaller,
     AssignmentWritten,
     ElectionRequested,
     ElectionType,
     ReassignmentRequested,
-    Reply,
     Settings,
     SettingsChanged,
     ShutdownRequested,
@@ -35,7 +35,7 @@ def test_a_controlled_shutdown() -> None:
     controller = Controller(topic("t", (1, 2, 3), (2, 1)), topic("alone", (1,)), topic("left", (1, 3)))
     controller.in_sync("left", 0, 1)
     seen = controller.handle(ShutdownRequested("caller", 1, 1))
-    (reply,) = of(Reply, seen)
+    (reply,) = of(AnswerCaller, seen)
     assert reply.result == [("left", 0)], "what others might lead if they were in sync"
     assert controller.record("t", 0).leader == 2
     assert controller.record("t", 1).isr == (2,)
@@ -63,8 +63,8 @@ def test_a_shutdown_waits_for_the_partitions_that_have_the_broker_in_their_isr()
     controller.is_slow = True
     assert of(WriteStates, controller.live(1, 2))
     assert controller.reply(ShutdownRequested("not in the ISR", 1, 1)) == []
-    assert not of(Reply, controller.handle(ShutdownRequested("the leader", 2, 1)))
-    (reply,) = of(Reply, controller.write())
+    assert not of(AnswerCaller, controller.handle(ShutdownRequested("the leader", 2, 1)))
+    (reply,) = of(AnswerCaller, controller.write())
     assert reply.caller == "the leader"
 
 
@@ -157,8 +157,10 @@ def test_an_election_that_finds_its_topic_deleted() -> None:
     controller.is_slow = True
     controller.live(1, 2, 3)
     controller.in_sync("t", 0, 2, 1)
-    assert not of(Reply, controller.handle(ElectionRequested("caller", ElectionType.PREFERRED, [("t", 0)])))
-    (reply,) = of(Reply, controller.handle(TopicsChanged({}, frozenset())))
+    assert not of(
+        AnswerCaller, controller.handle(ElectionRequested("caller", ElectionType.PREFERRED, [("t", 0)]))
+    )
+    (reply,) = of(AnswerCaller, controller.handle(TopicsChanged({}, frozenset())))
     error = reply.result["t", 0]
     assert (error.code, error.message) == (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -275,7 +277,7 @@ def test_a_move_is_cancelled() -> None:
     assert error.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     moved(controller, ("t", 0), 2, 3)
     seen = controller.handle(ReassignmentRequested("cancel", {("t", 0): None}))
-    assert of(Reply, seen)[0].result == {("t", 0): None}
+    assert of(AnswerCaller, seen)[0].result == {("t", 0): None}
     record = controller.record("t")
     assert (record.replicas, record.adding, record.removing) == ((2, 1), (), ()), "in the order of KIP-455"
     assert {one.broker for one in of(StopReplicas, seen)} == {3}
@@ -319,10 +321,10 @@ def test_a_move_no_longer_waits_for_a_replica_that_stays_and_dies() -> None:
 def test_a_move_that_is_changed_while_it_is_written_is_answered_after_the_change() -> None:
     controller = Controller(topic("t", (1, 2)), brokers=(1, 2, 3, 4))
     controller.is_slow = True
-    assert not of(Reply, controller.handle(ReassignmentRequested("first", {("t", 0): (2, 3)})))
-    assert not of(Reply, controller.handle(ReassignmentRequested("second", {("t", 0): (2, 4)})))
-    assert not of(Reply, controller.write())
-    assert {one.caller for one in of(Reply, controller.write())} == {"first", "second"}
+    assert not of(AnswerCaller, controller.handle(ReassignmentRequested("first", {("t", 0): (2, 3)})))
+    assert not of(AnswerCaller, controller.handle(ReassignmentRequested("second", {("t", 0): (2, 4)})))
+    assert not of(AnswerCaller, controller.write())
+    assert {one.caller for one in of(AnswerCaller, controller.write())} == {"first", "second"}
     assert controller.record("t").replicas == (2, 4, 3, 1)
 
 
@@ -342,7 +344,7 @@ def test_a_move_of_a_topic_that_is_gone_by_then_changes_nothing() -> None:
     controller = Controller(old)
     controller.is_slow = True
     controller.handle(ReassignmentRequested("caller", {("t", 0): (2, 3)}))
-    (reply,) = of(Reply, controller.handle(TopicsChanged({}, frozenset())))
+    (reply,) = of(AnswerCaller, controller.handle(TopicsChanged({}, frozenset())))
     assert reply.caller == "caller"
     assert not controller.handle(AssignmentWritten(old))
 
@@ -370,4 +372,4 @@ def test_who_does_not_wait_any_longer_is_not_answered() -> None:
     out = controller.machine.handle(ReassignmentRequested("gone", {("t", 0): (2, 3)}))
     (write,) = of(WriteAssignment, out)
     controller.machine.handle(Abandoned("gone"))
-    assert not of(Reply, controller.handle(AssignmentWritten(write.topic)))
+    assert not of(AnswerCaller, controller.handle(AssignmentWritten(write.topic)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream_broker.groups.group import CommittedOffset, Group, GroupState
-from millstream_broker.groups.messages import Store
+from millstream_broker.groups.messages import StoreRecords
 from millstream_broker.groups.records import group_record, offset_record
 from millstream_harness.group_machine import EXPIRING, RETENTION_MS, START, Machine, subscription
 from millstream_kafka.protocol.errors import ErrorCode
@@ -67,7 +67,7 @@ def test_offsets_of_an_empty_group_expire_by_the_time_since_it_is_empty(
     machine = Machine(EXPIRING)
     group = Group("g", GroupState.EMPTY, empty_since, 3, "consumer")
     records = [group_record(group), offset_record("g", "t", 0, CommittedOffset(1, -1, "", START))]
-    machine.log.append(Store(1, 0, records))
+    machine.log.append(StoreRecords(1, 0, records))
     successor = machine.reloaded()
     successor.wait(lasts_ms - 1)
     assert successor.committed() == 1

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream_broker.groups.messages import KeyValue, Store
+from millstream_broker.groups.messages import KeyValue, StoreRecords
 from millstream_broker.groups.store import BATCH_BYTES, OffsetsWriter
 from millstream_harness.group_drivers import until
 from millstream_kafka.batch import Buffer, Record, read_records
@@ -57,7 +57,7 @@ class Writing:
     async def begin_append(self, partition: int = 0) -> None:
         """The next append stays under way until ``writable`` is set: what is written meanwhile waits."""
         self.topic.writable.clear()
-        self.writer.write(Store(0, partition, [(b"first", b"")]))
+        self.writer.write(StoreRecords(0, partition, [(b"first", b"")]))
         await until(lambda: self.topic.under_way == 1)
 
     async def finish(self) -> None:
@@ -78,7 +78,7 @@ def record(size: int, key: bytes = b"k") -> KeyValue:
 async def test_records_are_appended_as_they_are_and_answered_then() -> None:
     writing = Writing()
     began = int(time.time() * 1000)
-    writing.writer.write(Store(1, 7, [(b"a", b"1"), (b"b", None)]))
+    writing.writer.write(StoreRecords(1, 7, [(b"a", b"1"), (b"b", None)]))
     assert writing.answers == [], "it is not appended yet"
     await writing.finish()
     ((partition, records),) = writing.topic.appended
@@ -91,7 +91,7 @@ async def test_what_is_written_during_an_append_goes_into_the_next_batch_togethe
     writing = Writing()
     await writing.begin_append()
     for number in (1, 2, 3):
-        writing.writer.write(Store(number, 0, [(b"%d" % number, b"")]))
+        writing.writer.write(StoreRecords(number, 0, [(b"%d" % number, b"")]))
     await writing.finish()
     assert writing.together == [[0], [1, 2, 3]]
     assert [each.key for each in writing.topic.appended[1][1]] == [b"1", b"2", b"3"]
@@ -100,7 +100,7 @@ async def test_what_is_written_during_an_append_goes_into_the_next_batch_togethe
 async def test_partitions_do_not_wait_for_each_other() -> None:
     writing = Writing()
     await writing.begin_append(partition=0)
-    writing.writer.write(Store(1, 1, [(b"k", b"")]))
+    writing.writer.write(StoreRecords(1, 1, [(b"k", b"")]))
     await until(lambda: writing.topic.under_way == 2)
     await writing.finish()
 
@@ -118,7 +118,7 @@ async def test_a_batch_is_bounded(sizes: list[int], together: list[list[int]]) -
     writing = Writing()
     await writing.begin_append()
     for number, size in enumerate(sizes, 1):
-        writing.writer.write(Store(number, 0, [record(size)]))
+        writing.writer.write(StoreRecords(number, 0, [record(size)]))
     await writing.finish()
     assert writing.together == together
 
@@ -127,9 +127,9 @@ async def test_the_records_of_a_write_count_together_with_their_keys() -> None:
     writing = Writing()
     await writing.begin_append()
     half = BATCH_BYTES // 2
-    writing.writer.write(Store(1, 0, [record(half, b"key"), (bytes(half - OVERHEAD - 100), None)]))
-    writing.writer.write(Store(2, 0, [record(100)]))
-    writing.writer.write(Store(3, 0, [record(OVERHEAD + 1)]))
+    writing.writer.write(StoreRecords(1, 0, [record(half, b"key"), (bytes(half - OVERHEAD - 100), None)]))
+    writing.writer.write(StoreRecords(2, 0, [record(100)]))
+    writing.writer.write(StoreRecords(3, 0, [record(OVERHEAD + 1)]))
     await writing.finish()
     assert writing.together == [[0], [1, 2], [3]]
 
@@ -146,10 +146,10 @@ async def test_a_failed_append_fails_its_writes_and_the_next_is_tried(
 ) -> None:
     writing = Writing()
     writing.topic.failure = failure
-    writing.writer.write(Store(1, 0, [(b"k", b"")]))
+    writing.writer.write(StoreRecords(1, 0, [(b"k", b"")]))
     await writing.finish()
     writing.topic.failure = None
-    writing.writer.write(Store(2, 0, [(b"k", b"")]))
+    writing.writer.write(StoreRecords(2, 0, [(b"k", b"")]))
     await writing.finish()
     assert writing.answers == [([1], answer), ([2], NONE)]
 
@@ -157,10 +157,10 @@ async def test_a_failed_append_fails_its_writes_and_the_next_is_tried(
 async def test_what_waits_in_a_partition_that_is_given_up_is_not_appended() -> None:
     writing = Writing()
     await writing.begin_append()
-    writing.writer.write(Store(1, 0, [(b"k", b"")]))
+    writing.writer.write(StoreRecords(1, 0, [(b"k", b"")]))
     writing.writer.give_up(0)
     writing.writer.give_up(1)  # nothing was ever written there
-    writing.writer.write(Store(2, 0, [(b"k", b"")]))
+    writing.writer.write(StoreRecords(2, 0, [(b"k", b"")]))
     await writing.finish()
     assert writing.together == [[0], [2]]
 

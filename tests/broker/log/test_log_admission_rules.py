@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from millstream_broker.config import BrokerConfig, TopicConfig
-from millstream_broker.log import admission
-from millstream_broker.log.admission import RecordsRefusedError
+from millstream_broker.log import validator
 from millstream_broker.log.config import FOREVER, LogConfig
+from millstream_broker.log.validator import RecordsRefusedError
 from millstream_broker.topic_logs import log_config
 from millstream_kafka.batch import (
     INT32_MAX,
@@ -29,7 +29,7 @@ NOW = 1_700_000_000_000
 
 
 def admitted(config: LogConfig, *batches: bytes) -> Sequence[bytes]:
-    view, headers, append_time = admission.admit(b"".join(batches), config, NOW, where="/logs/t-0")
+    view, headers, append_time = validator.admit(b"".join(batches), config, NOW, where="/logs/t-0")
     assert append_time == (NOW if config.message_timestamp_type == "LogAppendTime" else -1)
     found = list(iter_batches(view))
     assert [header for _, header in found] == headers
@@ -94,7 +94,7 @@ def test_timestamps_out_of_bounds(config: LogConfig, timestamp: int, accepted: b
 def test_a_producer_may_not_claim_append_time(kind: str) -> None:
     for read in (False, True):
         with pytest.raises(ApiError) as caught:
-            admission.admit(
+            validator.admit(
                 build_batch([Record(b"k", b"v", NOW)], append_time=NOW),
                 LogConfig(message_timestamp_type=kind),
                 NOW,
@@ -108,7 +108,7 @@ def refused(
     config: LogConfig, *records: Record, codec: Compression = Compression.NONE
 ) -> RecordsRefusedError:
     with pytest.raises(RecordsRefusedError) as caught:
-        admission.admit(
+        validator.admit(
             build_batch(records, compression=codec), config, NOW, where="/logs/some.topic-7", read=True
         )
     return caught.value
@@ -177,7 +177,7 @@ def test_refused_records_are_counted_through_the_whole_request() -> None:
     keyed, keyless = Record(b"k", b"v", NOW), Record(None, b"v", NOW)
     request = build_batch([keyed, keyless, keyed]) + build_batch([keyless]) + build_batch([keyless] * 2)
     with pytest.raises(RecordsRefusedError) as caught:
-        admission.admit(request, LogConfig(cleanup_policy="compact"), NOW, where="/logs/t-3")
+        validator.admit(request, LogConfig(cleanup_policy="compact"), NOW, where="/logs/t-3")
     text = "Compacted topic cannot accept message without key in topic partition t-3"
     assert caught.value.records == [(index, text) for index in (1, 3, 4, 5)]
     shown = ", ".join(f"RecordError(batchIndex={index}, message='{text}')" for index in (1, 3, 4))
@@ -214,7 +214,7 @@ def batch_at(first: int, last: int) -> bytes:
 
 def refused_copy(data: bytes, end: int = 0, *, is_empty: bool = False) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        admission.check_copied(memoryview(data), end, is_empty)
+        validator.check_copied(memoryview(data), end, is_empty)
     return caught.value
 
 
@@ -242,7 +242,7 @@ def test_a_follower_takes_no_damaged_batch() -> None:
 
 
 def test_a_follower_takes_ascending_offsets_from_its_end_on() -> None:
-    headers = admission.check_copied(memoryview(batch_at(5, 7) + batch_at(8, 9) + batch_at(20, 20)), 5)
+    headers = validator.check_copied(memoryview(batch_at(5, 7) + batch_at(8, 9) + batch_at(20, 20)), 5)
     assert [header.base_offset for header in headers] == [5, 8, 20]
     for data, offset, end in (
         (batch_at(4, 7), 4, 5),
@@ -256,7 +256,7 @@ def test_a_follower_takes_ascending_offsets_from_its_end_on() -> None:
 
 def test_an_empty_log_may_begin_with_a_batch_that_reaches_its_start() -> None:
     for first, last in ((0, 5), (4, 9), (5, 5)):
-        headers = admission.check_copied(memoryview(batch_at(first, last)), 5, True)
+        headers = validator.check_copied(memoryview(batch_at(first, last)), 5, True)
         assert headers[0].base_offset == first
     assert refused_copy(batch_at(0, 4), 5, is_empty=True).code is ErrorCode.OFFSET_OUT_OF_RANGE
     second = batch_at(0, 6) + batch_at(6, 7)
@@ -265,7 +265,7 @@ def test_an_empty_log_may_begin_with_a_batch_that_reaches_its_start() -> None:
 
 def test_the_batches_of_one_copy_fit_one_segment() -> None:
     first, middle, last = batch_at(3, 3), batch_at(4, 4), batch_at(3 + INT32_MAX, 3 + INT32_MAX)
-    assert len(admission.check_copied(memoryview(first + middle + last), 0)) == 3
+    assert len(validator.check_copied(memoryview(first + middle + last), 0)) == 3
     error = refused_copy(first + middle + batch_at(4 + INT32_MAX, 4 + INT32_MAX))
     assert error.code is ErrorCode.CORRUPT_MESSAGE
     assert error.message == f"offsets 3 to {4 + INT32_MAX} do not fit one segment"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
-from millstream_broker.log import admission
+from millstream_broker.log import validator
 from millstream_broker.log.config import LogConfig
 from millstream_kafka.batch import (
     CONTROL,
@@ -332,7 +332,7 @@ def test_recompression_changes_nothing_else(
     config = LogConfig(
         compression_type=name, message_timestamp_after_max_ms=2**62, max_message_bytes=INT32_MAX
     )
-    changed = bytes(admission.admit(batch, config, NOW, where="/logs/t-0")[0])
+    changed = bytes(validator.admit(batch, config, NOW, where="/logs/t-0")[0])
     assert list(read_records(changed)) == list(read_records(batch))
     old, new = read_header(batch), read_header(changed)
     assert new.compression is after

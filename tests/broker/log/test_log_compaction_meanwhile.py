@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.compaction import Allowance, Compaction, Throttle, due
+from millstream_broker.log.compaction import Allowance, Compaction, Throttler, due
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache
 from millstream_broker.log.log import Log
@@ -80,7 +80,7 @@ def test_a_pass_writes_nothing_more_when_its_log_is_deleted(tmp_path: Path) -> N
     cleaned = old.directory / f"{0:020d}.log.cleaned"
     others: list[Compaction] = []
 
-    class Deleting(Throttle):
+    class Deleting(Throttler):
         def take(self, size: int) -> float:
             if not others and cleaned.exists() and cleaned.stat().st_size:
                 old.move(tmp_path / "t-0.deleted")
@@ -198,7 +198,7 @@ def test_a_log_that_is_truncated_after_the_last_replacement_is_dirty_from_there_
 
 
 def test_what_fails_because_the_log_was_truncated_does_not_make_it_uncleanable(log: Log) -> None:
-    class Truncating(Throttle):
+    class Truncating(Throttler):
         def take(self, size: int) -> float:
             log.truncate_to(3, now_ms=NOW)
             raise ValueError("half of a record")
@@ -237,7 +237,7 @@ def test_a_log_that_is_half_replaced_is_offline(log: Log, monkeypatch: pytest.Mo
 def test_a_segment_that_ends_too_early_is_named_as_damaged(
     log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Cutting(Throttle):
+    class Cutting(Throttler):
         def take(self, size: int) -> float:
             os.truncate(log.segments[0].path(), 0)
             return 0.0

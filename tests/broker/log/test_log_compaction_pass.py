@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.compaction import Allowance, Compaction, Throttle, pause_after
+from millstream_broker.log.compaction import Allowance, Compaction, Throttler, pause_after
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.index import OFFSET_ENTRY, TIME_ENTRY
 from millstream_broker.log.log import Log
@@ -188,7 +188,7 @@ def test_segments_far_from_offset_0_are_joined(log: Log) -> None:
 
 def test_a_throttle_lets_no_more_through_than_it_says() -> None:
     now, rate = [0.0], [100.0]
-    throttle = Throttle(lambda: rate[0], lambda: now[0])
+    throttle = Throttler(lambda: rate[0], lambda: now[0])
     assert throttle.take(20) == 0.0  # it was idle: 30 bytes go at once
     assert throttle.take(20) == pytest.approx(0.1)
     assert throttle.take(50) == pytest.approx(0.6)
@@ -226,7 +226,7 @@ def test_a_pass_that_rests_comes_to_its_end(log: Log) -> None:
 def test_a_throttled_pass_can_be_cancelled(log: Log) -> None:
     for i in range(40):
         put_closed(log, ("k", f"{i}"))
-    allowance = Allowance(throttle=Throttle(lambda: 1.0))
+    allowance = Allowance(throttle=Throttler(lambda: 1.0))
     compaction = Compaction(log, log.segments.active.base_offset, now_ms=NOW, allowance=allowance)
     worker = threading.Thread(target=compaction.work)
     worker.start()
@@ -241,7 +241,7 @@ def test_a_throttled_pass_can_be_cancelled(log: Log) -> None:
 def test_the_bytes_read_and_written_are_accounted_for(log: Log) -> None:
     taken: list[int] = []
 
-    class Counting(Throttle):
+    class Counting(Throttler):
         def take(self, size: int) -> float:
             taken.append(size)
             return 0.0

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.log import checkpoints, upkeep
-from millstream_broker.log.compaction import Allowance, Compaction, Throttle
+from millstream_broker.log.compaction import Allowance, Compaction, Throttler
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
 from millstream_harness import log_dirs
@@ -76,7 +76,7 @@ def test_its_high_watermark_is_not_written_for_the_topic_that_has_its_name(
     assert checkpointed(tmp_path, checkpoints.HIGH_WATERMARKS) == {("t", 0): 3}
 
 
-class Deleting(Throttle):
+class Deleting(Throttler):
     """Deletes the log as the pass reads the first batch."""
 
     def __init__(self, manager: LogManager) -> None:

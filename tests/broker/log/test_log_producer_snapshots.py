@@ -16,7 +16,7 @@ from millstream_broker.log import log as log_module
 from millstream_broker.log import upkeep
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.log.manager import LogManager
-from millstream_broker.log.producers import Producers
+from millstream_broker.log.producer_state import ProducerStateManager
 from millstream_harness import log_dirs
 from millstream_harness.log_dirs import NOW
 from millstream_kafka.batch import Record, build_batch, read_header
@@ -68,7 +68,7 @@ def test_the_end_of_a_segment_writes_nothing_that_grows_with_its_producers(
 def test_a_snapshot_has_the_state_of_its_offset(manager: LogManager, log: Log) -> None:
     send(log, 0, producer=8)
     upkeep.flush_rolled(manager.dirs[0])
-    stored = Producers.decode((log.directory / f"{3:020d}.snapshot").read_bytes())
+    stored = ProducerStateManager.decode((log.directory / f"{3:020d}.snapshot").read_bytes())
     assert {known: producer.last.last_offset for known, producer in stored.by_id.items()} == {7: 2}
     assert log.producers.by_id[7].last.last_offset == 3
 
@@ -88,12 +88,12 @@ def test_each_ended_segment_has_its_own(manager: LogManager, log: Log) -> None:
     upkeep.flush_rolled(manager.dirs[0])
     assert snapshots(log) == [3, 4, 5, 6, 7]
     for offset in snapshots(log):
-        state = Producers.decode((log.directory / f"{offset:020d}.snapshot").read_bytes())
+        state = ProducerStateManager.decode((log.directory / f"{offset:020d}.snapshot").read_bytes())
         assert state.by_id[7].last.last_offset == offset - 1
 
 
 def test_what_is_frozen_stays_while_producers_send_expire_and_come(tmp_path: Path) -> None:
-    producers = Producers()
+    producers = ProducerStateManager()
 
     def update(producer: int, sequence: int) -> None:
         batch = build_batch(

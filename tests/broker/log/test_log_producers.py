@@ -11,7 +11,12 @@ from crc32c import crc32c
 
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import AppendInfo, Log
-from millstream_broker.log.producers import AppendedBatch, Producer, Producers, SnapshotError
+from millstream_broker.log.producer_state import (
+    AppendedBatch,
+    ProducerStateEntry,
+    ProducerStateManager,
+    SnapshotError,
+)
 from millstream_kafka.batch import INT32_MAX, Record, build_batch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
@@ -165,7 +170,7 @@ def test_a_refusal_says_what_was_expected(tmp_path: Path) -> None:
 def test_where_only_the_epoch_is_known_sequences_begin_at_0(tmp_path: Path) -> None:
     """As after a transaction marker, which has none."""
     log = open_log(tmp_path)
-    log.producers.by_id[1] = Producer(3, NOW)
+    log.producers.by_id[1] = ProducerStateEntry(3, NOW)
     with pytest.raises(ApiError):
         send(log, 0, epoch=2)
     with pytest.raises(ApiError):
@@ -296,14 +301,14 @@ def test_damaged_snapshots_are_not_believed(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     send(log, 5, producer=11)
     data = log.producers.encode()
-    assert Producers.decode(data).encode() == data
+    assert ProducerStateManager.decode(data).encode() == data
     for position in range(len(data)):
         damaged = bytearray(data)
         damaged[position] ^= 0x10
         with pytest.raises(SnapshotError):
-            Producers.decode(bytes(damaged))
+            ProducerStateManager.decode(bytes(damaged))
         with pytest.raises(SnapshotError):
-            Producers.decode(data[:position])
+            ProducerStateManager.decode(data[:position])
 
 
 def test_a_log_started_anew_has_no_producers(tmp_path: Path) -> None:
@@ -370,11 +375,13 @@ def test_truncation_drops_later_snapshots(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_has_kafkas_bytes(tmp_path: Path) -> None:
-    producers = Producers()
-    producers.by_id[7] = Producer(3, 1000)  # known by an epoch only, as after a transaction marker
+    producers = ProducerStateManager()
+    producers.by_id[7] = ProducerStateEntry(3, 1000)  # known by an epoch only, as after a transaction marker
     batch = AppendedBatch(10, 14, 20, 24, 999)
     older = AppendedBatch(8, 9, 17, 18, 998)
-    producers.by_id[8] = Producer(4, 2000, [older, batch], coordinator_epoch=5, transaction_first_offset=0)
+    producers.by_id[8] = ProducerStateEntry(
+        4, 2000, [older, batch], coordinator_epoch=5, transaction_first_offset=0
+    )
     data = producers.encode()
     version, crc, count = struct.unpack_from(">hIi", data)
     assert (version, crc, count) == (1, crc32c(data[6:]), 3)
@@ -384,49 +391,49 @@ def test_a_snapshot_has_kafkas_bytes(tmp_path: Path) -> None:
         (8, 4, 9, 18, 1, 2000, 5, 0),
         (8, 4, 14, 24, 4, 2000, 5, 0),
     ]
-    again = Producers.decode(data)
+    again = ProducerStateManager.decode(data)
     assert again.by_id[7].batches == []
-    assert again.by_id[8] == Producer(
+    assert again.by_id[8] == ProducerStateEntry(
         4, 2000, [AppendedBatch(8, 9, 17, 18, 2000), AppendedBatch(10, 14, 20, 24, 2000)], 5, 0
     )
 
 
 def test_a_snapshot_of_no_producer_is_one() -> None:
-    data = Producers().encode()
+    data = ProducerStateManager().encode()
     assert data == struct.pack(">hIi", 1, crc32c(bytes(4)), 0)
-    assert Producers.decode(data).by_id == {}
+    assert ProducerStateManager.decode(data).by_id == {}
     with pytest.raises(SnapshotError, match="9 bytes"):
-        Producers.decode(data[:-1])
+        ProducerStateManager.decode(data[:-1])
 
 
 def test_a_snapshot_keeps_a_batch_at_offset_0() -> None:
-    producers = Producers()
+    producers = ProducerStateManager()
     batch = AppendedBatch(0, 0, 0, 0, NOW)
-    producers.by_id[1] = Producer(0, NOW, [batch])
-    assert Producers.decode(producers.encode()).by_id[1].batches == [batch]
+    producers.by_id[1] = ProducerStateEntry(0, NOW, [batch])
+    assert ProducerStateManager.decode(producers.encode()).by_id[1].batches == [batch]
 
 
 def test_a_snapshot_has_as_many_entries_as_it_says() -> None:
     """Also under a right CRC."""
-    producers = Producers()
-    producers.by_id[1] = Producer(0, NOW)
+    producers = ProducerStateManager()
+    producers.by_id[1] = ProducerStateEntry(0, NOW)
     data = producers.encode()
     for count in (0, 2):
         counted = struct.pack(">i", count) + data[10:]
         with pytest.raises(SnapshotError, match=f"{count} entries"):
-            Producers.decode(struct.pack(">hI", 1, crc32c(counted)) + counted)
+            ProducerStateManager.decode(struct.pack(">hI", 1, crc32c(counted)) + counted)
 
 
 def test_of_a_producer_with_several_epochs_a_snapshot_counts_from_the_last_on() -> None:
     entries = b""
     for epoch, sequence in ((3, 0), (4, 0), (4, 1)):
-        one = Producers()
-        one.by_id[1] = Producer(epoch, NOW, [AppendedBatch(sequence, sequence, 9, 9, NOW)])
+        one = ProducerStateManager()
+        one.by_id[1] = ProducerStateEntry(epoch, NOW, [AppendedBatch(sequence, sequence, 9, 9, NOW)])
         entries += one.encode()[10:]
     counted = struct.pack(">i", 3) + entries
-    found = Producers.decode(struct.pack(">hI", 1, crc32c(counted)) + counted)
+    found = ProducerStateManager.decode(struct.pack(">hI", 1, crc32c(counted)) + counted)
     batches = [AppendedBatch(sequence, sequence, 9, 9, NOW) for sequence in (0, 1)]
-    assert found.by_id == {1: Producer(4, NOW, batches)}
+    assert found.by_id == {1: ProducerStateEntry(4, NOW, batches)}
 
 
 def test_a_snapshot_is_written_without_waiting_for_the_disk(
@@ -435,15 +442,15 @@ def test_a_snapshot_is_written_without_waiting_for_the_disk(
     """A log that rolls has the loop."""
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
-    Producers().save(str(tmp_path / "0.snapshot"))
-    assert (tmp_path / "0.snapshot").read_bytes() == Producers().encode()
+    ProducerStateManager().save(str(tmp_path / "0.snapshot"))
+    assert (tmp_path / "0.snapshot").read_bytes() == ProducerStateManager().encode()
     assert not synced
 
 
 def test_a_producer_with_an_open_transaction_is_kept() -> None:
-    producers = Producers()
-    producers.by_id[1] = Producer(0, 1000, transaction_first_offset=0)
-    producers.by_id[2] = Producer(0, 1000)
+    producers = ProducerStateManager()
+    producers.by_id[1] = ProducerStateEntry(0, 1000, transaction_first_offset=0)
+    producers.by_id[2] = ProducerStateEntry(0, 1000)
     assert producers.expire(1000) == 0
     assert producers.expire(1001) == 1
     assert list(producers.by_id) == [1]

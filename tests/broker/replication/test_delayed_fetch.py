@@ -203,7 +203,7 @@ def session_of(broker: Broker) -> Session:
     """Of the follower, broker 2."""
     session = FollowerSession(
         broker.replicas,
-        broker.fetch_sessions._membership,
+        broker.fetch_sessions._alter_partition,
         broker.fetch_sessions._settings,
         Authenticator(),
         Peer(2, 0),

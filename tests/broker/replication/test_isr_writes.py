@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from millstream_broker.coordination import CoordinationError, PartitionRecord, TopicRecord
-from millstream_broker.replication import membership
+from millstream_broker.replication import alter_partition
 from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import Partition, now_ms
 from millstream_broker.stats import Stats
@@ -70,7 +70,7 @@ class Led:
 async def test_coordination_that_is_away(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(membership, "RETRY_S", 0.1)
+    monkeypatch.setattr(alter_partition, "RETRY_S", 0.1)
     partitions: dict[tuple[str, int], Any] = {}
     for index in range(5):
         isr = Isr(
@@ -87,7 +87,7 @@ async def test_coordination_that_is_away(
     away = Away()
     replicas: Any = SimpleNamespace(partitions=partitions)
     stats = Stats()
-    writer = membership.Membership(replicas, away, stats, 10.0)
+    writer = alter_partition.AlterPartitionManager(replicas, away, stats, 10.0)
     loop = asyncio.get_running_loop()
     begun = loop.time()
     while away.asked < 3 * len(partitions):
@@ -118,11 +118,11 @@ def led(*isr: int, **config: str) -> TopicRecord:
 @asynccontextmanager
 async def leading(
     folder: Path, record: TopicRecord, **config: str
-) -> AsyncIterator[tuple[Replicating, Partition, membership.Membership]]:
+) -> AsyncIterator[tuple[Replicating, Partition, alter_partition.AlterPartitionManager]]:
     async with replicating(folder, {key.replace("_", "."): value for key, value in config.items()}) as world:
         world.coordination.records["t", 0] = record.partitions[0]
         await world.told(state(record))
-        yield world, world.replicas.partition("t", 0), world.membership
+        yield world, world.replicas.partition("t", 0), world.alter_partition
 
 
 def counted(world: Replicating) -> tuple[int, int]:
@@ -137,7 +137,7 @@ async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 async def test_a_follower_that_has_caught_up_joins_at_once(
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, membership.log.name)
+    caplog.set_level(logging.INFO, alter_partition.log.name)
     async with leading(tmp_path, led(US)) as (world, partition, writer):
         writer.fetched(partition, THEM, 0, 0)
         await turns()
@@ -166,7 +166,7 @@ async def test_silent_followers_are_looked_for_twice_in_the_time_that_they_may_l
         long_ago = now_ms()
         await clock.reach(lag_ms / 2000)
         assert counted(world) == (0, 0), "they are not late yet"
-        monkeypatch.setattr(membership, "now_ms", lambda: long_ago + 1_000_000)
+        monkeypatch.setattr(alter_partition, "now_ms", lambda: long_ago + 1_000_000)
         await clock.reach(lag_ms / 1000 - 0.001)
         assert counted(world) == (0, 0), "nobody looks yet"
         await clock.reach(lag_ms / 1000)
@@ -178,7 +178,7 @@ async def test_silent_followers_are_looked_for_twice_in_the_time_that_they_may_l
 async def test_a_change_of_the_elr_alone_is_none_of_the_isr(
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, membership.log.name)
+    caplog.set_level(logging.INFO, alter_partition.log.name)
     record = replace(led_by(US, US, THEM, isr=(US,)), elr=(THEM,))
     async with leading(tmp_path, topic("t", record, min_insync_replicas="2")) as (world, partition, writer):
         partition.append(batch("a"), NOW_MS, acks=1)
@@ -212,7 +212,7 @@ async def test_a_conflict_with_what_is_not_known_is_tried_again_after_a_pause(
         writer.fetched(partition, THEM, 0, 0)
         await turns()
         world.coordination.records["t", 0] = record.partitions[0]
-        await clock.advance(membership.RETRY_S - 0.001)
+        await clock.advance(alter_partition.RETRY_S - 0.001)
         assert world.coordination.records["t", 0].isr == (US,)
         await clock.advance(0.001)
         assert world.coordination.records["t", 0].isr == (US, THEM)
@@ -227,12 +227,12 @@ async def test_each_time_that_coordination_is_away_is_said(
             world.coordination.failure = CoordinationError("ZooKeeper cannot be reached")
             writer.fetched(partition, replica, 0, 0)
             for _ in range(3):
-                await clock.advance(membership.RETRY_S)
+                await clock.advance(alter_partition.RETRY_S)
             assert [one.getMessage() for one in caplog.records] == [
                 "t-0: ISR write failed, retrying: ZooKeeper cannot be reached"
             ]
             world.coordination.failure = None
-            await clock.advance(membership.RETRY_S)
+            await clock.advance(alter_partition.RETRY_S)
             assert replica in partition.record.isr
 
 
@@ -244,7 +244,7 @@ async def test_a_write_that_fails_unexpectedly_is_tried_again_after_a_pause(
         writer.fetched(partition, THEM, 0, 0)
         await turns()
         world.coordination.failure = None
-        await clock.advance(membership.RETRY_S - 0.001)
+        await clock.advance(alter_partition.RETRY_S - 0.001)
         assert partition.record.isr == (US,)
         await clock.advance(0.001)
         assert partition.record.isr == (US, THEM)
@@ -257,5 +257,5 @@ async def test_a_write_under_way_does_not_keep_a_broker_from_stopping(tmp_path: 
         await turns()
         await writer.close()
         world.coordination.failure = None
-        await clock.advance(2 * membership.RETRY_S)
+        await clock.advance(2 * alter_partition.RETRY_S)
         assert world.coordination.records["t", 0].isr == (US,)

@@ -245,12 +245,12 @@ async def test_brokers_that_come_may_join_and_fetch_from_and_those_that_go_may_n
         await world.told(state(record, alive=(US,)))
         assert await asked_for(world) == {}, "the leader is not there"
         partition = world.replicas.partitions["t", 0]
-        world.membership.fetched(partition, THEM, 0, 0)
+        world.alter_partition.fetched(partition, THEM, 0, 0)
         await turns()
         assert partition.record.isr == (US,)
         now = state(record)
         await world.told(now)
-        world.membership.review(partition)
+        world.alter_partition.review(partition)
         assert await asked_for(world) == {THEM: {("t", 1)}}
         assert partition.record.isr == (US, THEM)
 

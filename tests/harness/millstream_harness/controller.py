@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from millstream_broker.controller.machine import ControllerMachine
 from millstream_broker.controller.messages import (
+    AnswerCaller,
     AssignmentWritten,
     RemoveTopic,
-    Reply,
     Settings,
     StatesWritten,
     Stopped,
@@ -118,7 +118,7 @@ class Controller:
         )
 
     def reply(self, event: Any) -> Any:
-        (reply,) = of(Reply, self.handle(event))
+        (reply,) = of(AnswerCaller, self.handle(event))
         return reply.result
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millstream_broker.coordination import BrokerRecord, PartitionRecord, TopicRecord
-from millstream_broker.coordination.controllership import Image, StoreEvent, TopicPartition
+from millstream_broker.coordination.controllership import Image, StoreEvent
 from millstream_broker.inter_broker import InterBroker
 from millstream_harness.virtual_time import now
 from millstream_kafka.client.errors import BrokerError, ConnectFailed
@@ -22,6 +22,7 @@ from millstream_kafka.protocol.list_offsets import (
 )
 from millstream_kafka.protocol.stop_replica import StopReplicaPartitionError, StopReplicaResponse
 from millstream_kafka.protocol.update_metadata import UpdateMetadataResponse
+from millstream_kafka.topic_partition import TopicPartition
 
 
 class MemoryStore:

@@ -19,15 +19,15 @@ from millstream_broker.groups.messages import (
     LeavingMember,
     OffsetToCommit,
     Reply,
-    Store,
+    StoreRecords,
     Sync,
     SyncResult,
-    TopicPartition,
 )
 from millstream_broker.groups.records import read_groups
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
+from millstream_kafka.topic_partition import TopicPartition
 
 START = 1_800_000_000_000
 START_ID = uuid.UUID(int=1)
@@ -94,8 +94,8 @@ class Machine:
         self.now = 0
         self.hold = False
         self.fail_with = ErrorCode.NONE
-        self.held: list[Store] = []
-        self.log: list[Store] = []
+        self.held: list[StoreRecords] = []
+        self.log: list[StoreRecords] = []
         self.calls: list[Call] = []
         if empty:
             for partition in range(self.config.offsets_topic_num_partitions):
@@ -145,7 +145,7 @@ class Machine:
         self._end(self.held.pop(0), error)
         self.carry_out()
 
-    def _end(self, store: Store, error: ErrorCode) -> None:
+    def _end(self, store: StoreRecords, error: ErrorCode) -> None:
         if not error:
             self.log.append(store)
         self.coordinator.stored([store.write], error)

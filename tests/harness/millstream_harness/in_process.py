@@ -12,8 +12,8 @@ import pytest
 
 from millstream_broker.broker import Broker, start
 from millstream_broker.config import BrokerConfig
-from millstream_broker.log.admission import Admitted
 from millstream_broker.log.log import Log
+from millstream_broker.log.validator import Admitted
 from millstream_kafka.client.connection import Connection
 from millstream_kafka.protocol import alter_configs, create_topics, delete_topics
 

@@ -22,10 +22,10 @@ from millstream_broker.log.directory import LogDir
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
 from millstream_broker.metadata import Metadata
+from millstream_broker.replication.alter_partition import AlterPartitionManager
 from millstream_broker.replication.fetch_session import Answer, FetchSettings
 from millstream_broker.replication.fetch_sessions import Sessions
 from millstream_broker.replication.manager import ReplicaManager
-from millstream_broker.replication.membership import Membership
 from millstream_broker.replication.replicas import Replicas
 from millstream_broker.request_memory import RequestMemory
 from millstream_broker.slices import to_the_end
@@ -313,9 +313,9 @@ class Replicating:
         self.replicas = Replicas(US, state())
         self.replicas.metadata = Metadata(state())
         max_lag_s = settings.integer("replica.lag.time.max.ms") / 1000
-        self.membership = Membership(self.replicas, self.coordination, self.stats, max_lag_s)
+        self.alter_partition = AlterPartitionManager(self.replicas, self.coordination, self.stats, max_lag_s)
         limits = FetchSettings(settings.integer("fetch.max.bytes"), 600.0, 1000, selects_by_rack=False)
-        self.sessions = Sessions(self.replicas, self.membership, limits)
+        self.sessions = Sessions(self.replicas, self.alter_partition, limits)
         peers: Any = self.peers
         self.manager = ReplicaManager(
             self.replicas,
@@ -347,7 +347,7 @@ class Replicating:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        await self.membership.close()
+        await self.alter_partition.close()
         await self.manager.close()
         self.logs.close()
 

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millstream_broker.coordination import NO_LEADER, PartitionRecord
-from millstream_broker.coordination.controllership import (
-    TopicPartition,
-)
 from millstream_broker.log.epochs import LeaderEpochs
 from millstream_broker.replication.divergence import diverging_epoch, truncation_offset
 from millstream_broker.replication.isr import Isr
 from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.protocol.stop_replica import EPOCH_DURING_DELETE, StopReplicaRequest
 from millstream_kafka.protocol.update_metadata import LEADER_DURING_DELETE, UpdateMetadataRequest
+from millstream_kafka.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from millstream_harness.simulated_cluster import SimulatedCluster

@@ -31,10 +31,7 @@ from millstream_broker.controller.messages import (
 )
 from millstream_broker.controller.placement import place
 from millstream_broker.coordination import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
-from millstream_broker.coordination.controllership import (
-    Image,
-    TopicPartition,
-)
+from millstream_broker.coordination.controllership import Image
 from millstream_harness.simulated_broker import (
     Fetch,
     IsrWrite,
@@ -45,6 +42,7 @@ from millstream_harness.simulated_broker import (
 )
 from millstream_harness.simulated_controller import SimulatedController
 from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
+from millstream_kafka.topic_partition import TopicPartition
 
 Action = Callable[[], object]
 

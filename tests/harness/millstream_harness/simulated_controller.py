@@ -11,6 +11,7 @@ from millstream_broker.controller.channels import stop_request, update_request
 from millstream_broker.controller.machine import ControllerMachine
 from millstream_broker.controller.messages import (
     AcceptBroker,
+    AnswerCaller,
     AskLogEnds,
     AssignmentWritten,
     BrokerAccepted,
@@ -18,7 +19,6 @@ from millstream_broker.controller.messages import (
     Push,
     RefuseDeletion,
     RemoveTopic,
-    Reply,
     Settings,
     StatesWritten,
     Stopped,
@@ -32,10 +32,10 @@ from millstream_broker.coordination.controllership import (
     BrokersChanged,
     DeletionsRequested,
     StatesChanged,
-    TopicPartition,
     TopicsChanged,
 )
 from millstream_harness.simulated_broker import Violation
+from millstream_kafka.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from millstream_harness.simulated_cluster import SimulatedCluster
@@ -95,7 +95,7 @@ class SimulatedController:
                     channel.to_stop.update(one.partitions)
             elif isinstance(one, AskLogEnds):
                 self.channel(one.broker).to_ask.update(one.partitions)
-            elif isinstance(one, Reply):
+            elif isinstance(one, AnswerCaller):
                 if one.caller in self.replies:
                     raise Violation(f"{one.caller} is answered twice")
                 self.replies[one.caller] = one.result

@@ -23,7 +23,7 @@ from millstream_kafka.protocol.describe_configs import (
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Encoded
 
-from ..config import Entry, Source
+from ..config import ConfigSource, Entry
 from ..configs import ConfigAdministrator, Resource
 from ..handlers import RequestContext, handler
 from ..slices import turns
@@ -88,7 +88,7 @@ def _result(
         entry.value,
         not of_topic and not entry.key.dynamic,
         entry.source,
-        entry.source is Source.DEFAULT,
+        entry.source is ConfigSource.DEFAULT,
         False,
         [DescribeConfigsSynonym(*synonym) for synonym in entry.synonyms] if request.include_synonyms else [],
         entry.key.type,

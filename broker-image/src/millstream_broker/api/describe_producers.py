@@ -13,7 +13,7 @@ from millstream_kafka.protocol.describe_producers import (
 from millstream_kafka.protocol.errors import ApiError
 
 from ..handlers import RequestContext, handler
-from ..log.producers import Producer
+from ..log.producer_state import ProducerStateEntry
 from ..replication.replicas import Replicas
 from ..slices import Steps
 
@@ -41,7 +41,7 @@ def _of(replicas: Replicas, topic: str, index: int) -> PartitionResponse:
     return PartitionResponse(index, active_producers=[_state(*each) for each in producers.items()])
 
 
-def _state(producer_id: int, producer: Producer) -> ProducerState:
+def _state(producer_id: int, producer: ProducerStateEntry) -> ProducerState:
     state = ProducerState(
         producer_id,
         producer.epoch,

@@ -32,8 +32,8 @@ from millstream_kafka.protocol.produce import (
 from ..delayed_produce import DelayedProduce
 from ..handlers import Answer, CloseConnection, RequestContext, handler
 from ..internal_topics import check_not_internal
-from ..log.admission import RecordsRefusedError
 from ..log.log import AppendInfo
+from ..log.validator import RecordsRefusedError
 from ..replication.replicas import Replicas
 from ..stats import Stats
 

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Protocol
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
-from ..coordination.controllership import TopicPartition
 from . import reassignment
 from .assignments import Assignments
 from .deletion import Deletion

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from millstream_kafka.topic_partition import TopicPartition
+
 from ..coordination import PartitionRecord, TopicRecord
-from ..coordination.controllership import TopicPartition
 
 
 class Assignments:

@@ -41,11 +41,11 @@ from millstream_kafka.protocol.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
+from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from ..config import Listener
 from ..coordination import NO_LEADER, NO_STATE, BrokerRecord, PartitionRecord, TopicRecord
-from ..coordination.controllership import TopicPartition
 from ..internal_topics import is_internal
 from .messages import AskLogEnds, LogEnd, LogEnds, Push, Stopped, StopReplicas
 from .reach import Caller, Reach
@@ -59,7 +59,7 @@ SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL":
 log = logging.getLogger(__name__)
 
 
-class Cluster(Protocol):
+class ControllerContext(Protocol):
     """What is told of: the controller's machine."""
 
     epoch: int
@@ -85,7 +85,7 @@ class Channels:
         self,
         controller_id: int,
         reach: Reach,
-        cluster: Cluster,
+        cluster: ControllerContext,
         answered: Callable[[Stopped | LogEnds], None],
         deposed: Callable[[], None],
     ) -> None:
@@ -343,7 +343,7 @@ def _failed(answer: StopReplicaResponse) -> dict[TopicPartition, ErrorCode]:
 
 
 def update_request(
-    controller_id: int, broker_epoch: int, cluster: Cluster, partitions: Iterable[TopicPartition]
+    controller_id: int, broker_epoch: int, cluster: ControllerContext, partitions: Iterable[TopicPartition]
 ) -> UpdateMetadataRequest:
     """What is to be said of these partitions, and of who lives.
 
@@ -377,7 +377,9 @@ def update_request(
     )
 
 
-def _state(key: TopicPartition, record: PartitionRecord, cluster: Cluster) -> UpdateMetadataPartitionState:
+def _state(
+    key: TopicPartition, record: PartitionRecord, cluster: ControllerContext
+) -> UpdateMetadataPartitionState:
     return UpdateMetadataPartitionState(
         partition_index=key[1],
         controller_epoch=record.controller_epoch,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from ..coordination.controllership import TopicPartition
+from millstream_kafka.topic_partition import TopicPartition
 
 
 class Deletion:

@@ -22,24 +22,19 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable
 from typing import Any
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from ..config import BrokerConfig
 from ..config_keys import BROKER_KEYS
 from ..coordination import CoordinationError, PartitionRecord
-from ..coordination.controllership import (
-    BrokersChanged,
-    ConfigsChanged,
-    ControllerStore,
-    Fenced,
-    StoreEvent,
-    TopicPartition,
-)
+from ..coordination.controllership import BrokersChanged, ConfigsChanged, ControllerStore, Fenced, StoreEvent
 from .channels import Channels
 from .machine import ControllerMachine
 from .messages import (
     Abandoned,
     AcceptBroker,
+    AnswerCaller,
     AskLogEnds,
     AssignmentWritten,
     BrokerAccepted,
@@ -51,7 +46,6 @@ from .messages import (
     ReassignmentRequested,
     RefuseDeletion,
     RemoveTopic,
-    Reply,
     Settings,
     SettingsChanged,
     ShutdownRequested,
@@ -238,14 +232,14 @@ class ControllerDriver:
                 self._channels.stop(one)
             elif isinstance(one, AskLogEnds):
                 self._channels.ask(one)
-            elif isinstance(one, Reply):
+            elif isinstance(one, AnswerCaller):
                 self._reply(one)
             else:
                 self._writes.append(one)
                 self._to_write.set()
                 self._has_written.clear()
 
-    def _reply(self, reply: Reply) -> None:
+    def _reply(self, reply: AnswerCaller) -> None:
         waiting = self._waiting.pop(reply.caller)
         if waiting.done():  # whoever waited has given up in this turn of the loop
             return

@@ -22,6 +22,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from millstream_kafka.topic_partition import TopicPartition
+
 from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
 from ..coordination.controllership import (
     BrokersChanged,
@@ -29,7 +31,6 @@ from ..coordination.controllership import (
     DeletionsRequested,
     Image,
     StatesChanged,
-    TopicPartition,
     TopicsChanged,
 )
 from ..slices import Steps
@@ -40,6 +41,7 @@ from .elections import Situation, is_unclean_allowed, settle
 from .messages import (
     Abandoned,
     AcceptBroker,
+    AnswerCaller,
     AssignmentWritten,
     BrokerAccepted,
     ElectionRequested,
@@ -50,7 +52,6 @@ from .messages import (
     ReassignmentRequested,
     RefuseDeletion,
     RemoveTopic,
-    Reply,
     Settings,
     SettingsChanged,
     ShutdownRequested,
@@ -451,7 +452,7 @@ class ControllerMachine:
         self._look_at_assignments()
         self._tell()
         for caller, result in self.requests.complete():
-            self.out.append(Reply(caller, result))
+            self.out.append(AnswerCaller(caller, result))
         out, self.out = self.out, []
         return out
 

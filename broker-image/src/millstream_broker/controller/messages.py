@@ -1,6 +1,6 @@
 """What goes into the controller's state machine beside the store's reports, and what comes out.
 
-A `caller` is whatever the driver knows one who asked by; each gets exactly one `Reply`, unless it is `Abandoned`.
+A `caller` is whatever the driver knows one who asked by; each gets exactly one `AnswerCaller`, unless `Abandoned`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from millstream_kafka.protocol.errors import ApiError
+from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
-from ..coordination.controllership import StoreEvent, TopicPartition
+from ..coordination.controllership import StoreEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ class AskLogEnds:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AnswerCaller:
     caller: Hashable
     result: Collection[TopicPartition] | Mapping[TopicPartition, ApiError | None] | ApiError
 
@@ -222,5 +223,5 @@ Instruction = (
     | Push
     | StopReplicas
     | AskLogEnds
-    | Reply
+    | AnswerCaller
 )

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field, replace
 
+from millstream_kafka.topic_partition import TopicPartition
+
 from ..coordination import PartitionRecord
-from ..coordination.controllership import TopicPartition
 from . import reassignment
 
 

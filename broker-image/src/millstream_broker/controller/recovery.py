@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 
+from millstream_kafka.topic_partition import TopicPartition
+
 from ..coordination import NO_LEADER, BrokerRecord, PartitionRecord
-from ..coordination.controllership import TopicPartition
 from .messages import AskLogEnds, LogEnd, LogEnds
 
 

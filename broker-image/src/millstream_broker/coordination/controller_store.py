@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from . import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord, tree
@@ -29,7 +30,6 @@ from .controllership import (
     Image,
     StatesChanged,
     StoreEvent,
-    TopicPartition,
     TopicsChanged,
 )
 from .stores import (

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from . import BrokerRecord, PartitionRecord, TopicRecord
+from millstream_kafka.topic_partition import TopicPartition
 
-TopicPartition = tuple[str, int]
+from . import BrokerRecord, PartitionRecord, TopicRecord
 
 
 class Fenced(Exception):

@@ -31,6 +31,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from millstream_kafka.protocol.schema import ZERO_UUID
+from millstream_kafka.topic_partition import TopicPartition
 
 from ..config import Listener
 from ..config_types import ConfigError
@@ -73,8 +74,6 @@ ALWAYS = (
 """What is there before anything else, as in Kafka."""
 LEAST_SECRET_BYTES = 16
 DEFAULT_ENTITY = "<default>"
-
-TopicPartition = tuple[str, int]
 
 
 class TreeError(CoordinationError):

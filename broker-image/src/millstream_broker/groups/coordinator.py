@@ -24,6 +24,7 @@ from uuid import UUID
 
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
+from millstream_kafka.topic_partition import TopicPartition
 
 from ..config_types import LONG_MAX
 from .group import CommittedOffset, Group, GroupState
@@ -38,7 +39,6 @@ from .messages import (
     GroupListing,
     KeyValue,
     MemberDescription,
-    TopicPartition,
 )
 from .records import group_tombstone, java_length, offset_record
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from .coordinator import GroupCoordinator
@@ -35,7 +36,6 @@ from .messages import (
     Reply,
     Sync,
     SyncResult,
-    TopicPartition,
 )
 from .records import LoadedGroups, read_groups
 from .store import OffsetsTopic, OffsetsWriter

@@ -11,11 +11,11 @@ from uuid import UUID
 
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
+from millstream_kafka.topic_partition import TopicPartition
 
 from .group import CommittedOffset, GroupState
 
 Caller = object
-TopicPartition = tuple[str, int]
 KeyValue = tuple[bytes, bytes | None]
 
 
@@ -168,7 +168,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class StoreRecords:
     """Append these records to a partition of __consumer_offsets, then say ``stored([write], error)``."""
 
     write: int
@@ -176,4 +176,4 @@ class Store:
     records: Sequence[KeyValue]
 
 
-Effect = Reply | Store
+Effect = Reply | StoreRecords

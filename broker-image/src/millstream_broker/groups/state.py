@@ -2,7 +2,7 @@
 
 Nothing here or above looks at a clock, a socket or a file. Time comes in by ``advance``; what has to be
 done collects in effects, which the driver takes with ``take_effects`` after each event and carries out in
-order. A ``Store`` effect is answered by the event ``stored``; until then what it says has not happened:
+order. A ``StoreRecords`` effect is answered by the event ``stored``; until then what it says has not happened:
 nobody is told of it, and memory does not show it.
 """
 
@@ -14,7 +14,7 @@ from uuid import UUID
 from millstream_kafka.protocol.errors import ErrorCode
 
 from .group import Group, GroupState, Member
-from .messages import Caller, Effect, GroupConfig, KeyValue, Reply, Store
+from .messages import Caller, Effect, GroupConfig, KeyValue, Reply, StoreRecords
 from .records import group_record, partition_for
 from .timers import Timers
 
@@ -43,7 +43,7 @@ class CoordinatorState:
         self._effects: list[Effect] = []
         self._writes: dict[int, tuple[int, Continuation]] = {}
         self._next_write = 1
-        """The number of the next ``Store``: they rise."""
+        """The number of the next ``StoreRecords``: they rise."""
         self._active: set[int] = set()
         self._loading: set[int] = set()
 
@@ -52,7 +52,7 @@ class CoordinatorState:
         return effects
 
     def stored(self, writes: Iterable[int], error: ErrorCode) -> None:
-        """The appends that these ``Store`` effects asked for are over. Those given up by ``unload`` are ignored."""
+        """The appends that these ``StoreRecords`` asked for are over. Those given up by ``unload`` are ignored."""
         for write in writes:
             if write in self._writes:
                 _, continuation = self._writes.pop(write)
@@ -66,7 +66,7 @@ class CoordinatorState:
     def _store(self, group_id: str, records: Sequence[KeyValue], then: Continuation) -> None:
         partition = self.partition_of(group_id)
         self._writes[self._next_write] = (partition, then)
-        self._effects.append(Store(self._next_write, partition, records))
+        self._effects.append(StoreRecords(self._next_write, partition, records))
         self._next_write += 1
 
     def _store_group(

@@ -19,7 +19,7 @@ from millstream_kafka.batch import Buffer, Record, build_batch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_process import supervision
 
-from .messages import Store
+from .messages import StoreRecords
 
 BATCH_BYTES = 128 * 1024
 """Well below any max.message.bytes that makes sense; a single write may be larger and then goes alone."""
@@ -51,10 +51,10 @@ class OffsetsWriter:
     def __init__(self, topic: OffsetsTopic, stored: Callable[[list[int], ErrorCode], None]) -> None:
         self._topic = topic
         self._stored = stored
-        self._queues: dict[int, deque[Store]] = {}
+        self._queues: dict[int, deque[StoreRecords]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
-    def write(self, store: Store) -> None:
+    def write(self, store: StoreRecords) -> None:
         self._queues.setdefault(store.partition, deque()).append(store)
         if store.partition not in self._tasks:
             self._tasks[store.partition] = supervision.keep(
@@ -86,14 +86,14 @@ class OffsetsWriter:
         del self._tasks[partition]
 
     @staticmethod
-    def _take(queue: deque[Store]) -> list[Store]:
+    def _take(queue: deque[StoreRecords]) -> list[StoreRecords]:
         stores = [queue.popleft()]
         size = _size(stores[0])
         while queue and (size := size + _size(queue[0])) <= BATCH_BYTES:
             stores.append(queue.popleft())
         return stores
 
-    async def _append(self, partition: int, stores: list[Store]) -> ErrorCode:
+    async def _append(self, partition: int, stores: list[StoreRecords]) -> ErrorCode:
         now = int(time.time() * 1000)
         batch = build_batch(Record(key, value, now) for store in stores for key, value in store.records)
         try:
@@ -108,5 +108,5 @@ class OffsetsWriter:
         return ErrorCode.NONE
 
 
-def _size(store: Store) -> int:
+def _size(store: StoreRecords) -> int:
     return sum(len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in store.records)

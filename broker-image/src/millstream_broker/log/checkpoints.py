@@ -26,6 +26,8 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from millstream_kafka.topic_partition import TopicPartition
+
 from ..kafka_uuid import uuid_text
 from .files import write_atomically
 
@@ -36,7 +38,6 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 BY_ID = ".by-id"
 _NO_ID = "-"
 
-TopicPartition = tuple[str, int]
 Identified = Mapping[TopicPartition, tuple[uuid.UUID | None, int]]
 """Topic id and offset of each log."""
 

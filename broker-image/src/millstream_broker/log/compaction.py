@@ -71,7 +71,7 @@ _WINDOW_S = 0.3  # a throttle that was idle lets so much through at once
 _SHORTEST_WORK_S = 0.002  # less is not worth a pause
 
 
-class Throttle:
+class Throttler:
     """``log.cleaner.io.max.bytes.per.second``: a token bucket for what all passes read and write together."""
 
     def __init__(self, rate: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
@@ -97,7 +97,7 @@ class Allowance:
     share: float = 1.0
     """Of one core: it sleeps between batches."""
     max_keys: int = 200_000
-    throttle: Throttle | None = None
+    throttle: Throttler | None = None
 
 
 def pause_after(worked_s: float, share: float) -> float:

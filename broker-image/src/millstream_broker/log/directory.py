@@ -31,9 +31,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from millstream_kafka.topic_partition import TopicPartition
+
 from ..kafka_uuid import uuid_text
 from . import checkpoints
-from .checkpoints import Checkpoint, CheckpointError, Identified, TopicPartition
+from .checkpoints import Checkpoint, CheckpointError, Identified
 from .files import fsync_directory, is_failure, write_atomically
 from .log import Log
 

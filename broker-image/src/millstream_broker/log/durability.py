@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from . import recovery
 from .epochs import LeaderEpochs
 from .files import fsync_directory, fsync_file
-from .producers import Producers
+from .producer_state import ProducerStateManager
 from .segment import Segment
 from .segments import Segments
 
@@ -35,14 +35,14 @@ class Durability:
         self._epochs = epochs
         self.offset = offset
         self.lock = threading.Lock()
-        self._unsaved: deque[tuple[int, Producers]] = deque()
+        self._unsaved: deque[tuple[int, ProducerStateManager]] = deque()
 
     @property
     def is_behind(self) -> bool:
         """Whether :meth:`flush_closed` has something to do."""
         return self.offset < self._segments.active.base_offset or bool(self._unsaved)
 
-    def keep(self, offset: int, producers: Producers) -> None:
+    def keep(self, offset: int, producers: ProducerStateManager) -> None:
         """Have :meth:`save_producers` write the snapshot of this offset."""
         self._unsaved.append((offset, producers.frozen()))
 

@@ -15,8 +15,9 @@ import re
 import uuid
 from pathlib import Path
 
+from millstream_kafka.topic_partition import TopicPartition
+
 from ..kafka_uuid import uuid_from, uuid_text
-from .checkpoints import TopicPartition
 from .files import write_atomically
 
 logger = logging.getLogger(__name__)

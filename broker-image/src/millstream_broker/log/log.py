@@ -31,17 +31,17 @@ from typing import NamedTuple, Protocol
 from millstream_kafka.batch import INT32_MAX, PLACEMENT, BatchHeader, HeaderRefusedError
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
-from . import admission, epochs, lifetime, recovery, timestamps, truncation
-from .admission import Admitted
+from . import epochs, recovery, retention, timestamps, truncation, validator
 from .config import LogConfig as LogConfig  # named here for callers, as FileSlice
 from .durability import Durability
 from .epochs import LeaderEpochs
 from .files import FileCache, is_failure
 from .files import FileSlice as FileSlice
-from .producers import Producers
+from .producer_state import ProducerStateManager
 from .segment import TornWriteError
 from .segments import Segments
 from .snapshot import LogSnapshot
+from .validator import Admitted
 
 SAVED_AT_ONCE = 100
 """Producers whose snapshot is written where a segment ends, for that takes no time; of more, by the flushing thread."""
@@ -117,7 +117,7 @@ class Log:
         segments: Segments,
         start: int,
         end: int,
-        producers: Producers,
+        producers: ProducerStateManager,
         epochs: LeaderEpochs,
         *,
         flushed: int,
@@ -235,10 +235,10 @@ class Log:
     ) -> AppendInfo:
         """Validate a producer's batches, give them offsets (in place, if the buffer can be written) and write them.
 
-        ApiError: what ``admission.admit`` and ``Producers.check`` raise; RECORD_LIST_TOO_LARGE
+        ApiError: what ``validator.admit`` and ``ProducerStateManager.check`` raise; RECORD_LIST_TOO_LARGE
         when they exceed segment.bytes; KAFKA_STORAGE_ERROR. After an error the log is as before.
         """
-        admitted = admission.admit(batches, self.config, now_ms, where=self._segments.path)
+        admitted = validator.admit(batches, self.config, now_ms, where=self._segments.path)
         return self.append_admitted(admitted, leader_epoch=leader_epoch, now_ms=now_ms)
 
     def admit(self, batches: bytearray, *, now_ms: int) -> Admitted:
@@ -248,10 +248,10 @@ class Log:
         """
         config = self.config
         try:
-            return admission.admit(batches, config, now_ms, where=self._segments.path)
+            return validator.admit(batches, config, now_ms, where=self._segments.path)
         except HeaderRefusedError:
             pass
-        return admission.admit(batches, config, now_ms, where=self._segments.path, read=True)
+        return validator.admit(batches, config, now_ms, where=self._segments.path, read=True)
 
     def append_admitted(self, admitted: Admitted, *, leader_epoch: int, now_ms: int) -> AppendInfo:
         """The second half of :meth:`append`, for batches that were admitted in a thread."""
@@ -302,7 +302,7 @@ class Log:
         view = memoryview(batches)
         self.check_online()
         is_empty = self.log_start_offset == self.log_end_offset
-        headers = admission.check_copied(view, self.log_end_offset, is_empty)
+        headers = validator.check_copied(view, self.log_end_offset, is_empty)
         if headers[0].base_offset < self.log_end_offset:
             self.start_anew(headers[0].base_offset, now_ms=now_ms)
         self._write(view, headers, now_ms)
@@ -312,7 +312,7 @@ class Log:
         last = headers[-1]
         try:
             segment = self._segments.active
-            if lifetime.must_roll(segment, self.config, len(data), headers, now_ms):
+            if retention.must_roll(segment, self.config, len(data), headers, now_ms):
                 self.roll(headers[0].base_offset, now_ms=now_ms)
                 segment = self._segments.active
             segment.append(data, headers)
@@ -462,7 +462,7 @@ class Log:
         if self.offline is not None or self.truncating:
             return 0
         limit = self.log_end_offset if high_watermark is None else min(high_watermark, self.log_end_offset)
-        count = lifetime.count_expired(
+        count = retention.count_expired(
             self._segments,
             self.config,
             now_ms,
@@ -528,7 +528,7 @@ class Log:
         except OSError as error:
             raise self.failed(error) from error
 
-    def ends_at(self, end: int, producers: Producers) -> None:
+    def ends_at(self, end: int, producers: ProducerStateManager) -> None:
         """Its segments were cut there."""
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)

@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millstream_kafka.protocol.errors import ApiError
+from millstream_kafka.topic_partition import TopicPartition
 
 from . import checkpoints, folders
-from .checkpoints import Identified, TopicPartition
+from .checkpoints import Identified
 from .compaction import Allowance, Compaction, due, give_up
 from .config import LogConfig
 from .directory import BrokenDirError, LogDir, LogDirError, boot_id, describe

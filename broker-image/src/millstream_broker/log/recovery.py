@@ -30,7 +30,7 @@ from .config import LogConfig
 from .epochs import LeaderEpochs
 from .files import FileCache, fsync_directory
 from .index import OFFSET_ENTRY, TIME_ENTRY
-from .producers import Producers, SnapshotError
+from .producer_state import ProducerStateManager, SnapshotError
 from .segment import SUFFIXES, Segment
 from .segments import Segments
 
@@ -109,7 +109,7 @@ def load(
     from_offset: int | None,
     log_start_offset: int,
     now_ms: int,
-) -> tuple[Segments, int, int, Producers, LeaderEpochs]:
+) -> tuple[Segments, int, int, ProducerStateManager, LeaderEpochs]:
     """The log in ``path``: segments, start and end offset, producers, epochs.
 
     ``from_offset``: verify the batches from there on (at least those that no index entry confirms); None: the log was
@@ -217,12 +217,12 @@ def refuse_old_format(segment: Segment, position: int) -> None:
 
 def restore_producers(
     segments: Segments, snapshots: Sequence[int], end_offset: int, now_ms: int
-) -> Producers:
+) -> ProducerStateManager:
     """As of ``end_offset``: the newest valid snapshot before it, and the batches behind that, as if appended now.
 
     A snapshot from before the first segment does not count: what came in between is not known.
     """
-    producers = Producers()
+    producers = ProducerStateManager()
     known: int | None = None
     bases = {segment.base_offset for segment in segments}
     for offset in sorted(snapshots, reverse=True):
@@ -231,7 +231,7 @@ def restore_producers(
             continue  # an older one, kept in case that a newer one is lost
         if known is None and segments.first_offset <= offset <= end_offset:
             with contextlib.suppress(OSError, SnapshotError), open(path, "rb") as file:
-                producers, known = Producers.decode(file.read()), offset
+                producers, known = ProducerStateManager.decode(file.read()), offset
                 continue
         unlink(path)
     if known != end_offset:

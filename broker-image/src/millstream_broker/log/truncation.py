@@ -18,7 +18,7 @@ from typing import Protocol
 from . import recovery
 from .config import LogConfig
 from .durability import Durability
-from .producers import Producers
+from .producer_state import ProducerStateManager
 from .segments import Segments
 
 
@@ -26,7 +26,7 @@ class Truncated(Protocol):
     """A log, as far as truncating it goes: `log.Log`."""
 
     config: LogConfig
-    producers: Producers
+    producers: ProducerStateManager
     offline: OSError | None
     log_start_offset: int
     first_dirty_offset: int
@@ -49,7 +49,7 @@ class Truncated(Protocol):
 
     def release_claims(self) -> None: ...
 
-    def ends_at(self, offset: int, producers: Producers) -> None: ...
+    def ends_at(self, offset: int, producers: ProducerStateManager) -> None: ...
 
     def forget_epochs_from(self, offset: int) -> None: ...
 
@@ -103,7 +103,7 @@ def start_anew(log: Truncated, offset: int, now_ms: int) -> None:
         segments.replace_all(empty)
         segments.remove_deleted_files()
         log.log_start_offset = log.first_dirty_offset = offset
-        log.ends_at(offset, Producers())
+        log.ends_at(offset, ProducerStateManager())
         log.durability.offset = offset
     log.forget_epochs_from(0)
 

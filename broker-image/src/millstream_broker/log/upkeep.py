@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from weakref import WeakKeyDictionary
 
 from millstream_kafka.protocol.errors import ApiError
+from millstream_kafka.topic_partition import TopicPartition
 
-from .checkpoints import TopicPartition
 from .directory import LogDir
 from .log import Log
 from .manager import LogManager

@@ -36,18 +36,18 @@ from millstream_kafka.protocol.fetch import (
     LeaderIdAndEpoch,
     PartitionData,
 )
+from millstream_kafka.topic_partition import TopicPartition
 
 from ..delayed_fetch import DelayedFetch
 from ..metadata import Metadata
 from ..slices import Steps
+from .alter_partition import AlterPartitionManager
 from .divergence import diverging_epoch
-from .membership import Membership
 from .partition import Partition
 from .replica import FetchWaiter, Replica
 from .replicas import Replicas
 from .selector import select
 
-TopicPartition = tuple[str, int]
 Answer = FetchResponse | Future[FetchResponse]
 FULL, SESSIONLESS = 0, -1
 """Session epochs of requests that name all their partitions."""
@@ -115,12 +115,12 @@ class Session:
 
     __slots__ = (
         "_aborted",
+        "_alter_partition",
         "_delayed",
         "_due",
         "_fetched",
         "_is_closed",
         "_meanwhile",
-        "_membership",
         "_rack",
         "_reads_followers",
         "_replicas",
@@ -143,7 +143,7 @@ class Session:
     def __init__(
         self,
         replicas: Replicas,
-        membership: Membership,
+        alter_partition: AlterPartitionManager,
         settings: FetchSettings,
         replica_id: int = CONSUMER,
         *,
@@ -154,7 +154,7 @@ class Session:
         self.replica_id = replica_id
         self.is_follower = replica_id >= 0
         self._replicas = replicas
-        self._membership = membership
+        self._alter_partition = alter_partition
         self._settings = settings
         self._aborted: list[AbortedTransaction] | None = None
         self._rack = ""
@@ -434,7 +434,7 @@ class Session:
         if offset > log.log_end_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         one.is_new = False
-        self._membership.fetched(partition, self.replica_id, offset, asked.log_start_offset)
+        self._alter_partition.fetched(partition, self.replica_id, offset, asked.log_start_offset)
         return None
 
     def _failed(self, one: Fetched, error: ApiError) -> PartitionData:

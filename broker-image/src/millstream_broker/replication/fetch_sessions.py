@@ -28,8 +28,8 @@ from millstream_kafka.protocol.fetch import (
 from ..coordination import BrokerRecord
 from ..inter_broker import Authenticator, Peer
 from ..slices import Steps
+from .alter_partition import AlterPartitionManager
 from .fetch_session import AT_ONCE, FULL, SESSIONLESS, Answer, FetchSettings, Session
-from .membership import Membership
 from .replicas import Replicas
 
 EVICTION_MS = 120_000
@@ -47,12 +47,12 @@ class FollowerSession(Session):
     def __init__(
         self,
         replicas: Replicas,
-        membership: Membership,
+        alter_partition: AlterPartitionManager,
         settings: FetchSettings,
         follower: Authenticator,
         peer: Peer,
     ) -> None:
-        super().__init__(replicas, membership, settings, peer.broker_id)
+        super().__init__(replicas, alter_partition, settings, peer.broker_id)
         self.follower = follower
         """Of the connection."""
         self.peer = peer
@@ -61,9 +61,11 @@ class FollowerSession(Session):
 class Sessions:
     """The fetch sessions of this broker's clients."""
 
-    def __init__(self, replicas: Replicas, membership: Membership, settings: FetchSettings) -> None:
+    def __init__(
+        self, replicas: Replicas, alter_partition: AlterPartitionManager, settings: FetchSettings
+    ) -> None:
         self._replicas = replicas
-        self._membership = membership
+        self._alter_partition = alter_partition
         self._settings = settings
         self._by_replica: dict[int, FollowerSession] = {}
         self._consumers: dict[int, Session] = {}
@@ -111,10 +113,10 @@ class Sessions:
             _next(known, request)
             return known
         if request.session_epoch != FULL:
-            return FollowerSession(self._replicas, self._membership, self._settings, follower, peer)
+            return FollowerSession(self._replicas, self._alter_partition, self._settings, follower, peer)
         if known is not None:
             known.close()
-        session = FollowerSession(self._replicas, self._membership, self._settings, follower, peer)
+        session = FollowerSession(self._replicas, self._alter_partition, self._settings, follower, peer)
         session.identify(random.randint(1, 0x7FFFFFFF), monotonic())
         self._by_replica[peer.broker_id] = session
         return session
@@ -142,7 +144,7 @@ class Sessions:
             if session_id:
                 self._end(session_id)
             session = Session(
-                self._replicas, self._membership, self._settings, reads_followers=version >= RACKS_SINCE
+                self._replicas, self._alter_partition, self._settings, reads_followers=version >= RACKS_SINCE
             )
             if epoch == FULL:
                 self._begin(session, _size(request))

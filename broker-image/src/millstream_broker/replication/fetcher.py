@@ -30,12 +30,13 @@ from millstream_kafka.protocol.fetch import (
     next_session_epoch,
 )
 from millstream_kafka.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from ..config import BrokerConfig
 from ..coordination import BrokerRecord
 from ..inter_broker import InterBroker
-from .follower import Follower, Outcome, TopicPartition
+from .follower import Follower, Outcome
 from .throttle import Throttle
 
 CLIENT_ID = "millstream-follower"

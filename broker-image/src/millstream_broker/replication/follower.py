@@ -20,6 +20,7 @@ from time import time
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import FetchPartition, PartitionData
+from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import PartitionRecord, TopicRecord
 from ..delayed_produce import DelayedProduce, Purgatory, repeated
@@ -30,7 +31,6 @@ from .replica import Replica, wake
 
 log = logging.getLogger(__name__)
 
-TopicPartition = tuple[str, int]
 IN_TRANSITION = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.UNKNOWN_LEADER_EPOCH,

@@ -41,7 +41,7 @@ def eligible_leaders(record: PartitionRecord, isr: Collection[int], min_isr: int
     return tuple(one for one in record.replicas if one in had_all and one not in isr)
 
 
-class Follower:
+class ReplicaState:
     """What a leader knows of one follower."""
 
     __slots__ = ("caught_up_ms", "fetched_ms", "leader_end", "log_end", "log_start")
@@ -106,7 +106,7 @@ class Isr:
         self._settled = True
         self._log_end = self._epoch_start = log_end
         self.followers = {
-            one: Follower(now_ms if one in record.isr else UNKNOWN)
+            one: ReplicaState(now_ms if one in record.isr else UNKNOWN)
             for one in record.replicas
             if one != self.broker_id
         }
@@ -196,7 +196,7 @@ class Isr:
     def _keep_followers(self) -> None:
         """Replicas may come and go within an epoch (reassignment)."""
         self.followers = {
-            one: self.followers.get(one) or Follower(UNKNOWN)
+            one: self.followers.get(one) or ReplicaState(UNKNOWN)
             for one in self.record.replicas
             if one != self.broker_id
         }
@@ -261,21 +261,21 @@ class Isr:
                 wanted.append(replica)
         return tuple(wanted)
 
-    def _has_fallen_behind(self, follower: Follower, now_ms: int) -> bool:
+    def _has_fallen_behind(self, follower: ReplicaState, now_ms: int) -> bool:
         return self._has_lost_records(follower) or not self._is_caught_up(follower, now_ms)
 
-    def _has_lost_records(self, follower: Follower) -> bool:
+    def _has_lost_records(self, follower: ReplicaState) -> bool:
         """Of a member of the ISR, or one that was when the high watermark came to stand where it is."""
         return UNKNOWN < follower.log_end < self.high_watermark
 
-    def _is_caught_up(self, follower: Follower, now_ms: int) -> bool:
+    def _is_caught_up(self, follower: ReplicaState, now_ms: int) -> bool:
         if follower.log_end == self._log_end:
             return True
         return follower.caught_up_ms != UNKNOWN and now_ms - follower.caught_up_ms <= self.max_lag_ms
 
-    def _may_join(self, replica: int, follower: Follower, now_ms: int) -> bool:
+    def _may_join(self, replica: int, follower: ReplicaState, now_ms: int) -> bool:
         start = max(self.high_watermark, self._epoch_start)
         return follower.log_end >= start and self._is_joining(replica, follower, now_ms)
 
-    def _is_joining(self, replica: int, follower: Follower, now_ms: int) -> bool:
+    def _is_joining(self, replica: int, follower: ReplicaState, now_ms: int) -> bool:
         return replica in self._alive and follower.log_end != UNKNOWN and self._is_caught_up(follower, now_ms)

@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
+from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from ..admissions import Admissions
@@ -32,7 +33,6 @@ from ..delayed_produce import Purgatory
 from ..effective_configs import EffectiveConfigs
 from ..inter_broker import InterBroker
 from ..internal_topics import OFFSETS_TOPIC
-from ..log.checkpoints import TopicPartition
 from ..log.directory import LogDirError
 from ..log.log import Log
 from ..log.manager import Found, LogManager, Released

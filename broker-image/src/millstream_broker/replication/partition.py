@@ -33,8 +33,8 @@ from ..config import TopicConfig
 from ..config_types import LONG_MAX
 from ..coordination import PartitionRecord, TopicRecord
 from ..delayed_produce import Delayed, DelayedProduce, Purgatory, repeated
-from ..log.admission import Admitted
 from ..log.log import AppendInfo, Log
+from ..log.validator import Admitted
 from ..refusals import Refusals
 from .isr import Isr
 from .replica import FetchWaiter, Replica, wake

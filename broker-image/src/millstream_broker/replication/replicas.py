@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
+from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import ClusterState, PartitionRecord
-from ..log.checkpoints import TopicPartition
 from ..metadata import Metadata
 from .follower import Follower
 from .partition import Partition

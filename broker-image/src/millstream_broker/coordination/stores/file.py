@@ -221,7 +221,7 @@ class FileStore:
 
     async def _write(self, waiting: list[tuple[Sequence[Operation], asyncio.Future[list[Any]]]]) -> None:
         """Carry these out in their order, with one write."""
-        group = Group(self._nodes, self._below, self._zxid, int(time.time() * 1000))
+        group = GroupCommit(self._nodes, self._below, self._zxid, int(time.time() * 1000))
         outcomes: list[list[Any] | Exception] = []
         for operations, _ in waiting:
             try:
@@ -272,7 +272,7 @@ class FileStore:
 
     # The file
 
-    async def _store(self, group: Group) -> CoordinationError | None:
+    async def _store(self, group: GroupCommit) -> CoordinationError | None:
         try:
             await asyncio.to_thread(self._append, group)
         except OSError as error:
@@ -284,7 +284,7 @@ class FileStore:
             return CoordinationError(f"{self._path}: cannot be written: {error!r}")
         return None
 
-    def _append(self, group: Group) -> None:
+    def _append(self, group: GroupCommit) -> None:
         """Runs in a thread, while nothing changes `_nodes`. After a failure the next write replaces the whole file."""
         if self._file < 0 or self._size > 2 * self._full_size + SLACK_BYTES:
             self._write_anew(group)
@@ -302,7 +302,7 @@ class FileStore:
         self._file = file
         self._size += len(data)
 
-    def _write_anew(self, group: Group) -> None:
+    def _write_anew(self, group: GroupCommit) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -314,7 +314,7 @@ class FileStore:
         self._size = self._full_size = len(data)
 
 
-class Group:
+class GroupCommit:
     """Applies multis one after the other, to be written together, and leaves the nodes they start from unchanged."""
 
     def __init__(

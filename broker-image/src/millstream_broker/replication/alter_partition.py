@@ -31,7 +31,7 @@ class Records(Protocol):
         ...
 
 
-class Membership:
+class AlterPartitionManager:
     """All calls are made on the loop."""
 
     def __init__(self, replicas: Replicas, records: Records, stats: Stats, max_lag_s: float) -> None:

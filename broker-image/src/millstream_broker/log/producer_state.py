@@ -62,14 +62,14 @@ NO_BATCH = AppendedBatch(-1, -1, -1, -1, -1)
 
 
 @dataclass(slots=True)
-class Producer:
+class ProducerStateEntry:
     epoch: int
     last_seen_ms: int
     batches: list[AppendedBatch] = field(default_factory=list)  # the last five, oldest first
     coordinator_epoch: int = -1
     transaction_first_offset: int = -1
     generation: int = 0
-    """Of the :class:`Producers` that may change it: see :meth:`Producers.frozen`."""
+    """Of the :class:`ProducerStateManager` that may change it: see :meth:`ProducerStateManager.frozen`."""
 
     @property
     def last(self) -> AppendedBatch:
@@ -106,16 +106,16 @@ class Producer:
         del self.batches[:-KEPT_BATCHES]
 
 
-class Producers:
+class ProducerStateManager:
     __slots__ = ("_generation", "by_id")
 
     def __init__(self) -> None:
-        self.by_id: dict[int, Producer] = {}
+        self.by_id: dict[int, ProducerStateEntry] = {}
         self._generation = 0
 
-    def frozen(self) -> Producers:
+    def frozen(self) -> ProducerStateManager:
         """This state as it is now, for another thread: each producer is copied before its next batch is noted."""
-        copy = Producers()
+        copy = ProducerStateManager()
         copy.by_id = self.by_id.copy()
         self._generation += 1
         return copy
@@ -170,14 +170,14 @@ class Producers:
         """Remember a batch that is in the log now, with its final offsets."""
         producer = self.by_id.get(header.producer_id)
         if producer is None:
-            producer = Producer(header.producer_epoch, now_ms, generation=self._generation)
+            producer = ProducerStateEntry(header.producer_epoch, now_ms, generation=self._generation)
             self.by_id[header.producer_id] = producer
         elif producer.generation != self._generation:
             producer = replace(producer, batches=producer.batches.copy(), generation=self._generation)
             self.by_id[header.producer_id] = producer
         producer.add(header, now_ms)
 
-    def keep_last_seen(self, earlier: Producers) -> None:
+    def keep_last_seen(self, earlier: ProducerStateManager) -> None:
         """This state was rebuilt; ``earlier``, of the same log, knows when a producer was seen."""
         for producer_id, producer in self.by_id.items():
             if (known := earlier.by_id.get(producer_id)) is not None:
@@ -215,7 +215,7 @@ class Producers:
         return _HEAD.pack(_VERSION, crc32c(data)) + data
 
     @classmethod
-    def decode(cls, data: bytes) -> Producers:
+    def decode(cls, data: bytes) -> ProducerStateManager:
         """SnapshotError when ``data`` is not a whole snapshot of version 1."""
         start = _HEAD.size + _COUNT.size
         if len(data) < start:
@@ -235,7 +235,7 @@ class Producers:
             )
             producer = producers.by_id.get(producer_id)
             if producer is None or producer.epoch != epoch:
-                producer = producers.by_id[producer_id] = Producer(
+                producer = producers.by_id[producer_id] = ProducerStateEntry(
                     epoch, seen, [], coordinator_epoch, transaction
                 )
             if last_offset >= 0:
