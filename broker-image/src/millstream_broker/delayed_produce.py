@@ -72,13 +72,17 @@ class DelayedProduce(Delayed):
         """What was appended, even where `error` says that it is not known to be safe; None before."""
 
 
+_NOBODY: deque[tuple[int, float, Delayed]] = deque()
+"""Of all who have never had anybody: a deque takes 600 bytes, and a broker has thousands of partitions."""
+
+
 class Purgatory:
     """Those who wait until an offset is passed."""
 
     __slots__ = ("_timer", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, float, Delayed]] = deque()
+        self._waiting = _NOBODY
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, offset: int, delayed: D, timeout_ms: int | None) -> D:
@@ -91,6 +95,8 @@ class Purgatory:
                 if self._timer is not None:
                     self._timer.cancel()
                 self._timer = loop.call_at(deadline, self._time_is_up)
+        if self._waiting is _NOBODY:
+            self._waiting = deque()
         self._waiting.append((offset, deadline, delayed))
         return delayed
 

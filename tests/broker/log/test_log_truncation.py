@@ -252,3 +252,13 @@ def test_a_log_started_anew_has_no_epochs(log: Log) -> None:
     assert log.epochs.entries == [(0, 0)]
     log.start_anew(50, now_ms=NOW)
     assert log.epochs.entries == []
+
+
+def test_a_batch_from_before_the_end_of_an_empty_log_starts_it_anew(log: Log) -> None:
+    def starts_within(offset: int) -> bool:
+        return log.starts_within(memoryview(build_batch([Record(None, b"x", 0)], base_offset=offset)))
+
+    log.start_anew(5, now_ms=0)
+    assert [starts_within(offset) for offset in (-1, 0, 4, 5, 6)] == [True, True, True, False, False]
+    send(log, 1)
+    assert not starts_within(4), "it is not empty"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Sequence
 
 from . import recovery
@@ -35,7 +34,7 @@ class Durability:
         self._epochs = epochs
         self.offset = offset
         self.lock = threading.Lock()
-        self._unsaved: deque[tuple[int, ProducerStateManager]] = deque()
+        self._unsaved: list[tuple[int, ProducerStateManager]] = []
 
     @property
     def is_behind(self) -> bool:
@@ -66,7 +65,7 @@ class Durability:
                     try:
                         producers.save(recovery.snapshot_path(self._segments.path, offset))
                     finally:
-                        self._unsaved.popleft()
+                        del self._unsaved[0]
 
     def forget_producers(self, offset: int = -1) -> None:
         """Write no snapshot behind this offset: the log was cut there, or deleted. The caller has the lock."""
