@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from millstream_kafka.client import (
     UnsupportedApi,
     parse_bootstrap,
 )
+from millstream_kafka.client import connection as connection_module
 from millstream_kafka.protocol import api_versions, find_coordinator, heartbeat, metadata
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.header import RequestHeader, decode_request_header, encode_response_header
@@ -166,6 +168,19 @@ async def test_a_refused_connection() -> None:
         await Connection.open("127.0.0.1", port)
     with pytest.raises(ConnectFailed, match=r"no-such-host\.invalid:9092: "):
         await Connection.open("no-such-host.invalid", 9092)
+
+
+async def test_an_address_that_does_not_answer_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a machine that is gone: here a listener whose queue is full, so that the kernel drops what comes."""
+    monkeypatch.setattr(connection_module, "CONNECT_S", 0.2)
+    with contextlib.ExitStack() as held:
+        listener = held.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        with pytest.raises(ConnectFailed, match=r"no connection within 0\.2 s"):
+            await Connection.open("127.0.0.1", listener.getsockname()[1], timeout=30.0)
 
 
 @pytest.mark.parametrize(

@@ -376,6 +376,30 @@ async def test_a_broker_that_has_registered_again_connects_anew(tmp_path: Path, 
         assert session_of(second) == (0, 0)
 
 
+async def test_a_leader_that_has_registered_again_is_connected_to_at_once(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its machine may be gone, and the request to its former self never be answered."""
+    async with fetching(tmp_path, clock, 0) as world:
+        first = await world.asked()
+        world.fetcher.wake()
+        assert await world.peers.is_asked_nothing(), "it has not"
+        world.leader = None
+        world.fetcher.wake()
+        assert await world.peers.is_asked_nothing(), "it may have lost its session only"
+        world.leader = broker_record(THEM, epoch=4)
+        world.fetcher.wake()
+        second = await world.asked()
+        assert first.connection.is_closed
+        assert session_of(second) == (0, 0)
+        world.leader = broker_record(THEM, epoch=5)
+        second.answer(response(fetched(records=batch("a", epoch=3))))
+        third = await world.asked()
+        assert second.connection.is_closed
+        assert asked(third.request)["t", 0].fetch_offset == 1
+        assert said(caplog) == []
+
+
 async def test_a_leader_that_knows_of_a_later_registration_is_connected_to_anew(
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

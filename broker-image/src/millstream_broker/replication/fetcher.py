@@ -71,6 +71,8 @@ class Fetcher:
         self._leader = leader
         self._epoch = -1
         """This broker's, when it connected."""
+        self._leaders_epoch = -1
+        """The leader's then."""
         self._followers: dict[TopicPartition, Follower] = {}
         self._unsent: dict[TopicPartition, None] = {}
         self._forgotten: set[TopicPartition] = set()
@@ -118,8 +120,14 @@ class Fetcher:
             self._leave_out(key)
 
     def wake(self) -> None:
-        """Partitions that failed may be tried again: something about the cluster changed."""
+        """Something about the cluster changed: partitions that failed may be tried again.
+
+        A leader that has registered again answers no request of before. Where its machine is gone nobody says so.
+        """
         self._nudge.set()
+        if self._polled is not None and not self._is_current:
+            self._given_up = True
+            self._polled.abandon()
         if self._later:
             self._take_back(float("inf"))
             self._ask_more()
@@ -147,7 +155,7 @@ class Fetcher:
             connection = None
             try:
                 connection = await self._connect()
-                while self._epoch == self._peers.epoch():
+                while self._is_current:
                     await self._fetch(connection)
             except BrokerError as error:
                 if self._given_up:
@@ -161,6 +169,12 @@ class Fetcher:
             finally:
                 if connection is not None:
                     await connection.close()
+
+    @property
+    def _is_current(self) -> bool:
+        """Whether the connection is between the two brokers as they are registered now."""
+        leader = self._leader()
+        return self._epoch == self._peers.epoch() and (leader is None or leader.epoch == self._leaders_epoch)
 
     async def _pause(self) -> None:
         self._nudge.clear()
@@ -177,7 +191,7 @@ class Fetcher:
         while (leader := self._leader()) is None:
             await self._pause()
         limit = self._config.integer("replica.fetch.response.max.bytes")
-        self._epoch = self._peers.epoch()
+        self._epoch, self._leaders_epoch = self._peers.epoch(), leader.epoch
         connection = await self._peers.connect(
             leader,
             f"{CLIENT_ID}-{self._broker_id}",

@@ -35,6 +35,8 @@ Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
 
 MAX_RESPONSE_BYTES: Final = 100 * 1024 * 1024
+CONNECT_S: Final = 2.5
+"""For the connection itself: the address of a machine that is gone may answer nothing, not even no."""
 _SIZE: Final = struct.Struct(">i")
 _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
@@ -76,17 +78,23 @@ class Connection(asyncio.BufferedProtocol):
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         ssl: SSLContext | None = None,
     ) -> Connection:
-        """Connect and ask for the broker's versions; ``timeout`` (s) is for this and for each call after it."""
+        """Connect and ask for the broker's versions; ``timeout`` (s) is for this and for each call after it.
+
+        The name is resolved anew each time, and whoever does not accept within CONNECT_S is not there.
+        """
         connection = cls(host, port, client_id, timeout, max_response_bytes)
+        limit = min(timeout, CONNECT_S)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(limit):
                 loop = asyncio.get_running_loop()
                 await loop.create_connection(lambda: connection, host, port, ssl=ssl)
                 connection._is_made = True
+            limit = timeout
+            async with asyncio.timeout(limit):
                 await connection._negotiate()
                 return connection
         except TimeoutError:
-            problem = f"no connection within {timeout:g} s"
+            problem = f"no connection within {limit:g} s"
         except BrokerError as error:
             problem = error.problem
         except OSError as error:
