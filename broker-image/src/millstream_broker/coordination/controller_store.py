@@ -468,13 +468,11 @@ def _write_state(key: TopicPartition, record: PartitionRecord) -> list[Operation
 
 
 def _with_state(key: TopicPartition, partition: PartitionRecord, node: Node | None) -> PartitionRecord:
-    absent = replace(
-        partition, leader=NO_LEADER, leader_epoch=-1, isr=(), version=tree.NO_STATE, elr=(), suspects=()
-    )
-    if node is None:
-        return absent
-    try:
-        return tree.with_state(tree.state_path(*key), partition, node.data, node.version)
-    except tree.TreeError as error:
-        log.error("%s", error)
-        return replace(absent, version=node.version)
+    version = tree.NO_STATE
+    if node is not None:
+        try:
+            return tree.with_state(tree.state_path(*key), partition, node.data, node.version)
+        except tree.TreeError as error:
+            log.error("%s", error)
+            version = node.version
+    return replace(partition, leader=NO_LEADER, leader_epoch=-1, isr=(), version=version, elr=(), suspects=())
