@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from typing import Any
 
 import pytest
 
 from millstream_harness.kube import CommandFailed, Namespace
+from millstream_operator.models import Cluster, decode
+from millstream_operator.resources.cluster import stateful_set
 
 REF = {"clusterRef": {"name": "default"}}
 LOAD = {**REF, "topics": ["t"], "value": {"format": "Binary"}, "output": {"path": "/lake/t"}}
@@ -19,6 +23,10 @@ MIRROR = {
 
 def manifest(kind: str, spec: dict[str, Any], name: str = "x") -> dict[str, Any]:
     return {"apiVersion": "millstream.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def template(**fields: Any) -> dict[str, Any]:
+    return {"brokers": {"template": fields}}
 
 
 BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
@@ -39,6 +47,46 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
         ("exactly one of type Internal",),
     ),
     ("Cluster", {"listeners": [{"name": "a", "type": "Ingress", "port": 9094}]}, ("supported values",)),
+    *(
+        ("Cluster", template(spec=spec), (f'unknown field "spec.brokers.template.spec.{field}"',))
+        for field, spec in {
+            "hostPID": {"hostPID": True},
+            "securityContext": {"securityContext": {"runAsUser": 0, "runAsNonRoot": False}},
+            "serviceAccountName": {"serviceAccountName": "admin"},
+            "volumes": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]},
+            "initContainers": {"initContainers": [{"name": "x", "image": "y"}]},
+            "containers[0].securityContext": {
+                "containers": [{"name": "broker", "securityContext": {"privileged": True}}]
+            },
+            "containers[0].volumeMounts": {
+                "containers": [{"name": "broker", "volumeMounts": [{"name": "data", "mountPath": "/x"}]}]
+            },
+            "containers[0].env[0].valueFrom": {
+                "containers": [
+                    {"name": "broker", "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s"}}}]}
+                ]
+            },
+        }.items()
+    ),
+    ("Cluster", template(spec={"containers": [{"name": "sidecar"}]}), ('supported values: "broker"',)),
+    (
+        "Cluster",
+        template(spec={"containers": [{"name": "broker", "env": [{"name": "POD_INDEX", "value": "0"}]}]}),
+        ("env: HOST_IP, NODE_NAME and POD_INDEX are set by the operator",),
+    ),
+    (
+        "Cluster",
+        template(spec={"priorityClassName": "system-node-critical"}),
+        ("the classes system-… belong to Kubernetes",),
+    ),
+    ("Cluster", template(metadata={"labels": {"millstream.dev/cluster": "b"}}), ("labels: keys of",)),
+    (
+        "Cluster",
+        template(
+            metadata={"annotations": {"container.apparmor.security.beta.kubernetes.io/b": "unconfined"}}
+        ),
+        ("annotations: keys of",),
+    ),
     ("ConsumerGroup", {**REF, "startAt": "Earliest"}, ("startAt: the topics it holds for are required",)),
     ("ConsumerGroup", {**REF, "maxLag": {}}, ("spec.maxLag",)),
     (
@@ -65,6 +113,56 @@ def test_refused(namespace: Namespace, kind: str, spec: dict[str, Any], words: t
         namespace.apply(manifest(kind, spec))
     for word in words:
         assert word in str(error.value)
+
+
+def test_what_a_template_may_not_have_never_reaches_the_operator(namespace: Namespace) -> None:
+    """A client that does not ask for strict validation gets a warning, and the field is not stored."""
+    spec = {"hostPID": True, "nodeSelector": {"disk": "ssd"}, "volumes": [{"name": "v", "hostPath": {}}]}
+    document = json.dumps(manifest("Cluster", template(spec=spec)))
+    apply = ("kubectl", "-n", namespace.name, "apply", "--validate=warn", "-f", "-")
+    done = subprocess.run(apply, input=document, capture_output=True, text=True, timeout=60, check=True)
+    assert 'unknown field "spec.brokers.template.spec.hostPID"' in done.stderr
+    stored = namespace.get("msc", "x")["spec"]["brokers"]["template"]["spec"]
+    assert stored["nodeSelector"] == {"disk": "ssd"}
+    assert not stored.keys() & spec.keys() - {"nodeSelector"}
+
+
+def test_what_a_template_may_have(namespace: Namespace) -> None:
+    metadata = {
+        "labels": {"team": "x", "app.kubernetes.io/part-of": "shop"},
+        "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true", "a/b": "c"},
+    }
+    term = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
+    spec = {
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "disk", "operator": "Exists", "effect": "NoSchedule"}],
+        "affinity": {
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        },
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "topology.kubernetes.io/zone",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {"team": "x"}},
+            }
+        ],
+        "imagePullSecrets": [{"name": "registry"}],
+        "priorityClassName": "high",
+        "terminationGracePeriodSeconds": 90,
+        "containers": [{"name": "broker", "env": [{"name": "TZ", "value": "UTC"}]}],
+    }
+    namespace.apply(manifest("Cluster", template(metadata=metadata, spec=spec)))
+    stored = namespace.get("msc", "x")
+    made = decode(stored)
+    assert isinstance(made, Cluster)
+    built = stateful_set(made, image="broker", pull_policy="Never")
+    built["metadata"].pop("ownerReferences")
+    namespace.apply(built)  # Kubernetes takes what comes of it
+    pod = namespace.get("statefulset", "x-brokers")["spec"]["template"]
+    assert pod["metadata"]["labels"].items() >= metadata["labels"].items()
+    assert pod["spec"]["affinity"]["nodeAffinity"] == spec["affinity"]["nodeAffinity"]
+    assert pod["spec"]["affinity"]["podAntiAffinity"]
 
 
 def test_a_kind_nobody_knows(namespace: Namespace) -> None:

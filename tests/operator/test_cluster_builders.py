@@ -9,7 +9,8 @@ import pytest
 
 from millstream_broker.config_keys import BROKER_KEYS
 from millstream_operator.conditions import Reason
-from millstream_operator.models import API_VERSION, Cluster, decode
+from millstream_operator.models import API_VERSION, Cluster, ManifestError, decode
+from millstream_operator.models.pods import RESERVED_ENV
 from millstream_operator.reconcile.cluster import broker_pods, refusal, why_not_ready
 from millstream_operator.reconcile.cluster_objects import listener_status
 from millstream_operator.reconcile.rolling import BrokerPod, restart_reasons
@@ -27,6 +28,7 @@ from millstream_operator.resources.volumes import (
     VolumeOwnership,
     class_named,
     needs_init_container,
+    with_owner,
 )
 from millstream_operator.resources.zookeeper import objects as zookeeper_objects
 
@@ -231,25 +233,53 @@ def test_the_address_of_a_service(type_: str, status: dict[str, Any], address: A
     assert address_of(type_, live) == address
 
 
-def test_pod_overrides() -> None:
+def test_pod_additions() -> None:
     template = {
-        "metadata": {"labels": {"team": "x"}, "annotations": {"a": "b"}},
+        "metadata": {
+            "labels": {"team": "x", "app.kubernetes.io/part-of": "shop"},
+            "annotations": {"a": "b", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
+        },
         "spec": {
             "nodeSelector": {"disk": "ssd"},
-            "containers": [
-                {"name": "broker", "env": [{"name": "EXTRA", "value": "1"}]},
-                {"name": "sidecar", "image": "s"},
+            "tolerations": [{"key": "disk", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {"x": 1}},
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
             ],
+            "imagePullSecrets": [{"name": "registry"}],
+            "priorityClassName": "high",
+            "terminationGracePeriodSeconds": 90,
+            "containers": [{"name": "broker", "env": [{"name": "EXTRA", "value": "1"}]}],
         },
     }
     manifest = stateful_set(cluster(brokers={"template": template}))
     pod = manifest["spec"]["template"]
-    assert pod["metadata"]["labels"]["team"] == "x"
-    assert pod["metadata"]["annotations"]["a"] == "b"
+    plain = stateful_set(cluster())["spec"]["template"]
+    assert pod["metadata"]["labels"] == plain["metadata"]["labels"] | template["metadata"]["labels"]
+    assert pod["metadata"]["annotations"].items() >= template["metadata"]["annotations"].items()
     assert build.CONFIG_HASH in pod["metadata"]["annotations"]
-    assert pod["spec"]["nodeSelector"] == {"disk": "ssd"}
-    assert [c["name"] for c in pod["spec"]["containers"]] == ["broker", "sidecar"]
+    for field, value in template["spec"].items():
+        if field not in ("containers", "affinity"):
+            assert pod["spec"][field] == value
+    assert pod["spec"]["affinity"] == plain["spec"]["affinity"] | {"nodeAffinity": {"x": 1}}
     assert [e["name"] for e in container(manifest)["env"]] == ["POD_INDEX", "NODE_NAME", "HOST_IP", "EXTRA"]
+    assert {key: value for key, value in container(manifest).items() if key != "env"} == {
+        key: value for key, value in container(stateful_set(cluster())).items() if key != "env"
+    }
+
+
+def test_a_template_cannot_take_the_variables_that_the_operator_sets() -> None:
+    assert {entry["name"] for entry in container(stateful_set(cluster()))["env"]} == RESERVED_ENV
+
+
+def test_a_template_cannot_take_the_labels_that_the_operator_sets() -> None:
+    pod = stateful_set(cluster())["spec"]["template"]
+    for key in pod["metadata"]["labels"]:
+        with pytest.raises(ManifestError, match="is reserved"):
+            cluster(brokers={"template": {"metadata": {"labels": {key: "mine"}}}})
+    for key in pod["metadata"]["annotations"]:
+        with pytest.raises(ManifestError, match="is reserved"):
+            cluster(brokers={"template": {"metadata": {"annotations": {key: "mine"}}}})
 
 
 STORAGE_CLASSES = [
@@ -276,26 +306,32 @@ def test_which_volumes_need_an_owner(how: VolumeOwnership, name: str | None, nee
 
 
 def test_the_owner_comes_before_all_others() -> None:
-    template = {"spec": {"initContainers": [{"name": "mine"}]}}
-    pod = stateful_set(cluster(brokers={"template": template}), owner=True)["spec"]["template"]["spec"]
-    first, second = pod["initContainers"]
-    assert (first["name"], second["name"]) == ("volume-owner", "mine")
+    pod = {"initContainers": [{"name": "other"}]}
+    first, second = with_owner(pod, volume="data", user=1000, image="i", pull_policy="Never")[
+        "initContainers"
+    ]
+    assert (first["name"], second["name"]) == ("volume-owner", "other")
+    (first,) = stateful_set(cluster(), owner=True)["spec"]["template"]["spec"]["initContainers"]
     assert first["command"] == ["chown", "1000:1000", "/volume"]
     assert first["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
     assert "initContainers" not in stateful_set(cluster())["spec"]["template"]["spec"]
 
 
 def test_merge_replaces_removes_and_keeps_its_inputs() -> None:
-    base = {"a": 1, "args": ["x"], "volumes": [{"name": "v", "emptyDir": {}}], "b": {"c": 1}}
+    base = {"a": 1, "args": ["x"], "env": [{"name": "v", "value": "1"}], "b": {"c": 1}}
     override = {
         "a": None,
         "args": ["y"],
-        "volumes": [{"name": "v", "emptyDir": None, "secret": {}}],
+        "env": [{"name": "v", "value": None, "valueFrom": {}}, {"name": "w"}],
         "b": {"d": 2},
     }
     merged = merge(base, override)
-    assert merged == {"args": ["y"], "volumes": [{"name": "v", "secret": {}}], "b": {"c": 1, "d": 2}}
-    assert base["volumes"] == [{"name": "v", "emptyDir": {}}]
+    assert merged == {
+        "args": ["y"],
+        "env": [{"name": "v", "valueFrom": {}}, {"name": "w"}],
+        "b": {"c": 1, "d": 2},
+    }
+    assert base["env"] == [{"name": "v", "value": "1"}]
 
 
 def test_what_is_refused() -> None:

@@ -58,6 +58,16 @@ def test_a_file_and_a_list_are_taken_too(tmp_path: Path) -> None:
             "replicationFactor, topicName",
         ),
         (
+            "Cluster",
+            "{brokers: {template: {spec: {hostPID: true}}}}",
+            "spec.brokers.template.spec.hostPID: unknown field; allowed here: affinity, containers, imagePullSecrets, ",
+        ),
+        (
+            "Cluster",
+            "{brokers: {template: {metadata: {labels: {millstream.dev/cluster: other}}}}}",
+            "spec.brokers.template.metadata.labels: labels: keys of kubernetes.io, k8s.io and millstream.dev are ",
+        ),
+        (
             "Topic",
             "{clusterRef: {name: west}, partitions: many}",
             'spec.partitions: "many" is not an integer',

@@ -67,7 +67,70 @@ def test_a_status_leaves_out_what_is_not_known_and_keeps_zeros() -> None:
     assert encode_status(topic.status) == {"partitions": 0}
 
 
+def template(**spec: object) -> dict[str, object]:
+    return {"brokers": {"template": {"spec": spec}}}
+
+
+def annotated(**metadata: object) -> dict[str, object]:
+    return {"brokers": {"template": {"metadata": metadata}}}
+
+
+def broker_env(**variable: object) -> dict[str, object]:
+    return template(containers=[{"name": "broker", "env": [variable]}])
+
+
 BAD: list[tuple[str, object, str]] = [
+    *(
+        ("Cluster", template(**{field: value}), f"spec.brokers.template.spec.{field}: unknown field")
+        for field, value in {
+            "hostPID": True,
+            "hostNetwork": True,
+            "hostIPC": True,
+            "securityContext": {"runAsUser": 0},
+            "serviceAccountName": "admin",
+            "automountServiceAccountToken": True,
+            "initContainers": [{"name": "broker"}],
+            "ephemeralContainers": [],
+            "volumes": [{"name": "host", "hostPath": {"path": "/"}}],
+            "nodeName": "control-plane",
+            "runtimeClassName": "none",
+            "shareProcessNamespace": True,
+        }.items()
+    ),
+    *(
+        (
+            "Cluster",
+            template(containers=[{"name": "broker", field: value}]),
+            f"spec.brokers.template.spec.containers[0].{field}: unknown field",
+        )
+        for field, value in {
+            "securityContext": {"privileged": True},
+            "image": "mine",
+            "command": ["sh"],
+            "volumeMounts": [{"name": "data", "mountPath": "/"}],
+            "envFrom": [{"secretRef": {"name": "s"}}],
+            "lifecycle": {},
+            "ports": [{"containerPort": 1, "hostPort": 1}],
+        }.items()
+    ),
+    ("Cluster", template(containers=[{"name": "sidecar"}]), "spec.brokers.template.spec.containers[0].name"),
+    (
+        "Cluster",
+        broker_env(name="A", valueFrom={"secretKeyRef": {"name": "s", "key": "k"}}),
+        "env[0].valueFrom: unknown field; allowed: name, value",
+    ),
+    ("Cluster", broker_env(name="POD_INDEX", value="1"), "POD_INDEX is set by the operator"),
+    ("Cluster", template(priorityClassName="system-node-critical"), "system-… belong to Kubernetes"),
+    ("Cluster", annotated(labels={"millstream.dev/cluster": "b"}), "millstream.dev/cluster is reserved"),
+    ("Cluster", annotated(labels={"app.kubernetes.io/component": "b"}), "component is reserved"),
+    ("Cluster", annotated(labels={"controller-revision-hash": "b"}), "controller-revision-hash is reserved"),
+    ("Cluster", annotated(labels={"team": "a b"}), "spec.brokers.template.metadata.labels"),
+    ("Cluster", annotated(annotations={"millstream.dev/config-hash": "b"}), "config-hash is reserved"),
+    (
+        "Cluster",
+        annotated(annotations={"container.apparmor.security.beta.kubernetes.io/broker": "unconfined"}),
+        "kubernetes.io/broker is reserved",
+    ),
     (
         "Topic",
         {**REF, "partitons": 1},

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
 from ..conditions import Condition
 from ..quantity import QuantityError, parse_quantity
 from .base import DeletionPolicy, Port, Quantity, Resource, Spec, Status
+from .pods import PodTemplate
 
 
 def _check_size(size: Quantity) -> None:
@@ -32,16 +33,6 @@ class Storage(Spec, frozen=True):
 class Resources(Spec, frozen=True):
     requests: dict[str, Quantity] = field(default_factory=lambda: {"cpu": "250m", "memory": "128Mi"})
     limits: dict[str, Quantity] = field(default_factory=lambda: {"memory": "512Mi"})
-
-
-class TemplateMetadata(Spec, frozen=True):
-    labels: dict[str, str] = field(default_factory=dict)
-    annotations: dict[str, str] = field(default_factory=dict)
-
-
-class PodTemplate(Spec, frozen=True):
-    metadata: TemplateMetadata = field(default_factory=TemplateMetadata)
-    spec: dict[str, Any] = field(default_factory=dict)
 
 
 class Rack(Spec, frozen=True):

@@ -112,13 +112,7 @@ def stateful_set(
             "metadata": {"labels": labels(cluster), "annotations": {}},
             "spec": pod_spec,
         },
-        {
-            "metadata": {
-                "labels": dict(brokers.template.metadata.labels),
-                "annotations": dict(brokers.template.metadata.annotations),
-            },
-            "spec": brokers.template.spec,
-        },
+        brokers.template.manifest(),
     )
     digest = hashlib.sha256(msgspec.json.encode(template, order="sorted")).hexdigest()[:16]
     template["metadata"]["annotations"] |= {

@@ -1,8 +1,10 @@
-"""Strategic merge: a user's overrides over what the operator builds.
+"""Strategic merge: what a user adds to pods over what the operator builds.
 
-Mappings merge by key, lists of things with a merge key by that key (containers by name, volumeMounts by mountPath, …),
-other lists and values are replaced, null removes. As `kubectl patch --type strategic` does for pod templates:
+Mappings merge by key, containers and their environment by name, other lists and values are replaced, null removes. As
+`kubectl patch --type strategic` does for pod templates:
 https://kubernetes.io/docs/tasks/manage-kubernetes-objects/update-api-object-kubectl-patch/
+
+Which fields a user may add is models/pods.py's business.
 """
 
 from __future__ import annotations
@@ -10,20 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# List fields of a PodSpec and its containers that merge, and by which key.
-MERGE_KEYS = {
-    "containers": "name",
-    "initContainers": "name",
-    "ephemeralContainers": "name",
-    "volumes": "name",
-    "env": "name",
-    "imagePullSecrets": "name",
-    "volumeMounts": "mountPath",
-    "volumeDevices": "devicePath",
-    "ports": "containerPort",
-    "hostAliases": "ip",
-    "topologySpreadConstraints": "topologyKey",
-}
+# Lists that merge, and by which key.
+MERGE_KEYS = {"containers": "name", "env": "name"}
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
