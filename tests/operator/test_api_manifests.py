@@ -10,6 +10,7 @@ import pytest
 
 from millstream_harness.kube import CommandFailed, Namespace
 from millstream_operator.models import Cluster, decode
+from millstream_operator.models.spark_conf import ALLOWED_CONF
 from millstream_operator.resources.cluster import stateful_set
 
 REF = {"clusterRef": {"name": "default"}}
@@ -97,6 +98,7 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("MirrorMaker", {**MIRROR, "mode": "Identity"}, ("spec.mode",)),
     ("BatchLoad", {**LOAD, "value": {"format": "JSON"}}, ("schema is required with format JSON",)),
     ("BatchLoad", {**LOAD, "from": {"position": "Offsets"}}, ("offsets are required with position Offsets",)),
+    ("BatchLoad", {**LOAD, "spark": {"conf": {"spark.jars": "x"}}}, ("conf: a key is not allowed",)),
     (
         "BatchLoad",
         {**LOAD, "output": {"path": "s3a://b/x", "volumeClaimName": "v"}},
@@ -163,6 +165,12 @@ def test_what_a_template_may_have(namespace: Namespace) -> None:
     assert pod["metadata"]["labels"].items() >= metadata["labels"].items()
     assert pod["spec"]["affinity"]["nodeAffinity"] == spec["affinity"]["nodeAffinity"]
     assert pod["spec"]["affinity"]["podAntiAffinity"]
+
+
+def test_what_sparks_configuration_may_have(namespace: Namespace) -> None:
+    conf = {f"{name}x" if name.endswith(".") else name: "1" for name in ALLOWED_CONF}
+    namespace.apply(manifest("BatchLoad", {**LOAD, "spark": {"conf": conf}}))
+    assert namespace.get("msb", "x")["spec"]["spark"]["conf"] == conf
 
 
 def test_a_kind_nobody_knows(namespace: Namespace) -> None:

@@ -65,6 +65,15 @@ def test_versions_are_in_step() -> None:
     assert "--zookeeper-image=zookeeper:3.9" in operator["args"]
 
 
+def test_images_that_batch_loads_may_name() -> None:
+    documents = render("operator.sparkImages={registry.example/spark/*,other:1}")
+    args = of_kind(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert [one for one in args if "allowed-spark" in one] == [
+        "--allowed-spark-image=registry.example/spark/*",
+        "--allowed-spark-image=other:1",
+    ]
+
+
 def test_pods_are_not_root_and_one_operator_at_a_time() -> None:
     for document in render():
         if document["kind"] not in ("Deployment", "Job", "Pod"):

@@ -311,7 +311,8 @@ def test_the_owner_comes_before_all_others() -> None:
         "initContainers"
     ]
     assert (first["name"], second["name"]) == ("volume-owner", "other")
-    (first,) = stateful_set(cluster(), owner=True)["spec"]["template"]["spec"]["initContainers"]
+    (first,) = stateful_set(cluster(image="mine"), owner=True)["spec"]["template"]["spec"]["initContainers"]
+    assert first["image"] == "broker:1", "what is root runs no code of a user's"
     assert first["command"] == ["chown", "1000:1000", "/volume"]
     assert first["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
     assert "initContainers" not in stateful_set(cluster())["spec"]["template"]["spec"]

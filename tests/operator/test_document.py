@@ -1,10 +1,12 @@
-"""docs/resources.md is what the CRDs say."""
+"""What documents say of the resources is what the code says."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from millstream_operator.document import document
+from millstream_operator.models.spark_conf import ALLOWED_CONF
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -13,3 +15,9 @@ def test_the_committed_page_is_current() -> None:
     assert (ROOT / "docs/resources.md").read_text() == document(), (
         "write it anew: python -m millstream_operator.document > docs/resources.md"
     )
+
+
+def test_the_page_on_security_lists_the_keys_that_spark_may_have() -> None:
+    page = (ROOT / "docs/security.md").read_text()
+    listed = page.partition("stands for all that begin so:")[2].partition("\n- ")[0]
+    assert tuple(re.findall("`(.*?)`", listed)) == ALLOWED_CONF

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from millstream_operator.kafka_admin import EARLIEST
 from millstream_operator.kube import KubeError
 from millstream_operator.models import BatchLoad, decode_as
 from millstream_operator.reconcile.load_kubernetes import reconcile_load
+from millstream_operator.reconcile.load_limits import check_image
+from millstream_operator.services import Images
 
 AT_ONCE, SOON, ENDED = 0, 5, 300
 CLUSTER = stored(cluster("default"))
@@ -91,11 +94,12 @@ def test_a_load_waits_for_records() -> None:
     ("spec", "brokers", "there", "reason"),
     [
         ({"output": {"path": "/lake"}}, BROKERS, True, "InvalidSpec"),
+        ({"spark": {"image": "mine"}}, BROKERS, True, "InvalidSpec"),
         ({}, BROKERS, False, "ClusterNotFound"),
         ({}, {"partitions": {}}, True, "TopicNotFound"),
         ({"from": {"position": "Offsets", "offsets": []}}, BROKERS, True, "InvalidSpec"),
     ],
-    ids=["output", "cluster", "topic", "offsets"],
+    ids=["output", "image", "cluster", "topic", "offsets"],
 )
 def test_a_run_that_cannot_begin_says_why_and_is_tried_again(
     spec: dict[str, Any], brokers: dict[str, Any], there: bool, reason: str
@@ -159,11 +163,64 @@ def test_an_output_volume_gets_an_owner_where_it_needs_one() -> None:
     metadata = {"namespace": "ns", "name": "lake"}
     claim = {"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"storageClassName": "host"}}
     for objects, owner in (([host, claim], True), ([claim], False)):
-        load = a_load(PENDING, output={"path": "/lake/flights", "volumeClaimName": "lake"})
-        found = in_memory(CLUSTER, load, *objects)
-        look(found)
+        output = {"path": "/lake/flights", "volumeClaimName": "lake"}
+        found = in_memory(CLUSTER, a_load(PENDING, output=output, spark={"image": "mine"}), *objects)
+        images = Images(spark="spark:1", spark_allowed=("mine",))
+        services = dataclasses.replace(found.services, images=images)
+        reconcile_load(services, decode_as(BatchLoad, found.kube.objects["BatchLoad", "daily"]))
         pod = found.kube.objects["Job", "daily-0001"]["spec"]["template"]["spec"]
-        assert ("volume-owner" in [one["name"] for one in pod.get("initContainers", ())]) is owner
+        assert pod["containers"][0]["image"] == "mine"
+        made = [(one["name"], one["image"]) for one in pod.get("initContainers", ())]
+        assert made == ([("volume-owner", "spark:1")] if owner else []), (
+            "what is root runs no code of a user's"
+        )
+
+
+@pytest.mark.parametrize("status", [{}, PENDING], ids=["before a run", "before a start"])
+def test_the_volume_of_a_broker_is_not_an_output(status: dict[str, Any]) -> None:
+    labels = {"millstream.dev/cluster": "default", "app.kubernetes.io/component": "broker"}
+    metadata = {"namespace": "ns", "name": "data-default-brokers-0", "labels": labels}
+    claim = {"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {}}
+    output = {"path": "/lake/flights", "volumeClaimName": "data-default-brokers-0"}
+    found = in_memory(CLUSTER, a_load(status, output=output), claim, **BROKERS)
+    assert look(found) == SOON
+    problem = says(found) or ()
+    assert problem[:2] == ("False", "InvalidSpec")
+    assert "data-default-brokers-0 is not allowed: it is a volume of Cluster default" in problem[2]
+    assert written(found) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "image"), [("/opt/flights", None), ("/lake/flights", "mine")], ids=["path", "image"]
+)
+def test_a_spec_that_changes_before_the_start_is_checked_again(path: str, image: str | None) -> None:
+    """Else a run that began well could be started with its author's own code."""
+    spark = {"image": image} if image else {}
+    found = in_memory(
+        CLUSTER, a_load(PENDING, output={"path": path, "volumeClaimName": "lake"}, spark=spark), **BROKERS
+    )
+    assert look(found) == SOON
+    assert (says(found) or ())[:2] == ("False", "InvalidSpec")
+    assert written(found) == []
+
+
+@pytest.mark.parametrize(
+    ("image", "allowed", "fits"),
+    [
+        (None, (), True),
+        ("spark:1", (), True),  # the operator's own
+        ("mine", (), False),
+        ("mine", ("mine",), True),
+        ("mine:2", ("mine",), False),
+        ("registry.example/spark/x:2", ("other", "registry.example/spark/*"), True),
+        ("registry.example/evil", ("registry.example/spark/*",), False),
+    ],
+)
+def test_images_that_a_load_may_name(image: str | None, allowed: tuple[str, ...], fits: bool) -> None:
+    load = decode_as(BatchLoad, a_load(spark={"image": image} if image else {}))
+    problem = check_image(load, Images(spark="spark:1", spark_allowed=allowed))
+    assert (problem is None) is fits
+    assert problem is None or "allowed: spark:1" in problem.message
 
 
 def spark(**status: Any) -> dict[str, Any]:

@@ -68,6 +68,12 @@ def test_a_file_and_a_list_are_taken_too(tmp_path: Path) -> None:
             "spec.brokers.template.metadata.labels: labels: keys of kubernetes.io, k8s.io and millstream.dev are ",
         ),
         (
+            "BatchLoad",
+            "{clusterRef: {name: west}, topics: [a], value: {format: Binary}, output: {path: /x},"
+            " spark: {conf: {spark.jars: /x.jar}}}",
+            "spec.spark.conf: conf: a key is not allowed: it could change Spark's pods or load code",
+        ),
+        (
             "Topic",
             "{clusterRef: {name: west}, partitions: many}",
             'spec.partitions: "many" is not an integer',
@@ -242,11 +248,14 @@ def test_times_stay_text_and_keys_become_text(tmp_path: Path) -> None:
         "BatchLoad",
         "daily",
         "{clusterRef: {name: west}, topics: [a], value: {format: Binary}, output: {path: /x},"
-        " from: {position: Timestamp, timestamp: 2026-11-20T00:00:00Z}, spark: {conf: {2: a, true: b}}}",
+        " from: {position: Timestamp, timestamp: 2026-11-20T00:00:00Z}}",
     )
-    spec = take(tmp_path, CLUSTER, load).resources[1]["spec"]
-    assert spec["from"]["timestamp"] == "2026-11-20T00:00:00Z"
-    assert spec["spark"]["conf"] == {"2": "a", "true": "b"}
+    topic = document("Topic", "a", "{clusterRef: {name: west}, config: {2: a, true: b}}")
+    cluster, *others = take(tmp_path, CLUSTER, load, topic).resources
+    by_kind = {one["kind"]: one["spec"] for one in others}
+    assert cluster["kind"] == "Cluster"
+    assert by_kind["BatchLoad"]["from"]["timestamp"] == "2026-11-20T00:00:00Z"
+    assert by_kind["Topic"]["config"] == {"2": "a", "true": "b"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 import yaml
 
+from millstream_operator.local.cel import compile_rule
 from millstream_operator.models import (
     API_VERSION,
     KINDS,
@@ -24,6 +26,14 @@ from millstream_operator.models import (
     decode,
     encode_status,
 )
+from millstream_operator.models.pods import (
+    FREE_ANNOTATIONS,
+    FREE_LABELS,
+    RESERVED_DOMAINS,
+    RESERVED_ENV,
+    RESERVED_LABELS,
+)
+from millstream_operator.models.spark_conf import ALLOWED_CONF, refused
 from millstream_operator.quantity import QuantityError, parse_quantity, same_quantity
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,6 +75,40 @@ def test_a_status_leaves_out_what_is_not_known_and_keeps_zeros() -> None:
     topic = decode(manifest("Topic", REF, status={"partitions": 0, "somethingNew": 1}))
     assert isinstance(topic, Topic)
     assert encode_status(topic.status) == {"partitions": 0}
+
+
+# Each would give the author of a load the driver's rights, or its pods more than the operator gives them.
+ESCALATING_CONF = (
+    "spark.archives",
+    "spark.driver.extraClassPath",
+    "spark.driver.extraJavaOptions",
+    "spark.driver.host",
+    "spark.executor.extraJavaOptions",
+    "spark.executorEnv.LD_PRELOAD",
+    "spark.extraListeners",
+    "spark.files",
+    "spark.hadoop.net.topology.script.file.name",
+    "spark.jars",
+    "spark.jars.packages",
+    "spark.kubernetes.authenticate.driver.serviceAccountName",
+    "spark.kubernetes.authenticate.executor.serviceAccountName",
+    "spark.kubernetes.container.image",
+    "spark.kubernetes.driver.podTemplateFile",
+    "spark.kubernetes.driver.secrets.s",
+    "spark.kubernetes.executor.container.image",
+    "spark.kubernetes.executor.podTemplateFile",
+    "spark.kubernetes.executor.secretKeyRef.A",
+    "spark.kubernetes.executor.secrets.s",
+    "spark.kubernetes.executor.volumes.hostPath.x.mount.path",
+    "spark.kubernetes.namespace",
+    "spark.plugins",
+    "spark.pyspark.driver.python",
+    "spark.sql.catalog.x",
+    "spark.sql.extensions",
+    "spark.sql.hive.metastore.jars",
+    "spark.submit.pyFiles",
+    "spark.uiX",
+)
 
 
 def template(**spec: object) -> dict[str, object]:
@@ -197,6 +241,10 @@ BAD: list[tuple[str, object, str]] = [
     ),
     ("BatchLoad", {**LOAD, "output": {"path": "lake"}}, 'spec.output.path: "lake" is not allowed'),
     ("BatchLoad", {**LOAD, "topics": []}, "spec.topics: [] is not allowed"),
+    *(
+        ("BatchLoad", {**LOAD, "spark": {"conf": {key: "x"}}}, f"spec.spark: conf: {key} is not allowed")
+        for key in ESCALATING_CONF
+    ),
 ]
 
 
@@ -323,6 +371,34 @@ def test_the_crd_and_the_record_agree(kind: str, schema: dict[str, Any]) -> None
         )
         == []
     )
+
+
+def test_the_crd_and_the_record_allow_the_same_of_sparks_configuration() -> None:
+    load = dict(CRDS)["BatchLoad"]["properties"]["spec"]["properties"]
+    (rule,) = load["spark"]["properties"]["conf"]["x-kubernetes-validations"]
+    assert tuple(re.findall(r"'(spark[^']*)'", rule["rule"])) == ALLOWED_CONF
+    holds = compile_rule(rule["rule"])
+    for key in (*ESCALATING_CONF, *ALLOWED_CONF, *(f"{name}x" for name in ALLOWED_CONF)):
+        assert holds({"self": {key: ""}, "oldSelf": None}) is not bool(refused([key])), key
+
+
+def test_the_crd_and_the_record_reserve_the_same_of_pods() -> None:
+    template = dict(CRDS)["Cluster"]["properties"]["spec"]["properties"]["brokers"]["properties"]["template"]
+    metadata = template["properties"]["metadata"]["properties"]
+    keys = [f"{domain}x" for domain in RESERVED_DOMAINS] + [f"x.{domain}x" for domain in RESERVED_DOMAINS]
+    keys += [*FREE_LABELS, *RESERVED_LABELS, f"{FREE_ANNOTATIONS}x", "team", "example.com/team"]
+    for where in ("labels", "annotations"):
+        (rule,) = metadata[where]["x-kubernetes-validations"]
+        for key in keys:
+            try:
+                decode(manifest("Cluster", annotated(**{where: {key: "x"}})))
+                allowed = True
+            except ManifestError:
+                allowed = False
+            assert compile_rule(rule["rule"])({"self": {key: "x"}, "oldSelf": None}) is allowed, (where, key)
+    container = template["properties"]["spec"]["properties"]["containers"]["items"]["properties"]
+    (rule,) = container["env"]["items"]["x-kubernetes-validations"]
+    assert set(re.findall("'(.*?)'", rule["rule"])) == RESERVED_ENV
 
 
 def test_the_chart_has_the_same_crds() -> None:

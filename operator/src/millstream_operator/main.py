@@ -38,6 +38,12 @@ CRD_INTERVAL_S = 2.0
 @click.option("--broker-image", default=Images().broker, help="Image of the brokers and mirror workers.")
 @click.option("--spark-image", default=Images().spark, help="Image of batch loads.")
 @click.option(
+    "--allowed-spark-image",
+    "allowed_spark_images",
+    multiple=True,
+    help="Another image that BatchLoads may name; IMAGE* allows all that begin so (may be given again).",
+)
+@click.option(
     "--zookeeper-image",
     default=Images().zookeeper,
     help="Image of ZooKeeper, configured by the official one's variables.",
@@ -62,6 +68,7 @@ def main(
     namespaces: tuple[str, ...],
     broker_image: str,
     spark_image: str,
+    allowed_spark_images: tuple[str, ...],
     zookeeper_image: str,
     image_pull_policy: str,
     volume_ownership: str,
@@ -81,6 +88,7 @@ def main(
     images = Images(
         broker=broker_image,
         spark=spark_image,
+        spark_allowed=allowed_spark_images,
         zookeeper=zookeeper_image,
         pull_policy=image_pull_policy,
     )

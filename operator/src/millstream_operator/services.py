@@ -21,6 +21,8 @@ class Images:
 
     broker: str = f"millstream/broker:{__version__}"
     spark: str = f"millstream/spark:{__version__}"
+    spark_allowed: tuple[str, ...] = ()
+    """Others that BatchLoads may name; an entry that ends with * stands for all that begin so."""
     zookeeper: str = "zookeeper:3.9"
     pull_policy: str = "IfNotPresent"
 

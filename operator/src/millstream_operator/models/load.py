@@ -9,6 +9,7 @@ from msgspec import Meta, field
 
 from ..conditions import Condition
 from .base import ClusterRef, Natural, Resource, Spec, Status, Timestamp, TopicName
+from .spark_conf import refused
 
 
 class PartitionOffset(Spec, frozen=True):
@@ -85,7 +86,13 @@ class Spark(Spec, frozen=True):
     image: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
     driver: SparkDriver = field(default_factory=SparkDriver)
     executor: SparkExecutor = field(default_factory=SparkExecutor)
-    conf: dict[str, str] = field(default_factory=dict)
+    conf: Annotated[dict[str, str], Meta(max_length=128)] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if keys := refused(self.conf):
+            raise ValueError(
+                f"conf: {keys[0]} is not allowed: it could change Spark's pods or load code into the driver"
+            )
 
 
 class BatchLoadSpec(Spec, frozen=True):

@@ -19,6 +19,7 @@ from ..services import Services
 from ..status import write_status
 from . import load as runs
 from .load import RunState, Seen
+from .load_limits import check_limits
 from .load_offsets import find_ends
 from .load_runner import driver_pod_name, see_job, see_spark_application
 from .objects import ensure
@@ -65,7 +66,7 @@ def _begin(services: Services, load: BatchLoad) -> float:
 
 
 def _begun(services: Services, load: BatchLoad) -> BatchLoadStatus | Problem:
-    if problem := runs.check_output(load):
+    if problem := check_limits(services, load):
         return problem
     cluster = find_cluster(services, load.namespace, load.spec.cluster_ref)
     if isinstance(cluster, Problem):
@@ -93,6 +94,8 @@ def _runner(services: Services, load: BatchLoad) -> Seen | Problem:
 
 
 def _start(services: Services, load: BatchLoad, runner: Manifest) -> Seen | Problem:
+    if problem := check_limits(services, load):
+        return problem
     cluster = find_cluster(services, load.namespace, load.spec.cluster_ref)
     if isinstance(cluster, Problem):
         return cluster
@@ -100,7 +103,7 @@ def _start(services: Services, load: BatchLoad, runner: Manifest) -> Seen | Prob
     ensure(services.kube, resources.role_binding(load.namespace))
     _create(services.kube, resources.config_map(load, bootstrap_of(cluster)))
     if (claim := load.spec.output.volume_claim_name) and claim_needs_owner(services, load.namespace, claim):
-        runner = resources.with_volume_owner(runner, load, services.images)
+        runner = resources.with_volume_owner(runner, services.images)
     try:
         services.kube.apply(runner)
     except KubeError as error:

@@ -105,8 +105,8 @@ def stateful_set(
     count = brokers.replicas if replicas is None else replicas
     pod_spec = _pod_spec(cluster, image, pull_policy, racks)
     if owner:
-        broker_image = cluster.spec.image or image
-        pod_spec = with_owner(pod_spec, volume="data", user=USER, image=broker_image, pull_policy=pull_policy)
+        # It is root: so in the operator's image, whatever the Cluster's own is.
+        pod_spec = with_owner(pod_spec, volume="data", user=USER, image=image, pull_policy=pull_policy)
     template = merge(
         {
             "metadata": {"labels": labels(cluster), "annotations": {}},

@@ -178,7 +178,7 @@ def volume_mounts(load: BatchLoad, *, driver: bool) -> list[Manifest]:
     return found
 
 
-def with_volume_owner(runner: Manifest, load: BatchLoad, images: Images) -> Manifest:
+def with_volume_owner(runner: Manifest, images: Images) -> Manifest:
     """What runs the load, with a driver pod that first becomes the owner of the output volume (see volumes.py)."""
     spec = runner["spec"]
     holder = spec["driver"] if runner["kind"] == "SparkApplication" else spec
@@ -186,7 +186,7 @@ def with_volume_owner(runner: Manifest, load: BatchLoad, images: Images) -> Mani
         holder["template"]["spec"],
         volume="output",
         user=USER,
-        image=image(load, images),
+        image=images.spark,  # it is root: so in the operator's image, whatever the load's own is
         pull_policy=images.pull_policy,
     )
     template = {**holder["template"], "spec": pod}

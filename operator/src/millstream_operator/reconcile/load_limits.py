@@ -1,0 +1,51 @@
+"""What a BatchLoad may name on Kubernetes: its output, its image, its volume.
+
+Its driver runs with a service account that may create pods, so code that its author chooses would have that right.
+Checked before a run begins, and again before anything is started, since the spec may have changed in between.
+"""
+
+from __future__ import annotations
+
+from ..conditions import Reason
+from ..models import BatchLoad
+from ..resources.owned import CLUSTER_LABEL
+from ..services import Images, Services
+from .load import check_output
+from .report import Problem
+
+
+def check_limits(services: Services, load: BatchLoad) -> Problem | None:
+    """Why the load must not run as it is."""
+    return check_output(load) or check_image(load, services.images) or _check_claim(services, load)
+
+
+def check_image(load: BatchLoad, images: Images) -> Problem | None:
+    image = load.spec.spark.image
+    if image is None or image == images.spark or any(_fits(image, one) for one in images.spark_allowed):
+        return None
+    allowed = ", ".join((images.spark, *images.spark_allowed))
+    return _invalid(
+        f"spec.spark.image: {image} is not allowed; allowed: {allowed}. "
+        "Its code would have the driver's rights: ask who runs the operator to add it (operator.sparkImages)"
+    )
+
+
+def _fits(image: str, allowed: str) -> bool:
+    """An entry that ends with * stands for all images that begin so."""
+    return image.startswith(allowed[:-1]) if allowed.endswith("*") else image == allowed
+
+
+def _check_claim(services: Services, load: BatchLoad) -> Problem | None:
+    name = load.spec.output.volume_claim_name
+    claim = services.kube.get("v1", "PersistentVolumeClaim", load.namespace, name) if name else None
+    cluster = ((claim or {}).get("metadata", {}).get("labels") or {}).get(CLUSTER_LABEL)
+    if cluster is None:
+        return None
+    return _invalid(
+        f"spec.output.volumeClaimName: {name} is not allowed: it is a volume of Cluster {cluster}; "
+        "choose another PersistentVolumeClaim"
+    )
+
+
+def _invalid(message: str) -> Problem:
+    return Problem(Reason.INVALID_SPEC, message)
