@@ -80,7 +80,9 @@ def test_a_run_is_pinned_and_started_once(
     job = namespace.get("job", "daily-0001")
     assert job["metadata"]["ownerReferences"][0]["name"] == "daily"
     assert job["spec"]["template"]["spec"]["serviceAccountName"] == "millstream-spark"
-    assert namespace.get("rolebinding", "millstream-spark")["roleRef"]["name"] == "millstream-spark"
+    assert (
+        namespace.get("rolebinding", "millstream-spark.clusterrole")["roleRef"]["name"] == "millstream-spark"
+    )
     assert namespace.get("serviceaccount", "millstream-spark")
 
     # What comes later is not in this run, whatever happens to operator and Job.

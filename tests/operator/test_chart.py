@@ -19,10 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts/millstream"
 
 
-def render(*settings: str) -> list[dict[str, Any]]:
+def render(*settings: str, release: str = "millstream", namespace: str = "ms") -> list[dict[str, Any]]:
     helm = require("helm")
     arguments = [argument for setting in settings for argument in ("--set", setting)]
-    text = run(helm, "template", "millstream", str(CHART), "-n", "ms", "--kube-version", "1.34", *arguments)
+    text = run(helm, "template", release, str(CHART), "-n", namespace, "--kube-version", "1.34", *arguments)
     return [document for document in yaml.safe_load_all(text) if document]
 
 
@@ -49,7 +49,7 @@ def test_a_default_cluster_of_three() -> None:
 
 def test_looking_at_nodes_is_a_right_that_can_be_kept() -> None:
     def may_read_nodes(*settings: str) -> bool:
-        role = of_kind(render(*settings), "ClusterRole", "millstream-operator-storage")
+        role = of_kind(render(*settings), "ClusterRole", "ms:millstream-operator-storage")
         return any("nodes" in rule["resources"] for rule in role["rules"])
 
     assert may_read_nodes()
@@ -86,31 +86,100 @@ def test_pods_are_not_root_and_one_operator_at_a_time() -> None:
     assert of_kind(render(), "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
 
 
-def test_rights_are_least() -> None:
-    rules = of_kind(render(), "ClusterRole", "millstream-operator")["rules"]
-    granted: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for rule in rules:
+def granted(role: dict[str, Any]) -> dict[tuple[str, str], set[str]]:
+    """Verbs by API group and kind."""
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for rule in role["rules"]:
         for group in rule["apiGroups"]:
             for kind in rule["resources"]:
-                granted[group, kind].update(rule["verbs"])
-    assert not any("*" in (*key, *verbs) for key, verbs in granted.items())
-    assert ("", "secrets") not in granted
-    assert "delete" not in granted["", "persistentvolumeclaims"] | granted["apps", "statefulsets"]
-    (bind,) = [rule for rule in rules if "bind" in rule["verbs"]]
-    assert bind["resourceNames"] == ["millstream-spark"]
+                found[group, kind].update(rule["verbs"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"), [((), "ClusterRole"), (("operator.watchNamespaces={ms}",), "Role")]
+)
+def test_rights_are_least(settings: tuple[str, ...], kind: str) -> None:
+    documents = render(*settings)
+    role = of_kind(documents, kind, "ms:millstream-operator")
+    verbs = granted(role)
+    assert not any("*" in (*key, *some) for key, some in verbs.items())
+    assert ("", "secrets") not in verbs
+    assert "delete" not in verbs["", "persistentvolumeclaims"] | verbs["apps", "statefulsets"]
+    named = {rule["resources"][0]: rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule}
+    assert named == {
+        "serviceaccounts": ["millstream-spark"],
+        "rolebindings": [f"ms:millstream-operator-spark.{kind.lower()}"],
+        f"{kind.lower()}s": ["ms:millstream-operator-spark"],
+    }
+    args = of_kind(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert f"--spark-role={kind}/ms:millstream-operator-spark" in args
+    spark = of_kind(documents, kind, "ms:millstream-operator-spark")
+    assert granted(spark).keys() == {("", "pods")}, "no volumes, no configuration, no Services"
+
+
+def test_the_operator_may_hold_up_the_deletion_of_its_resources() -> None:
+    verbs = granted(of_kind(render(), "ClusterRole", "ms:millstream-operator"))
+    for kind in ("clusters", "mirrormakers", "batchloads"):
+        assert verbs["millstream.dev", f"{kind}/finalizers"] == {"update"}
 
 
 def test_rights_end_with_the_watched_namespaces() -> None:
     documents = render("operator.watchNamespaces={ms,flights}")
-    bindings = [
-        d for d in documents if d["kind"] == "RoleBinding" and d["metadata"]["name"] == "millstream-operator"
-    ]
-    assert [binding["metadata"]["namespace"] for binding in bindings] == ["ms", "flights"]
-    everywhere = [d["metadata"]["name"] for d in documents if d["kind"] == "ClusterRoleBinding"]
+    name = "ms:millstream-operator"
+    for kind in ("Role", "RoleBinding"):
+        found = [d["metadata"] for d in documents if d["kind"] == kind and d["metadata"]["name"] == name]
+        assert [metadata["namespace"] for metadata in found] == ["ms", "flights"]
+    roles = [d["roleRef"] for d in documents if d["kind"] == "RoleBinding"]
+    assert {role["kind"] for role in roles} == {"Role"}
     # what belongs to no namespace: storage classes, and definitions (of the upgrade hook)
-    assert sorted(everywhere) == ["millstream-operator-crds", "millstream-operator-storage"]
+    for kind in ("ClusterRole", "ClusterRoleBinding"):
+        everywhere = [d["metadata"]["name"] for d in documents if d["kind"] == kind]
+        assert sorted(everywhere) == [f"{name}-crds", f"{name}-storage"]
+    (rule,) = of_kind(documents, "ClusterRole", f"{name}-crds")["rules"]
+    definitions = [yaml.safe_load(path.read_text()) for path in (ROOT / "crds").glob("*.yaml")]
+    assert rule["resourceNames"] == sorted(one["metadata"]["name"] for one in definitions)
     args = of_kind(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
     assert args[-2:] == ["--namespace=ms", "--namespace=flights"]
+
+
+LONG = "r" * 53  # as long as helm allows
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("millstream", "east"), ("millstream", "west")),
+        (("millstream", "ms"), ("other", "ms")),
+        (("b", "a"), ("b", "a-b")),
+        ((f"{LONG[:-1]}a", "ms"), (f"{LONG[:-1]}b", "ms")),
+    ],
+)
+@pytest.mark.parametrize("watch", [True, False], ids=["watching", "everywhere"])
+def test_releases_share_no_object(first: tuple[str, str], second: tuple[str, str], watch: bool) -> None:
+    def objects(release: str, namespace: str) -> set[tuple[str, str, str]]:
+        settings = ["cluster.enabled=false"]
+        if watch:  # both in one namespace, too
+            settings.append(f"operator.watchNamespaces={{{namespace},shared}}")
+        found = set()
+        for document in render(*settings, release=release, namespace=namespace):
+            metadata = document["metadata"]
+            cluster_wide = document["kind"].startswith("Cluster")
+            where = "" if cluster_wide else metadata.get("namespace", namespace)
+            found.add((document["kind"], where, metadata["name"]))
+        return found
+
+    assert objects(*first).isdisjoint(objects(*second))
+    for kind, _, name in objects(*first):
+        assert "Role" in kind or re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name), name
+
+
+def test_no_pod_names_a_user_where_the_platform_assigns_them() -> None:
+    documents = render("operator.userIds=Assigned")
+    assert "runAsUser" not in str(documents)
+    assert "runAsNonRoot" in str(documents)
+    args = of_kind(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--user-ids=Assigned" in args
 
 
 def test_the_upgrade_hook_has_every_definition() -> None:

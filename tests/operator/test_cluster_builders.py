@@ -25,6 +25,7 @@ from millstream_operator.resources.listeners import Address, address_of, externa
 from millstream_operator.resources.merge import merge
 from millstream_operator.resources.volumes import (
     DEFAULT_CLASS,
+    UserIds,
     VolumeOwnership,
     class_named,
     needs_init_container,
@@ -151,6 +152,16 @@ def test_the_stateful_set() -> None:
     assert with_racks[-1] == "broker.rack=${file:/etc/millstream/racks.properties:$(NODE_NAME)}"
     assert broker["securityContext"]["readOnlyRootFilesystem"] is True
     json.dumps(manifest)
+
+
+def test_no_pod_names_a_user_where_the_platform_assigns_them() -> None:
+    wanted = cluster(**THREE)
+    *_, ensemble = zookeeper_objects(wanted, image="z", pull_policy="Never", user_ids=UserIds.ASSIGNED)
+    for manifest in (stateful_set(wanted, user_ids=UserIds.ASSIGNED), ensemble):
+        assert manifest["spec"]["template"]["spec"]["securityContext"] == {
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
 
 
 def test_a_deletion_policy_and_the_size_of_what_is_there() -> None:

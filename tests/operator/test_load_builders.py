@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import subprocess
@@ -19,7 +20,8 @@ from millstream_operator.models import BatchLoad, BatchLoadStatus, OffsetRange, 
 from millstream_operator.resources import load as resources
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.load_spark_application import spark_application
-from millstream_operator.services import Images
+from millstream_operator.resources.volumes import UserIds
+from millstream_operator.services import Images, SparkRole
 
 SPARK_OPERATOR = "github.com/kubeflow/spark-operator/v2@v2.3.0"
 IMAGES = Images(spark="registry.example/millstream/spark:1", pull_policy="Always")
@@ -76,7 +78,7 @@ def restricted(pod: dict[str, Any]) -> bool:
 
 def test_the_runs_file_is_what_the_job_reads(tmp_path: Path) -> None:
     load = a_load()
-    data = resources.config_map(load, "default-bootstrap.flights.svc:9092")["data"]
+    data = resources.config_map(load, "default-bootstrap.flights.svc:9092", IMAGES)["data"]
     file = tmp_path / "run.json"
     file.write_text(data["run.json"])
     run = read_run(file)
@@ -99,7 +101,7 @@ def test_binary_values_have_no_schema() -> None:
 def test_what_belongs_to_a_run_belongs_to_its_load() -> None:
     load = a_load()
     for manifest in (
-        resources.config_map(load, "b:9092"),
+        resources.config_map(load, "b:9092", IMAGES),
         job(load, IMAGES),
         spark_application(load, IMAGES),
     ):
@@ -107,7 +109,7 @@ def test_what_belongs_to_a_run_belongs_to_its_load() -> None:
         assert (metadata["namespace"], metadata["name"]) == ("flights", "daily-0001")
         assert metadata["ownerReferences"][0]["uid"] == "u-1"
         assert metadata["labels"]["app.kubernetes.io/managed-by"] == "millstream-operator"
-    assert resources.config_map(load, "b:9092")["immutable"] is True
+    assert resources.config_map(load, "b:9092", IMAGES)["immutable"] is True
 
 
 def test_the_job_runs_the_driver_in_its_pod() -> None:
@@ -149,7 +151,7 @@ def test_the_job_runs_the_driver_in_its_pod() -> None:
 
 def test_the_output_volume_is_where_rows_are_written() -> None:
     load = a_load()
-    executor = yaml.safe_load(resources.config_map(load, "b:9092")["data"]["executor.yaml"])["spec"]
+    executor = yaml.safe_load(resources.config_map(load, "b:9092", IMAGES)["data"]["executor.yaml"])["spec"]
     for pod in (job(load, IMAGES)["spec"]["template"]["spec"], executor):
         assert {"name": "output", "persistentVolumeClaim": {"claimName": "lake"}} in pod["volumes"]
         assert {"name": "output", "mountPath": "/lake"} in pod["containers"][0]["volumeMounts"]
@@ -219,7 +221,33 @@ def test_the_spark_application_is_one_to_its_own_schema() -> None:
 
 
 def test_the_driver_may_make_executors_in_its_namespace() -> None:
-    binding = resources.role_binding("flights")
+    binding = resources.role_binding("flights", SparkRole())
     assert binding["roleRef"]["name"] == "millstream-spark"
+    of_the_namespace = resources.role_binding("flights", SparkRole("Role", "millstream-spark"))
+    assert of_the_namespace["roleRef"]["kind"] == "Role"
+    assert of_the_namespace["metadata"]["name"] != binding["metadata"]["name"]
     account = resources.service_account("flights")["metadata"]["name"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "flights"}]
+
+
+def test_no_pod_names_a_user_where_the_platform_assigns_them() -> None:
+    images = dataclasses.replace(IMAGES, user_ids=UserIds.ASSIGNED)
+    load = a_load()
+    application = spark_application(load, images)["spec"]
+    executor = yaml.safe_load(resources.config_map(load, "b:9092", images)["data"]["executor.yaml"])["spec"]
+    pods = [job(load, images)["spec"]["template"]["spec"], executor]
+    pods += [application[role]["template"]["spec"] for role in ("driver", "executor")]
+    for pod in pods:
+        standard = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        assert pod["securityContext"] == standard
+
+
+def test_the_driver_asks_for_rights_on_pods_only() -> None:
+    conf = conf_of(a_load())
+    assert conf["spark.kubernetes.executor.disableConfigMap"] == "true"
+    for key in (
+        "service.deleteOnTermination",
+        "ownPersistentVolumeClaim",
+        "reusePersistentVolumeClaim",
+    ):
+        assert conf[f"spark.kubernetes.driver.{key}"] == "false"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from millstream_operator.reconcile.mirror_workers import ask, ask_all
 from millstream_operator.reconcile.report import Problem
 from millstream_operator.resources import mirror as resources
 from millstream_operator.resources.mirror import Endpoint
+from millstream_operator.resources.volumes import UserIds
 from millstream_operator.services import Images
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -178,6 +180,9 @@ def test_the_workers_are_a_deployment_of_restricted_pods_that_rolls_with_the_fil
     assert deployment["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     pod = template["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
+    assigned = dataclasses.replace(images, user_ids=UserIds.ASSIGNED)
+    context = resources.deployment(mirror, file, assigned)["spec"]["template"]["spec"]["securityContext"]
+    assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     assert pod["automountServiceAccountToken"] is False
     (container,) = pod["containers"]
     assert container["image"] == "registry.example/broker:1"

@@ -10,7 +10,7 @@ import pytest
 from millstream_harness.in_memory import InMemory, in_memory
 from millstream_operator.kube import KubeError
 from millstream_operator.reconcile.volumes import claim_needs_owner, class_needs_owner
-from millstream_operator.resources.volumes import VolumeOwnership
+from millstream_operator.resources.volumes import UserIds, VolumeOwnership
 
 
 def storage_class(name: str, provisioner: str) -> dict[str, Any]:
@@ -46,6 +46,14 @@ def test_the_operators_configuration_comes_first_and_asks_nobody(how: VolumeOwne
     found.kube.refused["StorageClass"] = KubeError(500, "", "must not be asked")
     services = dataclasses.replace(found.services, volume_ownership=how)
     assert class_needs_owner(services, "host") is needed
+
+
+def test_where_the_platform_assigns_users_nothing_is_root() -> None:
+    found = classes()
+    images = dataclasses.replace(found.services.images, user_ids=UserIds.ASSIGNED)
+    for how in VolumeOwnership:
+        services = dataclasses.replace(found.services, images=images, volume_ownership=how)
+        assert not class_needs_owner(services, "host")
 
 
 def test_an_operator_that_may_not_look_at_storage_classes_leaves_it_to_kubernetes() -> None:

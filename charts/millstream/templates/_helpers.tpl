@@ -1,6 +1,11 @@
-{{/* The operator's name, also of its rights: one for each release. */}}
+{{/* The operator's name: one for each release of a namespace. */}}
 {{- define "millstream.operator" -}}
-{{- if eq .Release.Name "millstream" -}}millstream-operator{{- else -}}{{ printf "%s-millstream-operator" .Release.Name | trunc 63 | trimSuffix "-" }}{{- end -}}
+{{- if eq .Release.Name "millstream" -}}millstream-operator{{- else -}}{{ printf "%s-millstream-operator" .Release.Name | trunc 55 | trimSuffix "-" }}{{- end -}}
+{{- end }}
+
+{{/* The name of its rights, which may be outside its namespace: one for each release of the Kubernetes cluster. */}}
+{{- define "millstream.rightsName" -}}
+{{ .Release.Namespace }}:{{ include "millstream.operator" . }}
 {{- end }}
 
 {{- define "millstream.labels" -}}
@@ -19,8 +24,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "millstream.podSecurity" -}}
 runAsNonRoot: true
+{{- if ne .Values.operator.userIds "Assigned" }}
 runAsUser: 1000
 runAsGroup: 1000
+{{- end }}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
@@ -30,25 +37,47 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* Binds the ClusterRole .role to the ServiceAccount .account: everywhere, or in the watched namespaces. */}}
-{{- define "millstream.binding" -}}
-{{- $root := .root }}{{ $role := .role }}{{ $account := .account }}{{ $annotations := .annotations }}
-{{- $namespaces := $root.Values.operator.watchNamespaces }}
-{{- range $namespace := ($namespaces | default (list "")) }}
+{{/*
+Rights for the ServiceAccount .account of the release's namespace by the name .name: .rules is the name of a template.
+A Role in each watched namespace, or a ClusterRole where all namespaces are watched. Without .account nobody has them yet.
+*/}}
+{{- define "millstream.rights" -}}
+{{- $root := .root }}{{ $name := .name }}{{ $account := .account }}{{ $annotations := .annotations }}{{ $rules := .rules }}
+{{- range $namespace := ($root.Values.operator.watchNamespaces | default (list "")) }}
+{{- $kind := ternary "Role" "ClusterRole" (ne $namespace "") }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
-kind: {{ if $namespace }}RoleBinding{{ else }}ClusterRoleBinding{{ end }}
-metadata:
-  name: {{ $role }}
-  {{- with $namespace }}
-  namespace: {{ . }}
-  {{- end }}
-  labels: {{- include "millstream.labels" $root | nindent 4 }}
-  {{- with $annotations }}
-  annotations: {{- toYaml . | nindent 4 }}
-  {{- end }}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {{ $role }}}
+kind: {{ $kind }}
+metadata: {{- include "millstream.rightsMetadata" (dict "root" $root "name" $name "namespace" $namespace "annotations" $annotations) | nindent 2 }}
+rules:
+{{- include $rules $root }}
+{{- with $account }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $kind }}Binding
+metadata: {{- include "millstream.rightsMetadata" (dict "root" $root "name" $name "namespace" $namespace "annotations" $annotations) | nindent 2 }}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ $kind }}, name: {{ $name | quote }}}
 subjects:
-- {kind: ServiceAccount, name: {{ $account }}, namespace: {{ $root.Release.Namespace }}}
+- {kind: ServiceAccount, name: {{ . }}, namespace: {{ $root.Release.Namespace }}}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "millstream.rightsMetadata" -}}
+name: {{ .name | quote }}
+{{- with .namespace }}
+namespace: {{ . }}
+{{- end }}
+labels: {{- include "millstream.labels" .root | nindent 2 }}
+{{- with .annotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The Role or ClusterRole of Spark's driver, as KIND/NAME. */}}
+{{- define "millstream.sparkName" -}}
+{{ include "millstream.rightsName" . }}-spark
+{{- end }}
+{{- define "millstream.sparkRole" -}}
+{{ if .Values.operator.watchNamespaces }}Role{{ else }}ClusterRole{{ end }}/{{ include "millstream.sparkName" . }}
 {{- end }}

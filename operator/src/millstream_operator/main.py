@@ -21,14 +21,22 @@ from . import __version__, handlers, logs
 from .controller import Runner
 from .kube import Kube, KubeError
 from .models import API_VERSION, KINDS
-from .resources.volumes import VolumeOwnership
-from .services import Images, Services
+from .resources.volumes import UserIds, VolumeOwnership
+from .services import Images, Services, SparkRole
 
 logger = logging.getLogger(__name__)
 
 # Work that has been due for so long will not be done any more: the process is to be restarted.
 STUCK_AFTER_S = 300.0
 CRD_INTERVAL_S = 2.0
+
+
+def spark_role(text: str) -> SparkRole:
+    """KIND/NAME as the command line has it."""
+    kind, _, name = text.partition("/")
+    if kind not in ("ClusterRole", "Role") or not name:
+        raise click.BadParameter(f"{text!r} is not allowed; allowed: ClusterRole/NAME or Role/NAME")
+    return SparkRole(kind, name)
 
 
 @click.command(context_settings={"auto_envvar_prefix": "MILLSTREAM", "show_default": True})
@@ -60,6 +68,18 @@ CRD_INTERVAL_S = 2.0
     type=click.Choice([how.value for how in VolumeOwnership]),
     help="How volumes become writable for pods that are not root.",
 )
+@click.option(
+    "--spark-role",
+    default="/".join(SparkRole()),
+    callback=lambda _context, _option, value: spark_role(value),
+    help="What the drivers of batch loads may do, as ClusterRole/NAME or Role/NAME.",
+)
+@click.option(
+    "--user-ids",
+    default="Fixed",
+    type=click.Choice([ids.value for ids in UserIds]),
+    help="Who pods run as: the users of our images, or whom the platform assigns (OpenShift).",
+)
 @click.option("--liveness", default="http://0.0.0.0:8080/healthz", help="Where to answer whether it works.")
 @click.option("--log-format", default="json", type=click.Choice(["json", "plain"]))
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
@@ -72,6 +92,8 @@ def main(
     zookeeper_image: str,
     image_pull_policy: str,
     volume_ownership: str,
+    spark_role: SparkRole,
+    user_ids: str,
     liveness: str,
     log_format: str,
     log_level: str,
@@ -91,8 +113,11 @@ def main(
         spark_allowed=allowed_spark_images,
         zookeeper=zookeeper_image,
         pull_policy=image_pull_policy,
+        user_ids=UserIds(user_ids),
     )
-    services = Services(kube, images=images, volume_ownership=VolumeOwnership(volume_ownership))
+    services = Services(
+        kube, images=images, spark_role=spark_role, volume_ownership=VolumeOwnership(volume_ownership)
+    )
     asyncio.run(operate(services, namespaces, liveness))
 
 

@@ -47,6 +47,7 @@ def apply_ensemble(services: Services, cluster: Cluster, warn: Warn) -> None:
         pull_policy=services.images.pull_policy,
         claim_size=_claim_size(services.kube.get("apps/v1", "StatefulSet", cluster.namespace, name)),
         owner=class_needs_owner(services, cluster.spec.brokers.storage.class_name),
+        user_ids=services.images.user_ids,
     )
     for manifest in manifests:
         ensure(services.kube, manifest)
@@ -129,6 +130,7 @@ def apply_brokers(
         addresses=addresses,
         claim_size=_claim_size(live),
         owner=class_needs_owner(services, cluster.spec.brokers.storage.class_name),
+        user_ids=services.images.user_ids,
         racks=racks is not None,
     )
     result = ensure(services.kube, wanted)

@@ -100,8 +100,8 @@ def _start(services: Services, load: BatchLoad, runner: Manifest) -> Seen | Prob
     if isinstance(cluster, Problem):
         return cluster
     ensure(services.kube, resources.service_account(load.namespace))
-    ensure(services.kube, resources.role_binding(load.namespace))
-    _create(services.kube, resources.config_map(load, bootstrap_of(cluster)))
+    ensure(services.kube, resources.role_binding(load.namespace, services.spark_role))
+    _create(services.kube, resources.config_map(load, bootstrap_of(cluster), services.images))
     if (claim := load.spec.output.volume_claim_name) and claim_needs_owner(services, load.namespace, claim):
         runner = resources.with_volume_owner(runner, services.images)
     try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from ..kube import KubeError
-from ..resources.volumes import VolumeOwnership, class_named, needs_init_container
+from ..resources.volumes import UserIds, VolumeOwnership, class_named, needs_init_container
 from ..services import Services
 
 
 def class_needs_owner(services: Services, class_name: str | None) -> bool:
     """For volumes of this storage class; None is the default class."""
+    if services.images.user_ids is UserIds.ASSIGNED:
+        return False  # who assigns users lets nobody be root, and makes volumes writable
     if services.volume_ownership is not VolumeOwnership.AUTO:
         return needs_init_container(services.volume_ownership, None)
     try:

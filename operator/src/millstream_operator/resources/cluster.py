@@ -48,7 +48,7 @@ from .owned import (
     service,
     spread_over_nodes,
 )
-from .volumes import pod_security, with_owner
+from .volumes import UserIds, pod_security, with_owner
 
 CONFIG_HASH = "millstream.dev/config-hash"
 LISTENERS_HASH = "millstream.dev/listeners-hash"
@@ -97,13 +97,14 @@ def stateful_set(
     claim_size: Quantity | None = None,
     owner: bool = False,
     racks: bool = False,
+    user_ids: UserIds = UserIds.FIXED,
 ) -> Manifest:
     """The brokers. ``replicas``: how many, while some are to be drained more than the spec says. ``addresses``: of the
     external listeners. ``claim_size``: the size in the claim template of the StatefulSet that is there, which
     Kubernetes does not let us change. ``owner``: see volumes.py. ``racks``: are racks known?"""
     brokers = cluster.spec.brokers
     count = brokers.replicas if replicas is None else replicas
-    pod_spec = _pod_spec(cluster, image, pull_policy, racks)
+    pod_spec = _pod_spec(cluster, image, pull_policy, racks, user_ids)
     if owner:
         # It is root: so in the operator's image, whatever the Cluster's own is.
         pod_spec = with_owner(pod_spec, volume="data", user=USER, image=image, pull_policy=pull_policy)
@@ -148,7 +149,7 @@ def claim_name(cluster: Cluster, broker: int) -> str:
     return f"data-{pod_name(cluster, broker)}"
 
 
-def _pod_spec(cluster: Cluster, image: str, pull_policy: str, racks: bool) -> Manifest:
+def _pod_spec(cluster: Cluster, image: str, pull_policy: str, racks: bool, user_ids: UserIds) -> Manifest:
     rack = []
     if racks:
         rack = ["--override", f"broker.rack=${{file:{CONFIG_FOLDER}/{RACKS}:$(NODE_NAME)}}"]
@@ -157,7 +158,7 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str, racks: bool) -> Ma
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 60,
-        "securityContext": pod_security(USER),
+        "securityContext": pod_security(USER, user_ids),
         "affinity": spread_over_nodes(cluster, "broker"),
         "containers": [
             {

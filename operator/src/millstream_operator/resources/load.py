@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from ..models import API_VERSION, BatchLoad
-from ..services import Images
+from ..services import Images, SparkRole
 from .volumes import pod_security, with_owner
 
 Manifest = dict[str, Any]
@@ -25,7 +25,6 @@ Manifest = dict[str, Any]
 SPARK_VERSION = "4.0.0"
 APPLICATION = "/opt/millstream/load.py"  # in the image
 SERVICE_ACCOUNT = "millstream-spark"
-CLUSTER_ROLE = "millstream-spark"
 USER = 185  # the user of Spark's images
 FOLDER = "/etc/millstream"
 RUN_FILE = "run.json"
@@ -106,7 +105,7 @@ def run_file(load: BatchLoad, bootstrap: str, *, result: str, output_path: str |
     }
 
 
-def config_map(load: BatchLoad, bootstrap: str) -> Manifest:
+def config_map(load: BatchLoad, bootstrap: str, images: Images) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -114,7 +113,7 @@ def config_map(load: BatchLoad, bootstrap: str) -> Manifest:
         "immutable": True,
         "data": {
             RUN_FILE: json.dumps(run_file(load, bootstrap, result=TERMINATION_LOG), indent=1),
-            EXECUTOR_FILE: yaml.safe_dump(executor_template(load), sort_keys=False),
+            EXECUTOR_FILE: yaml.safe_dump(executor_template(load, images), sort_keys=False),
         },
     }
 
@@ -128,12 +127,14 @@ def service_account(namespace: str) -> Manifest:
     }
 
 
-def role_binding(namespace: str) -> Manifest:
+def role_binding(namespace: str, role: SparkRole) -> Manifest:
+    """What those pods may do. The role of a binding cannot change, so each role has a binding of its own name."""
+    name = f"{role.name}.{role.kind.lower()}"
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "RoleBinding",
-        "metadata": {"name": SERVICE_ACCOUNT, "namespace": namespace, "labels": _shared_labels()},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": CLUSTER_ROLE},
+        "metadata": {"name": name, "namespace": namespace, "labels": _shared_labels()},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role.kind, "name": role.name},
         "subjects": [{"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": namespace}],
     }
 
@@ -194,9 +195,9 @@ def with_volume_owner(runner: Manifest, images: Images) -> Manifest:
     return {**runner, "spec": changed if holder is spec else {**spec, "driver": changed}}
 
 
-def executor_template(load: BatchLoad) -> Manifest:
+def executor_template(load: BatchLoad, images: Images) -> Manifest:
     """The template of executor pods; Spark adds image, environment, ports and its own volumes to it."""
-    template = _template(load, EXECUTOR_CONTAINER, driver=False)
+    template = _template(load, EXECUTOR_CONTAINER, images, driver=False)
     spec = template["spec"]
     spec["automountServiceAccountToken"] = False  # an executor talks to its driver only
     # A claim that one node may mount at a time (ReadWriteOnce) needs executors where the driver is.
@@ -216,16 +217,16 @@ def executor_template(load: BatchLoad) -> Manifest:
     return {"apiVersion": "v1", "kind": "Pod", **template}
 
 
-def driver_template(load: BatchLoad) -> Manifest:
+def driver_template(load: BatchLoad, images: Images) -> Manifest:
     """The template of a driver pod that Spark itself makes (cluster mode)."""
-    return _template(load, DRIVER_CONTAINER, driver=True)
+    return _template(load, DRIVER_CONTAINER, images, driver=True)
 
 
-def _template(load: BatchLoad, container: str, *, driver: bool) -> Manifest:
+def _template(load: BatchLoad, container: str, images: Images, *, driver: bool) -> Manifest:
     return {
         "metadata": {"labels": labels(load, "driver" if driver else "executor")},
         "spec": {
-            "securityContext": pod_security(USER),
+            "securityContext": pod_security(USER, images.user_ids),
             "containers": [
                 {
                     "name": container,
@@ -256,5 +257,10 @@ def spark_conf(load: BatchLoad) -> dict[str, str]:
         "spark.ui.enabled": "false",
         # A lost executor is replaced; a job that cannot go on fails instead of waiting for ever.
         "spark.kubernetes.executor.deleteOnTermination": "true",
+        # The driver needs rights on pods, and on nothing else.
+        "spark.kubernetes.executor.disableConfigMap": "true",
+        "spark.kubernetes.driver.service.deleteOnTermination": "false",
+        "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
+        "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
         **load.spec.spark.conf,
     }

@@ -51,7 +51,7 @@ def _pod(load: BatchLoad, images: Images, name: str) -> Manifest:
     return {
         "restartPolicy": "Never",
         "serviceAccountName": common.SERVICE_ACCOUNT,
-        "securityContext": pod_security(common.USER),
+        "securityContext": pod_security(common.USER, images.user_ids),
         "containers": [
             {
                 "name": DRIVER,

@@ -20,7 +20,7 @@ RETRY_INTERVAL_S = 10
 def spark_application(load: BatchLoad, images: Images) -> Manifest:
     """The SparkApplication of the load's last run."""
     driver, executor = load.spec.spark.driver, load.spec.spark.executor
-    executor_template = common.executor_template(load)
+    executor_template = common.executor_template(load, images)
     return {
         "apiVersion": API_VERSION,
         "kind": "SparkApplication",
@@ -47,7 +47,7 @@ def spark_application(load: BatchLoad, images: Images) -> Manifest:
                 "coreRequest": common.core_request(load, "driver", driver.cores),
                 "memory": driver.memory,
                 "serviceAccount": common.SERVICE_ACCOUNT,
-                "template": common.driver_template(load),
+                "template": common.driver_template(load, images),
             },
             "executor": {
                 "instances": executor.instances,

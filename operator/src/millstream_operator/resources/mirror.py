@@ -14,6 +14,7 @@ from typing import Any
 
 from ..models import API_VERSION, MirrorMaker
 from ..services import Images
+from .volumes import pod_security
 
 Manifest = dict[str, Any]
 
@@ -98,12 +99,7 @@ def _pod(mirror: MirrorMaker, images: Images) -> Manifest:
 
     return {
         "automountServiceAccountToken": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(USER, images.user_ids),
         "terminationGracePeriodSeconds": 30,
         "containers": [
             {

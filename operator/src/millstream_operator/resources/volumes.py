@@ -19,15 +19,25 @@ DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 OWNED_BY_ROOT = frozenset(("kubernetes.io/host-path",))
 
 
-def pod_security(user: int) -> Manifest:
+class UserIds(StrEnum):
+    """Who pods run as. FIXED: the users of our images. ASSIGNED: nobody is named, so that the platform assigns a user
+    and the group of volumes, as OpenShift does."""
+
+    FIXED = "Fixed"
+    ASSIGNED = "Assigned"
+
+
+def pod_security(user: int, ids: UserIds = UserIds.FIXED) -> Manifest:
     """A pod's security context by the "restricted" standard: one user, who owns what is mounted."""
+    standard: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    if ids is UserIds.ASSIGNED:
+        return standard
     return {
-        "runAsNonRoot": True,
+        **standard,
         "runAsUser": user,
         "runAsGroup": user,
         "fsGroup": user,
         "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
     }
 
 

@@ -24,7 +24,7 @@ from .owned import (
     service,
     spread_over_nodes,
 )
-from .volumes import pod_security, with_owner
+from .volumes import UserIds, pod_security, with_owner
 
 COMPONENT = "zookeeper"
 CLIENT_PORT, PEER_PORT, ELECTION_PORT = 2181, 2888, 3888
@@ -48,7 +48,13 @@ def connect_of(cluster: Cluster) -> str:
 
 
 def objects(
-    cluster: Cluster, *, image: str, pull_policy: str, claim_size: Quantity | None = None, owner: bool = False
+    cluster: Cluster,
+    *,
+    image: str,
+    pull_policy: str,
+    claim_size: Quantity | None = None,
+    owner: bool = False,
+    user_ids: UserIds = UserIds.FIXED,
 ) -> list[Manifest]:
     """Everything of the ensemble; nothing where the Cluster has none of its own. Parameters as for the brokers."""
     if cluster.spec.zookeeper is None or cluster.spec.zookeeper.replicas is None:
@@ -67,7 +73,7 @@ def objects(
             COMPONENT,
         ),
         disruption_budget(cluster, name_of(cluster), COMPONENT),
-        _stateful_set(cluster, image, pull_policy, claim_size, owner),
+        _stateful_set(cluster, image, pull_policy, claim_size, owner, user_ids),
     ]
 
 
@@ -81,12 +87,17 @@ def _host(cluster: Cluster, server: int) -> str:
 
 
 def _stateful_set(
-    cluster: Cluster, image: str, pull_policy: str, claim_size: Quantity | None, owner: bool
+    cluster: Cluster,
+    image: str,
+    pull_policy: str,
+    claim_size: Quantity | None,
+    owner: bool,
+    user_ids: UserIds,
 ) -> Manifest:
     zookeeper = cluster.spec.zookeeper
     assert zookeeper is not None
     size = zookeeper.storage.size if claim_size is None else claim_size
-    pod_spec = _pod_spec(cluster, image, pull_policy)
+    pod_spec = _pod_spec(cluster, image, pull_policy, user_ids)
     if owner:
         pod_spec = with_owner(pod_spec, volume="data", user=USER, image=image, pull_policy=pull_policy)
     return {
@@ -110,7 +121,7 @@ def _stateful_set(
     }
 
 
-def _pod_spec(cluster: Cluster, image: str, pull_policy: str) -> Manifest:
+def _pod_spec(cluster: Cluster, image: str, pull_policy: str, user_ids: UserIds) -> Manifest:
     servers = " ".join(
         f"server.{server}={_host(cluster, server)}:{PEER_PORT}:{ELECTION_PORT};{CLIENT_PORT}"
         for server in _servers(cluster)
@@ -130,7 +141,7 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str) -> Manifest:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 30,
-        "securityContext": pod_security(USER),
+        "securityContext": pod_security(USER, user_ids),
         "affinity": spread_over_nodes(cluster, COMPONENT),
         # The folders that are mounted: Kubernetes would make them itself, and root's.
         "initContainers": [

@@ -1,0 +1,228 @@
+"""What the chart's rights allow on a real API server: the operator's own work in the watched namespaces, no more; and
+Spark's driver with its executors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.client import Configuration
+from kubernetes.config import load_kube_config
+
+from millstream_harness.kube import CommandFailed, Namespace, run, until
+from millstream_harness.tools import require
+from millstream_operator.kube import Kube, KubeError
+from millstream_operator.local.clusters import command
+from millstream_operator.models import BatchLoad, Cluster, MirrorMaker, decode_as
+from millstream_operator.reconcile.objects import ensure
+from millstream_operator.resources import cluster as cluster_objects
+from millstream_operator.resources import load as load_objects
+from millstream_operator.resources import mirror as mirror_objects
+from millstream_operator.services import Images, SparkRole
+
+ROOT = Path(__file__).resolve().parents[2]
+RELEASE = "here"
+OPERATOR = f"{RELEASE}-millstream-operator"
+RIGHTS = ("ServiceAccount", "Role", "RoleBinding")
+
+
+@pytest.fixture
+def watched(namespace: Namespace) -> Namespace:
+    """A namespace that an operator of its own watches, with the chart's rights there."""
+    helm = require("helm")
+    settings = f"cluster.enabled=false,operator.watchNamespaces={{{namespace.name}}}"
+    arguments = ["-n", namespace.name, "--kube-version", "1.34", "--set", settings, "--no-hooks"]
+    text = run(helm, "template", RELEASE, str(ROOT / "charts/millstream"), *arguments)
+    for document in yaml.safe_load_all(text):
+        if document and document["kind"] in RIGHTS:
+            namespace.apply(document)
+    return namespace
+
+
+def may(namespace: Namespace, account: str, verb: str, what: str, where: str) -> bool:
+    user = f"--as=system:serviceaccount:{namespace.name}:{account}"
+    try:
+        return run("kubectl", "auth", "can-i", verb, what, "-n", where, user).strip() == "yes"
+    except CommandFailed:
+        return False
+
+
+def token(namespace: Namespace, account: str) -> str:
+    return namespace.kubectl("create", "token", account).strip()
+
+
+@pytest.fixture
+def operator(watched: Namespace, tmp_path: Path) -> Kube:
+    """The API server as the operator may use it."""
+    admin = json.loads(run("kubectl", "config", "view", "--raw", "--minify", "-o", "json"))
+    admin["users"][0]["user"] = {"token": token(watched, OPERATOR)}
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps(admin))
+    configuration = Configuration()
+    load_kube_config(config_file=str(file), client_configuration=configuration)  # type: ignore[no-untyped-call]
+    return Kube(configuration)
+
+
+def spark_role(namespace: Namespace) -> SparkRole:
+    return SparkRole("Role", f"{namespace.name}:{OPERATOR}-spark")
+
+
+def stored(namespace: Namespace, kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    metadata = {"name": name}
+    namespace.apply(
+        {"apiVersion": "millstream.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+    )
+    return namespace.get(f"{kind.lower()}s.millstream.dev", name)
+
+
+def test_the_operator_can_do_its_work(watched: Namespace, operator: Kube) -> None:
+    cluster = decode_as(Cluster, stored(watched, "Cluster", "default", {}))
+    endpoint = mirror_objects.Endpoint("west", "west:9092")
+    mirror = decode_as(
+        MirrorMaker,
+        stored(
+            watched,
+            "MirrorMaker",
+            "m",
+            {
+                "sources": [{"name": "west", "bootstrap": "west:9092"}],
+                "target": {"clusterRef": {"name": "default"}},
+                "topics": {"include": [".*"]},
+            },
+        ),
+    )
+    file = mirror_objects.mirror_file(mirror, [endpoint], endpoint)
+    made = [
+        cluster_objects.brokers_service(cluster),
+        cluster_objects.config_map(cluster, 1, {}, None),
+        cluster_objects.stateful_set(cluster, image="broker", pull_policy="Never"),
+        mirror_objects.config_map(mirror, file),
+        mirror_objects.deployment(mirror, file, Images()),
+        load_objects.service_account(watched.name),
+        load_objects.role_binding(watched.name, spark_role(watched)),
+    ]
+    for manifest in made:
+        ensure(operator, manifest)  # it is not there
+        ensure(operator, {**manifest, "metadata": {**manifest["metadata"], "annotations": {"a": "b"}}})
+    assert operator.delete("apps/v1", "Deployment", watched.name, mirror_objects.object_name(mirror))
+
+
+def test_the_operator_can_bind_no_other_role_and_nobody_else(watched: Namespace, operator: Kube) -> None:
+    binding = load_objects.role_binding(watched.name, spark_role(watched))
+    for role in (SparkRole("ClusterRole", "cluster-admin"), SparkRole("ClusterRole", "view")):
+        with pytest.raises(KubeError) as error:
+            operator.apply(load_objects.role_binding(watched.name, role))
+        assert error.value.status == 403
+        with pytest.raises(KubeError) as error:  # not under the allowed name either
+            operator.apply(
+                {**binding, "roleRef": {**binding["roleRef"], "kind": role.kind, "name": role.name}}
+            )
+        assert error.value.status == 403
+    account = load_objects.service_account(watched.name)
+    with pytest.raises(KubeError) as error:
+        operator.apply({**account, "metadata": {**account["metadata"], "name": "other"}})
+    assert error.value.status == 403
+
+
+@pytest.mark.parametrize(
+    ("verb", "what"),
+    [
+        ("patch", "configmaps"),
+        ("delete", "deployments.apps"),
+        ("delete", "pods"),
+        ("list", "clusters.millstream.dev"),
+    ],
+)
+def test_rights_end_with_the_watched_namespace(watched: Namespace, verb: str, what: str) -> None:
+    assert may(watched, OPERATOR, verb, what, watched.name)
+    assert not may(watched, OPERATOR, verb, what, "kube-system")
+    assert not may(watched, OPERATOR, verb, what, "default")
+
+
+def test_a_driver_runs_its_executors_with_rights_on_pods_only(
+    watched: Namespace, operator: Kube, tmp_path: Path
+) -> None:
+    """Spark itself as the driver: it makes its executors, and removes them at its end."""
+    require("java")
+    ensure(operator, load_objects.service_account(watched.name))
+    ensure(operator, load_objects.role_binding(watched.name, spark_role(watched)))
+    account = load_objects.SERVICE_ACCOUNT
+    for what in ("persistentvolumeclaims", "configmaps", "services", "secrets"):
+        for verb in ("get", "create", "delete", "deletecollection"):
+            assert not may(watched, account, verb, what, watched.name)
+    load = decode_as(
+        BatchLoad,
+        stored(
+            watched,
+            "BatchLoad",
+            "daily",
+            {
+                "clusterRef": {"name": "default"},
+                "topics": ["t"],
+                "value": {"format": "Binary"},
+                "output": {"path": "s3a://bucket/t"},
+            },
+        ),
+    )
+    watched.kubectl("run", "driver", "--image=nowhere/driver", "--restart=Never")
+    ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+    change = json.dumps(ready)
+    watched.kubectl("patch", "pod", "driver", "--subresource=status", "--type=merge", "--patch", change)
+    (tmp_path / "token").write_text(token(watched, account))
+    (tmp_path / "app.py").write_text(
+        "import pathlib, sys, time\n"
+        "from pyspark.sql import SparkSession\n"
+        "session = SparkSession.builder.getOrCreate()\n"
+        "while not pathlib.Path(sys.argv[1]).exists():\n"
+        "    time.sleep(0.2)\n"
+        "session.stop()\n"
+    )
+    server = run("kubectl", "config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}")
+    conf = {
+        **load_objects.spark_conf(load),
+        "spark.kubernetes.namespace": watched.name,
+        "spark.kubernetes.driver.pod.name": "driver",
+        "spark.kubernetes.authenticate.oauthTokenFile": str(tmp_path / "token"),
+        "spark.kubernetes.trust.certificates": "true",
+        "spark.kubernetes.container.image": "nowhere/spark",
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.instances": "2",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "1s",
+    }
+    arguments = [command("spark-submit"), "--master", f"k8s://{server}"]
+    for key, value in conf.items():
+        arguments += ["--conf", f"{key}={value}"]
+    log = tmp_path / "log"
+    environment = {**os.environ, "KUBECONFIG": "/nowhere"}
+    with log.open("w") as out:
+        driver = subprocess.Popen(
+            [*arguments, str(tmp_path / "app.py"), str(tmp_path / "end")],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        until("executors", lambda: len(watched.list("pod", "-l", "spark-role=executor")) == 2, timeout=90)
+        (tmp_path / "end").touch()
+        driver.wait(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
+    assert driver.returncode == 0, log.read_text()
+    assert "forbidden" not in log.read_text()
+    until("no executors", lambda: not executors_left(watched), timeout=30)
+
+
+def executors_left(namespace: Namespace) -> list[Any]:
+    """Pods that nobody has asked to end; without a kubelet they stay while they end."""
+    pods = namespace.list("pod", "-l", "spark-role=executor")
+    return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
