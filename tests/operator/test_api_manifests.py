@@ -192,6 +192,29 @@ CHANGES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ),
     (
         "Cluster",
+        {},
+        {"listeners": [{"name": "internal", "type": "Internal", "port": 9093}]},
+        "listeners: the port of the Internal listener cannot change",
+    ),
+    (
+        "Cluster",
+        {"listeners": [{"name": "internal", "type": "Internal", "port": 9093}]},
+        {},
+        "listeners: the port of the Internal listener cannot change",
+    ),
+    (
+        "Cluster",
+        {"listeners": [{"name": "a", "type": "Internal", "port": 9093}]},
+        {
+            "listeners": [
+                {"name": "a", "type": "NodePort", "port": 9093},
+                {"name": "b", "type": "Internal", "port": 9094},
+            ]
+        },
+        "listeners: the port of the Internal listener cannot change",
+    ),
+    (
+        "Cluster",
         {"brokers": {"storage": {"className": "a"}}},
         {"brokers": {"storage": {}}},
         "storage.className: cannot change",
@@ -218,6 +241,12 @@ def test_what_may_change(namespace: Namespace) -> None:
     namespace.apply(manifest("Cluster", {"brokers": {"storage": {"size": "1Gi"}}}))
     namespace.apply(manifest("Cluster", {"brokers": {"storage": {"size": "1024Mi"}}}))
     namespace.apply(manifest("Cluster", {"brokers": {"storage": {"size": "2Gi"}}}))
+    inside = {"name": "internal", "type": "Internal", "port": 9092}  # what it was by default
+    outside = {"name": "outside", "type": "NodePort", "port": 9094}
+    storage = {"brokers": {"storage": {"size": "2Gi"}}}
+    namespace.apply(manifest("Cluster", {**storage, "listeners": [inside, outside]}))
+    namespace.apply(manifest("Cluster", {**storage, "listeners": [{**outside, "port": 9095}, inside]}))
+    namespace.apply(manifest("Cluster", storage))
 
 
 def test_defaults_columns_categories_and_scale(namespace: Namespace) -> None:

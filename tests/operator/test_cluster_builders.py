@@ -186,7 +186,7 @@ OTHER_NODE = {"template": {"spec": {"nodeSelector": {"disk": "ssd"}}}}
         ({}, {"config": {"log.retention.hours": "2"}}, ("ConfigurationChanged",)),
         ({}, {"config": {"log.retention.ms": "2"}}, ()),  # taken live
         ({"config": {"log.retention.ms": "2"}}, {"config": {"log.retention.ms": "3"}}, ()),
-        ({}, {"listeners": [{**INTERNAL, "port": 9095}]}, ("ListenersChanged",)),
+        ({}, {"listeners": [INTERNAL, EXTERNAL]}, ("ListenersChanged",)),
         ({}, {"image": "broker:2"}, ("PodTemplateChanged",)),
         ({}, {"brokers": OTHER_NODE}, ("PodTemplateChanged",)),
         (THREE, {**THREE, "brokers": {"replicas": 4}}, ()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -263,6 +264,27 @@ def test_times_stay_text_and_keys_become_text(tmp_path: Path) -> None:
 )
 def test_every_example_is_valid(example: str) -> None:
     assert read(ROOT / "examples" / example, {}).resources
+
+
+def test_the_port_of_the_internal_listener_stays() -> None:
+    schema = crd_schemas()["Cluster"]["properties"]["spec"]
+
+    def problems(before: list[Any], after: list[Any]) -> list[str]:
+        old, new = (with_defaults({"listeners": listeners}, schema) for listeners in (before, after))
+        return [problem.what for problem in validate(new, schema, old=old)]
+
+    inside = {"name": "internal", "type": "Internal", "port": 9092}
+    outside = {"name": "outside", "type": "NodePort", "port": 9094}
+    moved = {**inside, "port": 9093}
+    for before, after in (
+        ([], [moved]),
+        ([moved], []),
+        ([inside, outside], [{**inside, "port": 9095}, outside]),
+    ):
+        (problem,) = problems(before, after)
+        assert problem.startswith("listeners: the port of the Internal listener cannot change")
+    for before, after in (([], [outside, inside]), ([moved], [moved, outside]), ([moved, outside], [moved])):
+        assert problems(before, after) == []
 
 
 def test_a_schema_knows_lists_by_key() -> None:
