@@ -407,6 +407,58 @@ def test_the_chart_has_the_same_crds() -> None:
     assert charts == ours, "copy them: cp crds/*.yaml charts/millstream/crds/"
 
 
+# What Kubernetes knows of a schema's node (JSONSchemaProps of apiextensions.k8s.io/v1) and we use.
+SCHEMA_KEYS = {
+    *("additionalProperties", "anyOf", "default", "description", "enum", "format", "items", "maxItems"),
+    *("maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum"),
+    *(
+        "pattern",
+        "properties",
+        "required",
+        "type",
+        "x-kubernetes-int-or-string",
+        "x-kubernetes-list-map-keys",
+    ),
+    *("x-kubernetes-list-type", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations"),
+}
+
+
+@pytest.mark.parametrize(("kind", "schema"), CRDS, ids=[kind for kind, _ in CRDS])
+def test_every_node_of_a_schema_has_known_keys_only(kind: str, schema: dict[str, Any]) -> None:
+    """An unquoted comma in `{description: Why, in words.}` makes a key of what comes after it."""
+
+    def unknown(path: str, node: dict[str, Any]) -> Iterator[str]:
+        yield from (f"{path}: {key!r}" for key in node.keys() - SCHEMA_KEYS)
+        yield from (
+            f"{path}: {key!r} of a rule"
+            for rule in node.get("x-kubernetes-validations", ())
+            for key in rule.keys() - {"rule", "message"}
+        )
+        if "description" in node and not node["description"].endswith("."):
+            yield f"{path}: the description {node['description']!r} does not end with a full stop"
+        for name, inner in node.get("properties", {}).items():
+            yield from unknown(f"{path}.{name}", inner)
+        for name in ("items", "additionalProperties"):
+            if isinstance(node.get(name), dict):
+                yield from unknown(f"{path}[]", node[name])
+        for inner in node.get("anyOf", ()):
+            yield from unknown(f"{path}|", inner)
+
+    assert list(unknown("", schema)) == []
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in (ROOT / "crds").glob("*.yaml")))
+def test_a_definition_has_known_keys_only_outside_its_schema_too(file: str) -> None:
+    crd = yaml.safe_load((ROOT / "crds" / file).read_text())
+    (version,) = crd["spec"]["versions"]
+    assert crd["spec"].keys() == {"group", "scope", "names", "versions"}
+    assert version.keys() <= {
+        *("name", "served", "storage", "subresources", "additionalPrinterColumns", "schema")
+    }
+    for column in version["additionalPrinterColumns"]:
+        assert column.keys() <= {"name", "type", "jsonPath", "description", "priority"}, column
+
+
 @pytest.mark.parametrize(("kind", "schema"), CRDS, ids=[kind for kind, _ in CRDS])
 def test_every_field_is_described(kind: str, schema: dict[str, Any]) -> None:
     def undescribed(path: str, node: dict[str, Any]) -> Iterator[str]:
