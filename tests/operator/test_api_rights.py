@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,25 +33,81 @@ ROOT = Path(__file__).resolve().parents[2]
 RELEASE = "here"
 OPERATOR = f"{RELEASE}-millstream-operator"
 RIGHTS = ("ServiceAccount", "Role", "RoleBinding")
+POLICIES = "admissionregistration.k8s.io/v1"
+
+
+def rendered(namespace: Namespace) -> list[dict[str, Any]]:
+    """The chart for an operator of its own that watches this namespace."""
+    settings = f"cluster.enabled=false,operator.watchNamespaces={{{namespace.name}}}"
+    arguments = ["-n", namespace.name, "--kube-version", "1.34", "--set", settings, "--no-hooks"]
+    arguments += ["--api-versions", f"{POLICIES}/ValidatingAdmissionPolicy"]
+    text = run(require("helm"), "template", RELEASE, str(ROOT / "charts/millstream"), *arguments)
+    return [document for document in yaml.safe_load_all(text) if document]
 
 
 @pytest.fixture
 def watched(namespace: Namespace) -> Namespace:
     """A namespace that an operator of its own watches, with the chart's rights there."""
-    helm = require("helm")
-    settings = f"cluster.enabled=false,operator.watchNamespaces={{{namespace.name}}}"
-    arguments = ["-n", namespace.name, "--kube-version", "1.34", "--set", settings, "--no-hooks"]
-    text = run(helm, "template", RELEASE, str(ROOT / "charts/millstream"), *arguments)
-    for document in yaml.safe_load_all(text):
-        if document and document["kind"] in RIGHTS:
+    for document in rendered(namespace):
+        if document["kind"] in RIGHTS:
             namespace.apply(document)
     return namespace
 
 
-def may(namespace: Namespace, account: str, verb: str, what: str, where: str) -> bool:
-    user = f"--as=system:serviceaccount:{namespace.name}:{account}"
+@pytest.fixture
+def policed(watched: Namespace) -> Iterator[Namespace]:
+    """The same with the chart's admission policies in force."""
+    if "validatingadmissionpolicies" not in run("kubectl", "get", "--raw", f"/apis/{POLICIES}"):
+        pytest.skip("a Kubernetes without admission policies")
+    policies = [one for one in rendered(watched) if one["apiVersion"] == POLICIES]
+    assert len(policies) == 4
+    watched.apply(load_objects.service_account(watched.name))
+    watched.apply(load_objects.role_binding(watched.name, spark_role(watched)))
     try:
-        return run("kubectl", "auth", "can-i", verb, what, "-n", where, user).strip() == "yes"
+        for policy in policies:
+            watched.apply(policy)
+        until("the operator's policy", lambda: refused(watched, OPERATOR, config_map("mine", {})))
+        until("the drivers' policy", lambda: refused(watched, load_objects.SERVICE_ACCOUNT, a_pod({})))
+        yield watched
+    finally:
+        for policy in policies:
+            run("kubectl", "delete", policy["kind"], policy["metadata"]["name"], "--ignore-not-found")
+
+
+def as_account(namespace: Namespace, account: str) -> str:
+    return f"--as=system:serviceaccount:{namespace.name}:{account}"
+
+
+def refused(namespace: Namespace, account: str, manifest: dict[str, Any]) -> str:
+    """Why the account may not create this; empty when it may."""
+    arguments = ("create", "--dry-run=server", "-f", "-", as_account(namespace, account))
+    try:
+        namespace.kubectl(*arguments, stdin=json.dumps(manifest).encode())
+    except CommandFailed as error:
+        return str(error) if "denied request" in str(error) else ""
+    return ""
+
+
+def config_map(name: str, labels: dict[str, str]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}}
+
+
+def a_pod(labels: dict[str, str], spec: dict[str, Any] | None = None, **container: Any) -> dict[str, Any]:
+    context = {"allowPrivilegeEscalation": False}
+    one = {"name": "c", "image": "nowhere/x", "securityContext": context, **container}
+    metadata = {"name": "p", "labels": labels}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"containers": [one], **(spec or {})},
+    }
+
+
+def may(namespace: Namespace, account: str, verb: str, what: str, where: str) -> bool:
+    try:
+        asked = ("kubectl", "auth", "can-i", verb, what, "-n", where)
+        return run(*asked, as_account(namespace, account)).strip() == "yes"
     except CommandFailed:
         return False
 
@@ -83,7 +140,8 @@ def stored(namespace: Namespace, kind: str, name: str, spec: dict[str, Any]) -> 
     return namespace.get(f"{kind.lower()}s.millstream.dev", name)
 
 
-def test_the_operator_can_do_its_work(watched: Namespace, operator: Kube) -> None:
+def test_the_operator_can_do_its_work(policed: Namespace, operator: Kube) -> None:
+    watched = policed
     cluster = decode_as(Cluster, stored(watched, "Cluster", "default", {}))
     endpoint = mirror_objects.Endpoint("west", "west:9092")
     mirror = decode_as(
@@ -147,13 +205,75 @@ def test_rights_end_with_the_watched_namespace(watched: Namespace, verb: str, wh
     assert not may(watched, OPERATOR, verb, what, "default")
 
 
-def test_a_driver_runs_its_executors_with_rights_on_pods_only(
-    watched: Namespace, operator: Kube, tmp_path: Path
-) -> None:
+OURS = {"app.kubernetes.io/managed-by": "millstream-operator"}
+ESCALATING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "privileged": ({}, {"securityContext": {"privileged": True, "allowPrivilegeEscalation": True}}),
+    "no security context": ({}, {"securityContext": {}}),
+    "namespaces of the node": ({"hostPID": True}, {}),
+    "network of the node": ({"hostNetwork": True}, {}),
+    "volume of the node": ({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}, {}),
+    "secret volume": ({"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}, {}),
+    "account": ({"serviceAccountName": "admin"}, {}),
+}
+
+
+@pytest.fixture
+def foreign(policed: Namespace) -> Namespace:
+    """With a ConfigMap, a pod and a service account of somebody else's."""
+    policed.apply(config_map("theirs", {}))
+    policed.apply(a_pod({}))
+    policed.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "admin"}})
+    return policed
+
+
+def test_policies_bound_the_operator(foreign: Namespace, operator: Kube) -> None:
+    with pytest.raises(KubeError, match="the operator writes only what is labelled"):
+        operator.apply(
+            {
+                **config_map("theirs", OURS),
+                "metadata": {**config_map("theirs", OURS)["metadata"], "namespace": foreign.name},
+            }
+        )
+    with pytest.raises(KubeError, match="the operator writes only what is labelled"):
+        operator.delete("v1", "Pod", foreign.name, "p")
+    assert refused(foreign, OPERATOR, config_map("mine", OURS)) == ""
+
+    def deployment(pod: dict[str, Any]) -> dict[str, Any]:
+        labels = {"app": "x"}
+        template = {"metadata": {"labels": labels}, "spec": pod["spec"]}
+        spec = {"selector": {"matchLabels": labels}, "template": template}
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "d", "labels": OURS},
+            "spec": spec,
+        }
+
+    assert refused(foreign, OPERATOR, deployment(a_pod({}))) == ""
+    secret = {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}
+    whole = {"envFrom": [{"secretRef": {"name": "s"}}]}
+    for what, (spec, more) in {**ESCALATING, "variable": ({}, secret), "variables": ({}, whole)}.items():
+        assert refused(foreign, OPERATOR, deployment(a_pod({}, spec, **more))), what
+
+
+def test_policies_bound_a_driver(foreign: Namespace) -> None:
+    account = load_objects.SERVICE_ACCOUNT
+    labels = {"spark-role": "executor", "millstream.dev/batch-load": "daily"}
+    assert refused(foreign, account, {**a_pod(labels), "metadata": {"name": "e", "labels": labels}}) == ""
+    for what, (spec, more) in ESCALATING.items():
+        pod = a_pod(labels, spec, **more)
+        pod["metadata"]["name"] = "e"
+        assert refused(foreign, account, pod), what
+    for arguments in (("p",), ("--all",)):
+        with pytest.raises(CommandFailed, match="a driver makes and deletes only the executors"):
+            foreign.kubectl("delete", "pod", *arguments, "--wait=false", as_account(foreign, account))
+    assert "deletionTimestamp" not in foreign.get("pod", "p")["metadata"]
+
+
+def test_a_driver_runs_its_executors_with_rights_on_pods_only(policed: Namespace, tmp_path: Path) -> None:
     """Spark itself as the driver: it makes its executors, and removes them at its end."""
     require("java")
-    ensure(operator, load_objects.service_account(watched.name))
-    ensure(operator, load_objects.role_binding(watched.name, spark_role(watched)))
+    watched = policed
     account = load_objects.SERVICE_ACCOUNT
     for what in ("persistentvolumeclaims", "configmaps", "services", "secrets"):
         for verb in ("get", "create", "delete", "deletecollection"):
@@ -177,6 +297,7 @@ def test_a_driver_runs_its_executors_with_rights_on_pods_only(
     change = json.dumps(ready)
     watched.kubectl("patch", "pod", "driver", "--subresource=status", "--type=merge", "--patch", change)
     (tmp_path / "token").write_text(token(watched, account))
+    (tmp_path / "executor.yaml").write_text(yaml.safe_dump(load_objects.executor_template(load, Images())))
     (tmp_path / "app.py").write_text(
         "import pathlib, sys, time\n"
         "from pyspark.sql import SparkSession\n"
@@ -193,6 +314,8 @@ def test_a_driver_runs_its_executors_with_rights_on_pods_only(
         "spark.kubernetes.authenticate.oauthTokenFile": str(tmp_path / "token"),
         "spark.kubernetes.trust.certificates": "true",
         "spark.kubernetes.container.image": "nowhere/spark",
+        "spark.kubernetes.executor.podTemplateFile": str(tmp_path / "executor.yaml"),
+        "spark.kubernetes.executor.podTemplateContainerName": load_objects.EXECUTOR_CONTAINER,
         "spark.driver.host": "127.0.0.1",
         "spark.executor.instances": "2",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "1s",

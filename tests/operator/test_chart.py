@@ -17,12 +17,14 @@ from millstream_operator.models import Cluster, decode
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts/millstream"
+POLICY = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
 
 
 def render(*settings: str, release: str = "millstream", namespace: str = "ms") -> list[dict[str, Any]]:
     helm = require("helm")
     arguments = [argument for setting in settings for argument in ("--set", setting)]
-    text = run(helm, "template", release, str(CHART), "-n", namespace, "--kube-version", "1.34", *arguments)
+    arguments += ["--kube-version", "1.34", "--api-versions", POLICY]
+    text = run(helm, "template", release, str(CHART), "-n", namespace, *arguments)
     return [document for document in yaml.safe_load_all(text) if document]
 
 
@@ -164,14 +166,43 @@ def test_releases_share_no_object(first: tuple[str, str], second: tuple[str, str
         found = set()
         for document in render(*settings, release=release, namespace=namespace):
             metadata = document["metadata"]
-            cluster_wide = document["kind"].startswith("Cluster")
+            cluster_wide = document["kind"].startswith(("Cluster", "Validating"))
             where = "" if cluster_wide else metadata.get("namespace", namespace)
             found.add((document["kind"], where, metadata["name"]))
         return found
 
     assert objects(*first).isdisjoint(objects(*second))
     for kind, _, name in objects(*first):
-        assert "Role" in kind or re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name), name
+        if "Role" not in kind:
+            size = 252 if kind.startswith("Validating") else 62
+            assert re.fullmatch(rf"[a-z0-9][-a-z0-9.]{{0,{size}}}", name), name
+
+
+def test_admission_policies_bind_the_accounts_that_the_chart_makes() -> None:
+    documents = render("operator.watchNamespaces={ms,flights}")
+    policies = {
+        d["metadata"]["name"]: d["spec"] for d in documents if d["kind"] == "ValidatingAdmissionPolicy"
+    }
+    assert sorted(policies) == ["ms.millstream-operator", "ms.millstream-operator-spark"]
+    bound = [d["spec"] for d in documents if d["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert {one["policyName"] for one in bound} == policies.keys()
+    assert all(one["validationActions"] == ["Deny"] for one in bound)
+    account = of_kind(documents, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"]
+    (condition,) = policies["ms.millstream-operator"]["matchConditions"]
+    assert f'"system:serviceaccount:ms:{account}"' in condition["expression"]
+    (condition,) = policies["ms.millstream-operator-spark"]["matchConditions"]
+    assert '["ms","flights"]' in condition["expression"]
+    # whatever the operator may change, the policy looks at
+    ours = granted(of_kind(documents, "Role", "ms:millstream-operator"))
+    (looked,) = policies["ms.millstream-operator"]["matchConstraints"]["resourceRules"]
+    written = {
+        kind
+        for (group, kind), verbs in ours.items()
+        if group != "millstream.dev" and verbs & {"patch", "delete"}
+    }
+    assert written == set(looked["resources"])
+    off = render("operator.admissionPolicies=false")
+    assert not any(d["kind"].startswith("Validating") for d in off)
 
 
 def test_no_pod_names_a_user_where_the_platform_assigns_them() -> None:
