@@ -165,7 +165,7 @@ class Shared:
         self.routes: Routes = {}
         self.connections: set[ClientConnection] = set()
         self.large = LargeRequests(memory)
-        self.large_of_brokers = LargeRequests(memory, is_bounded=False)
+        self.large_of_brokers = LargeRequests(memory, is_of_brokers=True)
         """No client delays what brokers tell each other."""
         self.buffer = bytearray(RECEIVE_BYTES)
         self.view = memoryview(self.buffer)

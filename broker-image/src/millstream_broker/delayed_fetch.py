@@ -55,7 +55,8 @@ class DelayedFetch:
         if done is not None:
             self.response.set_result(done[0])
         else:
-            supervision.run("delayed fetches", self._finish(steps))
+            reading = supervision.run("delayed fetches", self._finish(steps))
+            self.response.add_done_callback(lambda _: reading.cancel())
 
     async def _finish(self, steps: Steps[FetchResponse]) -> None:
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Coroutine, Generator, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from millstream_kafka.protocol import produce
 from millstream_kafka.protocol.produce import (
@@ -22,10 +22,15 @@ from millstream_kafka.protocol.produce import (
 
 from .handlers import Bound, CloseConnection, RequestContext
 from .request_memory import RequestMemory
-from .slices import Steps, begin, finish
+from .slices import SLICE_S, Steps, begin, finish
+
+T = TypeVar("T")
 
 PRODUCED_AT_ONCE = 10
 """Partitions that are appended to in one turn of the loop: each takes some system calls."""
+
+BROKERS_SLICE_S = 0.01
+"""For followers' fetches: the first of a session names all its partitions, and must end within its time limit."""
 
 MOST_QUEUED = 1000
 """Clients' requests that wait, of `queued.max.request.bytes` together: who sends more is disconnected."""
@@ -37,11 +42,14 @@ Parts = list[Any]
 class LargeRequests:
     """Those of many connections. One at a time is read, handled or written: an element takes a hundred bytes."""
 
-    def __init__(self, memory: RequestMemory, *, is_bounded: bool = True) -> None:
-        """Not bounded: for brokers, of which there are few."""
+    def __init__(self, memory: RequestMemory, *, is_of_brokers: bool = False) -> None:
+        """Brokers are few, and have to keep up: as many requests as they like, in longer slices."""
         self._memory = memory
-        self._is_bounded = is_bounded
+        self._is_bounded = not is_of_brokers
+        self._slice_s = BROKERS_SLICE_S if is_of_brokers else SLICE_S
         self._turn = asyncio.Lock()
+        self._turn_of_small = asyncio.Lock()
+        """Of small requests that are much work: they do not wait for large ones."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._queued: set[asyncio.Task[Any]] = set()
         """Those that have not had their turn yet."""
@@ -49,7 +57,7 @@ class LargeRequests:
 
     def started(self, registration: Bound, version: int, steps: Steps[Any]) -> Any:
         """What a handler in steps answers: the response where one slice was enough, else what has it encoded."""
-        done = begin(steps)
+        done = begin(steps, self._slice_s)
         return done[0] if done is not None else self._own(self._finished(registration, version, steps))
 
     def answer(
@@ -87,13 +95,17 @@ class LargeRequests:
         return task
 
     async def _finished(self, registration: Bound, version: int, steps: Steps[Any]) -> Parts:
-        async with self._turn:
-            response = await finish(steps)
+        encode = registration.api.encode_response_in_steps
+        async with self._turn_of_small:
+            response = await self._finish(steps)
             if not inspect.isawaitable(response):
-                return await finish(registration.api.encode_response_in_steps(version, response))
+                return await self._finish(encode(version, response))
         response = await response  # perhaps for the controller, which nobody else has to wait for
-        async with self._turn:
-            return await finish(registration.api.encode_response_in_steps(version, response))
+        async with self._turn_of_small:
+            return await self._finish(encode(version, response))
+
+    async def _finish(self, steps: Steps[T]) -> T:
+        return await finish(steps, self._slice_s)
 
     async def _answer(
         self, registration: Bound, context: RequestContext, frame: bytearray, offset: int
@@ -104,11 +116,11 @@ class LargeRequests:
             async with self._turn:
                 self._has_its_turn(asyncio.current_task(), size)
                 steps = api.decode_request_in_steps(context.version, memoryview(frame), offset)
-                found = await self._handled(registration, context, await finish(steps))
+                found = await self._handled(registration, context, await self._finish(steps))
                 if found is None:
                     return None
                 if not inspect.isawaitable(found):
-                    return await finish(api.encode_response_in_steps(context.version, found))
+                    return await self._finish(api.encode_response_in_steps(context.version, found))
                 del steps, frame  # which nobody needs any more
         finally:
             self._memory.free(size)
@@ -116,14 +128,14 @@ class LargeRequests:
         if response is None:
             return None
         async with self._turn:
-            return await finish(api.encode_response_in_steps(context.version, response))
+            return await self._finish(api.encode_response_in_steps(context.version, response))
 
     async def _handled(self, registration: Bound, context: RequestContext, request: Any) -> Any:
         """The response, or what has it."""
         if registration.api is produce.API:
             return await self._produce(registration, context, request)
         found = registration.handle(context, request)
-        return await finish(found) if isinstance(found, Generator) else found
+        return await self._finish(found) if isinstance(found, Generator) else found
 
     async def _produce(
         self, registration: Bound, context: RequestContext, request: ProduceRequest

@@ -49,6 +49,15 @@ def test_roll_by_the_time_of_records(tmp_path: Path) -> None:
     assert bases(log) == [0, 2, 5]
 
 
+@pytest.mark.parametrize("times", [(1001, 0), (0, 1001)])
+def test_roll_by_the_newest_of_several_batches(tmp_path: Path, times: tuple[int, int]) -> None:
+    log = open_log(tmp_path, LogConfig(segment_ms=1000))
+    send(log, 0)
+    batches = b"".join(build_batch([Record(None, b"x", timestamp)]) for timestamp in times)
+    log.append(bytearray(batches), leader_epoch=0, now_ms=NOW)
+    assert bases(log) == [0, 1]
+
+
 def test_roll_by_the_clock_without_timestamps(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig(segment_ms=1000))
     for now in (NOW, NOW + 1000, NOW + 1001):

@@ -10,12 +10,30 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.inter_broker import Authenticator
+from millstream_broker.inter_broker import Authenticator, Peer
 from millstream_broker.replication.fetch_session import AT_ONCE, Answer
 from millstream_broker.slices import Steps, to_the_end
-from millstream_harness.replica import NOW_MS, US, Replicating, batch, led_by, replicating, state, topic
+from millstream_harness.replica import (
+    NOW_MS,
+    OTHERS,
+    THEM,
+    US,
+    Replicating,
+    batch,
+    led_by,
+    replicating,
+    state,
+    topic,
+    turns,
+)
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from millstream_kafka.protocol.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+)
 
 COUNT = 3 * AT_ONCE
 SIZE = len(batch("news"))
@@ -88,6 +106,71 @@ async def test_what_happens_to_a_partition_that_was_read_ends_the_wait(
         assert sizes(await waiting)[0] == SIZE
 
 
+@pytest.mark.parametrize("count", [AT_ONCE, AT_ONCE + 1])
+async def test_a_slice_ends_where_partitions_are_watched(tmp_path: Path, count: int) -> None:
+    async with large(tmp_path) as broker:
+        steps = broker.begin(count=count)
+        some(steps, 2)
+        broker.append(0)
+        waiting = to_the_end(steps)
+        assert isinstance(waiting, asyncio.Future)
+        assert sizes(await waiting)[0] == SIZE
+        await asyncio.sleep(0)
+        assert broker.watched() == 0
+
+
+@pytest.mark.parametrize(("count", "slices"), [(AT_ONCE - 1, 0), (AT_ONCE, 2), (AT_ONCE + 1, 2)])
+async def test_few_partitions_are_looked_at_in_one_step(tmp_path: Path, count: int, slices: int) -> None:
+    async with large(tmp_path) as broker:
+        assert len(list(broker.begin(count=count, max_wait_ms=0))) == slices
+        assert broker.watched() == 0
+
+
+async def test_a_high_watermark_that_moves_meanwhile_ends_the_wait_of_a_follower_that_consumers_may_read(
+    tmp_path: Path,
+) -> None:
+    async with replicating(tmp_path) as world:
+        await world.told(state(topic("t", *[led_by(US, US, THEM, OTHERS)] * COUNT)))
+        world.limit(selects_by_rack=True)
+        for broker_id in (THEM, OTHERS):
+            connection = Authenticator()
+            connection.peer = Peer(broker_id, 0)
+            partitions = [FetchPartition(index, 0, 0, -1, 0, 1 << 20) for index in range(COUNT)]
+            request = FetchRequest(
+                replica_id=broker_id,
+                session_epoch=0,
+                max_wait_ms=600_000,
+                min_bytes=1 << 20,
+                topics=[FetchTopic("t", partitions)],
+            )
+            steps = world.sessions.answer(request, connection, 12)
+            if broker_id == OTHERS:
+                some(steps, STEPS - 1)
+                for session in world.sessions._by_replica.values():
+                    for one in session._fetched.values():
+                        one.committed()
+            waiting = to_the_end(steps)
+            assert isinstance(waiting, asyncio.Future)
+            await turns()
+            assert waiting.done() == (broker_id == OTHERS)
+
+
+async def test_what_grows_between_slices_does_not_overtake_what_found_no_room(tmp_path: Path) -> None:
+    async with large(tmp_path) as broker:
+        broker.append(0)
+        broker.append(COUNT - 1)
+        session_id = broker.session()
+        for epoch in (1, 2):
+            steps = broker.begin((session_id, epoch), count=COUNT if epoch == 1 else 0, max_bytes=SIZE)
+            if epoch == 1:
+                some(steps, STEPS - 1)
+                broker.append(0)
+            answer = to_the_end(steps)
+            assert isinstance(answer, FetchResponse)
+            found = {index for index, size in sizes(answer).items() if size}
+            assert found == ({0} if epoch == 1 else {COUNT - 1})
+
+
 async def test_what_happens_meanwhile_counts_towards_min_bytes(tmp_path: Path) -> None:
     async with large(tmp_path) as broker:
         steps = broker.begin(min_bytes=2 * SIZE)
@@ -121,6 +204,26 @@ async def test_a_client_that_goes_leaves_nothing(tmp_path: Path, done: int) -> N
         some(steps, done)
         steps.close()
         assert broker.watched() == 0
+
+
+async def test_a_session_whose_request_is_broken_off_ends(tmp_path: Path) -> None:
+    """Nobody knows what it has been read for."""
+    async with large(tmp_path) as broker:
+        session_id = broker.session()
+        steps = broker.begin((session_id, 1))
+        some(steps, STEPS - 1)
+        steps.close()
+        assert (broker.watched(), len(broker.world.sessions), broker.world.sessions._partitions) == (0, 0, 0)
+        with pytest.raises(ApiError, match="FETCH_SESSION_ID_NOT_FOUND"):
+            to_the_end(broker.begin((session_id, 2), count=0))
+
+
+async def test_partitions_are_counted_across_topics(tmp_path: Path) -> None:
+    """Many topics of one partition are no less work than one topic of many."""
+    topics = [FetchTopic(f"unknown{number}", [FetchPartition(0)]) for number in range(COUNT)]
+    async with large(tmp_path) as broker:
+        steps = broker.world.sessions.answer(FetchRequest(topics=topics), Authenticator(), 12)
+        assert len(list(steps)) == STEPS
 
 
 @pytest.mark.parametrize("done", [1, STEPS - 1])
@@ -157,8 +260,23 @@ async def test_partitions_are_counted_while_they_come(tmp_path: Path) -> None:
         steps = broker.begin(FULL, max_wait_ms=0)
         some(steps, 1)
         assert broker.world.sessions._partitions == COUNT
+        answer = to_the_end(steps)
+        assert broker.world.sessions._partitions == COUNT
+        assert isinstance(answer, FetchResponse)
+        steps = broker.begin((answer.session_id, 1), count=AT_ONCE, max_wait_ms=0)
+        some(steps, 1)
+        assert broker.world.sessions._partitions == COUNT + AT_ONCE
         to_the_end(steps)
         assert broker.world.sessions._partitions == COUNT
+
+
+async def test_many_partitions_are_forgotten_in_slices(tmp_path: Path) -> None:
+    async with large(tmp_path) as broker:
+        session_id = broker.session()
+        gone = [ForgottenTopic("t", [index]) for index in range(COUNT)]
+        steps = broker.begin((session_id, 1), count=0, max_wait_ms=0, forgotten_topics_data=gone)
+        assert len(list(steps)) == COUNT // AT_ONCE
+        assert (broker.watched(), broker.world.sessions._partitions) == (0, 0)
 
 
 async def test_a_response_of_many_partitions_after_a_wait(tmp_path: Path) -> None:

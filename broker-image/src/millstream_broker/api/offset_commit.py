@@ -22,8 +22,8 @@ from ..handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..slices import turns
 
-AT_ONCE = 50
-"""Positions that are stored in one batch, and in one turn of the loop."""
+AT_ONCE = 100
+"""Positions that are stored in one batch, and in one turn of the loop. A group may be rebalanced in between."""
 
 
 @handler(offset_commit.API)
@@ -31,22 +31,21 @@ async def handle(
     groups: GroupDriver, replicas: Replicas, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
     known, errors = [], {}
-    for topic in request.topics:
-        async for each in turns(topic.partitions):
-            record = replicas.wanted.topics.get(topic.name)
-            if record is None or not 0 <= each.partition_index < len(record.partitions):
-                errors[topic.name, each.partition_index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                continue
-            known.append(
-                OffsetToCommit(
-                    topic.name,
-                    each.partition_index,
-                    each.committed_offset,
-                    each.committed_leader_epoch,
-                    each.committed_metadata or "",
-                    record.topic_id,
-                )
+    async for topic, each in turns((one, each) for one in request.topics for each in one.partitions):
+        record = replicas.wanted.topics.get(topic.name)
+        if record is None or not 0 <= each.partition_index < len(record.partitions):
+            errors[topic.name, each.partition_index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            continue
+        known.append(
+            OffsetToCommit(
+                topic.name,
+                each.partition_index,
+                each.committed_offset,
+                each.committed_leader_epoch,
+                each.committed_metadata or "",
+                record.topic_id,
             )
+        )
     commits = [
         Commit(
             request.group_id,
@@ -68,9 +67,10 @@ async def handle(
         for of_some in await asyncio.gather(*stored):
             errors.update(of_some)
     topics = []
-    for topic in request.topics:
-        topics.append(OffsetCommitResponseTopic(topic.name, []))
-        async for each in turns(topic.partitions):
-            index = each.partition_index
-            topics[-1].partitions.append(OffsetCommitResponsePartition(index, errors[topic.name, index]))
+    async for topic in turns(request.topics):
+        found = [
+            OffsetCommitResponsePartition(each.partition_index, errors[topic.name, each.partition_index])
+            for each in topic.partitions
+        ]
+        topics.append(OffsetCommitResponseTopic(topic.name, found))
     return OffsetCommitResponse(topics=topics)

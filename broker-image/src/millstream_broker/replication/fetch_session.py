@@ -237,7 +237,7 @@ class Session:
         meanwhile = self._meanwhile = list[int]()
         try:
             yield from self._take(request)
-            if request.max_wait_ms > 0 and len(self._due) > AT_ONCE:
+            if len(self._due) >= AT_ONCE:  # others have their turn before it is clear whether it waits
                 self._watches = True
             response, size, urgent = yield from self._read(limit)
         finally:
@@ -268,18 +268,18 @@ class Session:
         """Note what a request says about the partitions."""
         self._aborted = [] if request.isolation_level == READ_COMMITTED or self.is_follower else None
         self._rack = request.rack_id if self._settings.selects_by_rack and self._reads_followers else ""
-        fetched, due = self._fetched, self._due
+        fetched, due, number = self._fetched, self._due, 0
         for forgotten in request.forgotten_topics_data:
-            for number, index in enumerate(forgotten.partitions, 1):
-                if not number % AT_ONCE:
+            for index in forgotten.partitions:
+                if not (number := number + 1) % AT_ONCE:
                     yield from self._turn()
                 if (gone := fetched.pop((forgotten.topic, index), None)) is not None:
                     gone.leave()
                     due.pop(gone, None)
         for topic in request.topics:
             name = topic.topic
-            for number, asked in enumerate(topic.partitions, 1):
-                if not number % AT_ONCE:
+            for asked in topic.partitions:
+                if not (number := number + 1) % AT_ONCE:
                     yield from self._turn()
                 key = name, asked.partition
                 if key in fetched:
@@ -308,6 +308,8 @@ class Session:
         for number, one in enumerate(due, 1):
             if not number % AT_ONCE:
                 yield from self._turn()
+            if number >= AT_ONCE and self._fetched.get(one.key) is not one:
+                continue  # a later request has forgotten it
             try:
                 data = self._read_one(one, limit - size, first=not size)
             except ApiError as error:
@@ -325,6 +327,7 @@ class Session:
                 topic = topics[name] = FetchableTopicResponse(name, [])
             topic.partitions.append(data)
         for one in again:  # until the client gets on; behind those that found no room
+            self._due.pop(one, None)
             self._due[one] = None
         return FetchResponse(0, 0, self.session_id, list(topics.values())), size, urgent
 

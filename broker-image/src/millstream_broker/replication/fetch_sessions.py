@@ -86,16 +86,15 @@ class Sessions:
             session = self._of_consumer(request, version)
         try:
             answer = yield from session.answer(request)
-        except BaseException:  # the client may have gone
-            if not session.session_id:
-                session.close()
+        except BaseException:  # broken off, as when the client has gone: what it has read of is not known
+            self._drop(session)
             raise
         if self._consumers.get(session.session_id) is session:
             self._count(session, session.size)
         if not session.session_id:
             if not isinstance(answer, FetchResponse):
                 answer.add_done_callback(lambda _: session.close())
-            elif session.size > AT_ONCE:
+            elif session.size >= AT_ONCE:
                 session.close()
         elif isinstance(answer, FetchResponse) and session.is_over:
             self._end(session.session_id)
@@ -196,6 +195,13 @@ class Sessions:
         if (session := self._consumers.pop(session_id, None)) is not None:
             self._count(session, 0)
             session.close()
+
+    def _drop(self, session: Session) -> None:
+        if self._consumers.get(session.session_id) is session:
+            self._end(session.session_id)
+        elif self._by_replica.get(session.replica_id) is session:
+            del self._by_replica[session.replica_id]
+        session.close()
 
     def _count(self, session: Session, partitions: int) -> None:
         self._partitions += partitions - session.counted

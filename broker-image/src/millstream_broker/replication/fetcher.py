@@ -82,6 +82,7 @@ class Fetcher:
         """Id and epoch of the next request; (0, 0) begins a session."""
         self._more = asyncio.Event()
         """There is somebody to fetch for."""
+        self._connection: Connection | None = None
         self._polled: Connection | None = None
         """Where a request waits for its answer."""
         self._given_up = False
@@ -125,9 +126,9 @@ class Fetcher:
         A leader that has registered again answers no request of before. Where its machine is gone nobody says so.
         """
         self._nudge.set()
-        if self._polled is not None and not self._is_current:
+        if self._connection is not None and not self._is_current:
             self._given_up = True
-            self._polled.abandon()
+            self._connection.abandon()
         if self._later:
             self._take_back(float("inf"))
             self._ask_more()
@@ -154,7 +155,7 @@ class Fetcher:
         while True:
             connection = None
             try:
-                connection = await self._connect()
+                self._connection = connection = await self._connect()
                 while self._is_current:
                     await self._fetch(connection)
             except BrokerError as error:
@@ -167,6 +168,7 @@ class Fetcher:
                 supervision.failed("fetcher", error, f", from broker {self.leader_id}, retrying")
                 await self._pause()
             finally:
+                self._connection = None
                 if connection is not None:
                     await connection.close()
 

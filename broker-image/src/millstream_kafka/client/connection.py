@@ -11,8 +11,10 @@ caller. Every call ends: with a response, at its timeout, or when the connection
 from __future__ import annotations
 
 import asyncio
+import errno
 import struct
 from collections.abc import Iterable
+from socket import SOCK_STREAM
 from ssl import SSLContext
 from typing import Any, Final, TypeVar, cast
 
@@ -80,21 +82,16 @@ class Connection(asyncio.BufferedProtocol):
     ) -> Connection:
         """Connect and ask for the broker's versions; ``timeout`` (s) is for this and for each call after it.
 
-        The name is resolved anew each time, and whoever does not accept within CONNECT_S is not there.
+        The name is resolved anew each time, and an address that does not accept within CONNECT_S is left.
         """
         connection = cls(host, port, client_id, timeout, max_response_bytes)
-        limit = min(timeout, CONNECT_S)
         try:
-            async with asyncio.timeout(limit):
-                loop = asyncio.get_running_loop()
-                await loop.create_connection(lambda: connection, host, port, ssl=ssl)
-                connection._is_made = True
-            limit = timeout
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(timeout):
+                await connection._connect(ssl)
                 await connection._negotiate()
                 return connection
         except TimeoutError:
-            problem = f"no connection within {limit:g} s"
+            problem = f"no connection within {timeout:g} s"
         except BrokerError as error:
             problem = error.problem
         except OSError as error:
@@ -104,6 +101,28 @@ class Connection(asyncio.BufferedProtocol):
             raise
         await connection.close()
         raise ConnectFailed(host, port, problem)
+
+    async def _connect(self, ssl: SSLContext | None) -> None:
+        """To the first of the name's addresses that accepts. Raises OSError, of the last one."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(self.host, self.port, type=SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+        server = self.host if ssl is not None else None
+        for number, address in enumerate(addresses, 1):
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    await loop.create_connection(
+                        lambda: self, address, self.port, ssl=ssl, server_hostname=server
+                    )
+            except TimeoutError:
+                if number == len(addresses):
+                    raise OSError(errno.EHOSTUNREACH, f"no connection within {CONNECT_S:g} s") from None
+            except OSError:
+                if number == len(addresses):
+                    raise
+            else:
+                self._is_made = True
+                return
 
     @property
     def is_closed(self) -> bool:
