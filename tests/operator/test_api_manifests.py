@@ -254,7 +254,7 @@ def test_defaults_columns_categories_and_scale(namespace: Namespace) -> None:
     for kind, spec in specs.items():
         namespace.apply(manifest(kind, spec))
     spec = namespace.get("mst", "x")["spec"]
-    assert (spec["partitions"], spec["deletionPolicy"], spec["replicationFactor"]) == (1, "Retain", 1)
+    assert spec == {**REF, "config": {}, "deletionPolicy": "Retain"}
     assert namespace.get("msc", "x")["spec"]["brokers"]["storage"] == {
         "size": "10Gi",
         "deletionPolicy": "Retain",

@@ -100,6 +100,24 @@ def test_a_topic_that_exists_is_adopted_with_its_configuration(
     assert admin.topics(["by.hand"])["by.hand"].config == {"retention.ms": "-1", "max.message.bytes": "2000"}
 
 
+def test_counts_that_are_left_out_are_the_brokers(
+    start_broker: Callable[..., BrokerProcess], namespace: Namespace, start_operator: StartOperator
+) -> None:
+    broker = start_broker({"num.partitions": "4"})
+    namespace.apply(cluster())
+    start_operator({"default": broker.bootstrap})
+    admin = KafkaAdmin(broker.bootstrap)
+    admin.create_topics([NewTopic("there", 3, 1, {})])
+    for name in ("there", "new"):
+        namespace.apply(topic(name))
+    for name, count in {"there": 3, "new": 4}.items():
+        found = namespace.wait_condition(KIND, name, reason="TopicReady")
+        assert found["spec"].keys().isdisjoint(("partitions", "replicationFactor"))
+        assert (found["status"]["partitions"], found["status"]["replicationFactor"]) == (count, 1)
+    assert admin.partitions(["there", "new"]) == {"there": 3, "new": 4}
+    admin.close()
+
+
 def test_the_policy_delete_deletes(
     operator: OperatorProcess, namespace: Namespace, admin: KafkaAdmin
 ) -> None:

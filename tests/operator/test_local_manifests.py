@@ -38,7 +38,7 @@ def test_resources_come_with_defaults_in_the_order_they_are_made(tmp_path: Path)
         "Topic/default/orders",
     ]
     topic = found.resources[1]["spec"]
-    assert (topic["partitions"], topic["config"], topic["deletionPolicy"]) == (1, {}, "Retain")
+    assert topic == {"clusterRef": {"name": "west"}, "config": {}, "deletionPolicy": "Retain"}
     assert found.resources[0]["spec"]["brokers"]["storage"]["size"] == "10Gi"
 
 

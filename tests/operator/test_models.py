@@ -53,7 +53,7 @@ def manifest(kind: str, spec: object, **more: object) -> dict[str, object]:
 def test_defaults() -> None:
     topic = decode(manifest("Topic", REF))
     assert isinstance(topic, Topic)
-    assert (topic.topic_name, topic.spec.partitions, topic.spec.replication_factor) == ("x", 1, 1)
+    assert (topic.topic_name, topic.spec.partitions, topic.spec.replication_factor) == ("x", None, None)
     assert topic.spec.deletion_policy == "Retain"
     cluster = decode(manifest("Cluster", {}))
     assert isinstance(cluster, Cluster)

@@ -61,7 +61,7 @@ def test_a_topic_is_created_and_then_shown() -> None:
     made = state(2)
     found = look(wanted, brokers={"topics": appearing(flights=made), "create_topics": {"flights": None}})
     config = {"retention.ms": "1", "cleanup.policy": "compact"}
-    assert found.brokers.requests("create_topics") == [[NewTopic("flights", 2, 1, config)]]
+    assert found.brokers.requests("create_topics") == [[NewTopic("flights", 2, None, config)]]
     assert found.brokers.requests("topics") == [["flights"], ["flights"]]
     shown = found.status("Topic", "flights")
     assert {key: value for key, value in shown.items() if key != "conditions"} == {
@@ -147,7 +147,7 @@ def test_partitions_that_brokers_refuse_are_said() -> None:
 
 
 def test_what_cannot_be_is_looked_at_again_later() -> None:
-    found = look(stored(topic("flights")), brokers={"topics": {"flights": state(3)}})
+    found = look(stored(topic("flights", partitions=1)), brokers={"topics": {"flights": state(3)}})
     status, reason, _ = found.condition("Topic", "flights") or ("", "", "")
     assert (status, reason, found.again["flights"]) == ("False", "PartitionDecreaseRefused", 30)
     assert found.status("Topic", "flights")["partitions"] == 3
@@ -295,6 +295,14 @@ def test_a_paused_topic_is_not_created() -> None:
     assert reason == "ReconcilePaused"
     assert message.startswith("the topic is not there, and annotation millstream.dev/paused")
     assert found.again["flights"] == 30
+
+
+def test_a_topic_with_more_replicas_and_partitions_than_a_default_is_adopted_as_it_is() -> None:
+    found = look(stored(topic("flights")), brokers={"topics": {"flights": state(6, 3)}})
+    assert found.brokers.asked == [("topics", ["flights"])]
+    shown = found.status("Topic", "flights")
+    assert (shown["partitions"], shown["replicationFactor"]) == (6, 3)
+    assert found.condition("Topic", "flights") == ("True", "TopicReady", "6 partitions")
 
 
 def test_replicas_on_the_move_are_followed_closely() -> None:

@@ -32,7 +32,12 @@ def state(partitions: int = 3, replication: int = 1, config: Mapping[str, str] |
 def test_one_that_does_not_exist_is_created() -> None:
     wanted = spec(partitions=6, config={"retention.ms": "1000"})
     plan = plan_topic("flights", wanted, None)
-    assert plan == TopicPlan(create=NewTopic("flights", 6, 1, {"retention.ms": "1000"}))
+    assert plan == TopicPlan(create=NewTopic("flights", 6, None, {"retention.ms": "1000"}))
+
+
+def test_counts_that_are_left_out_are_the_brokers_on_creation_and_not_compared_later() -> None:
+    assert plan_topic("flights", spec(), None) == TopicPlan(create=NewTopic("flights", None, None, {}))
+    assert plan_topic("flights", spec(), state(6, 3)) == TopicPlan()
 
 
 def test_one_that_is_as_it_should_be_needs_nothing() -> None:
@@ -77,7 +82,12 @@ def test_partitions_are_added() -> None:
             {},
             "min.insync.replicas is 3, more than there are replicas: 2 of 2",
         ),
-        ({}, {"min.insync.replicas": "2"}, "min.insync.replicas is 2, more than there are replicas: 1 of 1"),
+        (
+            {"replicationFactor": 1},
+            {"min.insync.replicas": "2"},
+            "min.insync.replicas is 2, more than there are replicas: 1 of 1",
+        ),
+        ({}, {"min.insync.replicas": "2"}, ""),
         ({"config": {"min.insync.replicas": "1"}}, {"min.insync.replicas": "2"}, ""),
         ({"config": {"min.insync.replicas": "many"}}, {}, ""),
     ],
@@ -96,6 +106,15 @@ def test_a_minimum_above_the_replicas_is_a_warning(
     words = warning(spec(**topic), cluster)
     assert words.startswith(said)
     assert bool(words) is bool(said)
+
+
+def test_a_minimum_is_held_against_the_replicas_there_are() -> None:
+    wanted = spec(config={"min.insync.replicas": "2"})
+    document = {"apiVersion": API_VERSION, "kind": "Cluster", "metadata": {"name": "default"}, "spec": {}}
+    cluster = decode(document)
+    assert isinstance(cluster, Cluster)
+    assert warning(wanted, cluster, state(replication=1))
+    assert not warning(wanted, cluster, state(replication=2))
 
 
 def test_what_cannot_be_is_said_and_the_rest_is_done() -> None:

@@ -33,8 +33,12 @@ def explain(cls: type[msgspec.Struct], kind: str, manifest: Mapping[str, Any], e
     if found := re.fullmatch(r"Object missing required field `(.*)`", what):
         return f"{prefix}{_join(where, found[1])}: required"
     if what.startswith(("Expected", "Invalid")):
-        return f"{prefix}{where}: {shown(value)} is not allowed: {what[0].lower()}{what[1:]}{_choices(cls, steps)}"
+        return f"{prefix}{where}: {shown(value)} is not allowed: {_expected(what)}{_choices(cls, steps)}"
     return f"{prefix}{where}: {what}" if where else f"{prefix}{what}"
+
+
+def _expected(what: str) -> str:
+    return what[0].lower() + what[1:].replace(" | null`", "`")  # a field that may be null may be left out
 
 
 def _join(path: str, name: str) -> str:

@@ -29,6 +29,7 @@ from .kafka_connection import AdminError as AdminError
 
 _BROKER = ConfigResourceType.BROKER.value  # with an empty name: all brokers
 EARLIEST, LATEST = -2, -1  # timestamps that ListOffsets understands
+BROKERS_DEFAULT = -1  # a count in CreateTopics
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,11 @@ class BrokersState:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
+    """``partitions``, ``replication_factor``: None takes the brokers' default."""
+
     name: str
-    partitions: int
-    replication_factor: int
+    partitions: int | None
+    replication_factor: int | None
     config: Mapping[str, str]
 
 
@@ -240,8 +243,8 @@ class KafkaAdmin(KafkaConnection):
         """That one exists is no refusal: the broker that told us otherwise had not heard of it yet."""
         wanted = {
             topic.name: {
-                "num_partitions": topic.partitions,
-                "replication_factor": topic.replication_factor,
+                "num_partitions": _or_default(topic.partitions),
+                "replication_factor": _or_default(topic.replication_factor),
                 "configs": dict(topic.config),
             }
             for topic in topics
@@ -371,6 +374,10 @@ class AdminPool:
             admins, self._admins = self._admins, {}
         for admin in admins.values():
             admin.close()
+
+
+def _or_default(count: int | None) -> int:
+    return BROKERS_DEFAULT if count is None else count
 
 
 def _topic_state(topic: Mapping[str, Any], configs: Mapping[str, Any], size: int | None) -> TopicState:

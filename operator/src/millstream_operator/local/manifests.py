@@ -258,8 +258,8 @@ def _shrinking(
 ) -> Iterator[ManifestProblem]:
     for key, (file, resource) in found.items():
         has = (known.get(key, {}).get("status") or {}).get("partitions", 0)
-        if resource["kind"] == "Topic" and resource["spec"]["partitions"] < has:
-            wanted = resource["spec"]["partitions"]
+        wanted = resource["spec"].get("partitions", has) if resource["kind"] == "Topic" else has
+        if wanted < has:
             problem = f"spec.partitions: {wanted} is fewer than the topic has; allowed: {has} or more"
             yield ManifestProblem(file, _title(resource), problem)
 

@@ -11,10 +11,12 @@ from .base import ClusterRef, DeletionPolicy, Resource, Spec, Status, TopicName
 
 
 class TopicSpec(Spec, frozen=True):
+    """``partitions``, ``replication_factor``: None leaves them to the brokers at creation, and as they are later."""
+
     cluster_ref: ClusterRef
     topic_name: TopicName | None = None
-    partitions: Annotated[int, Meta(ge=1, le=100000)] = 1
-    replication_factor: Annotated[int, Meta(ge=1, le=1000)] = 1
+    partitions: Annotated[int, Meta(ge=1, le=100000)] | None = None
+    replication_factor: Annotated[int, Meta(ge=1, le=1000)] | None = None
     config: dict[str, str] = field(default_factory=dict)
     deletion_policy: DeletionPolicy = "Retain"
 

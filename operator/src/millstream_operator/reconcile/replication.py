@@ -1,8 +1,9 @@
 """Topic: another replication factor, by reassignments which the brokers carry out by themselves.
 
 Replicas that are to be added are spread over the brokers evenly; of those to take away the preferred leader stays, and
-replicas in sync go last (placement.py). A partition on the move counts as what it will be when it has arrived. Nothing
-is asked of the brokers as long as every topic has the replicas it should have.
+replicas in sync go last (placement.py). A Topic that names no factor keeps the replicas there are. A partition on the
+move counts as what it will be when it has arrived. Nothing is asked of the brokers as long as every topic has the
+replicas it should have.
 """
 
 from __future__ import annotations
@@ -67,9 +68,11 @@ def replicate(
 ) -> Replication:
     """Look at those Topics whose replicas are not as they should be, and begin what has to be. Raises AdminError."""
     factors = {
-        topic.topic_name: topic.spec.replication_factor
+        topic.topic_name: factor
         for topic in topics
-        if (state := observed.get(topic.topic_name)) is not None and _concerns(topic, state)
+        if (factor := topic.spec.replication_factor) is not None
+        and (state := observed.get(topic.topic_name)) is not None
+        and _concerns(topic, state, factor)
     }
     if not factors:
         return Replication()
@@ -86,8 +89,8 @@ def replicate(
     return plan
 
 
-def _concerns(topic: Topic, state: TopicState) -> bool:
+def _concerns(topic: Topic, state: TopicState, factor: int) -> bool:
     moving = any(
         condition.type == ConditionType.REBALANCING.value for condition in topic.status.conditions or ()
     )
-    return moving or not state.even or state.replication_factor != topic.spec.replication_factor
+    return moving or not state.even or state.replication_factor != factor

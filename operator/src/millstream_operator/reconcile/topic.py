@@ -1,7 +1,8 @@
 """Topic: create, adopt, change configuration, partitions and replicas; delete only when the policy says so.
 
-One way: the resource says what the topic shall be. What the resource does not name stays as it is: a topic that exists
-is adopted with the configuration it has, and a key is reset only when this resource had set it (``status.configKeys``).
+One way: the resource says what the topic is to be. Anything it leaves out stays as it is: a topic that exists is
+adopted with its partitions, replicas and configuration, and a key is reset only when this resource had set it
+(``status.configKeys``). A new topic gets the brokers' defaults.
 
 The Topics of one Cluster are looked at together, so that a hundred of them cost a handful of requests to its brokers.
 Of two Topics that name one topic the older one has it; the other says so, and takes over when the older one is gone.
@@ -70,13 +71,13 @@ def plan_topic(
     to_reset = tuple(sorted(key for key in config_keys if key not in spec.config and key in observed.config))
     return TopicPlan(
         change=ConfigChange(to_set, to_reset) if to_set or to_reset else None,
-        partitions=spec.partitions if spec.partitions > observed.partitions else None,
+        partitions=spec.partitions if (spec.partitions or 0) > observed.partitions else None,
         problem=_impossible(spec, observed),
     )
 
 
 def _impossible(spec: TopicSpec, observed: TopicState) -> Problem | None:
-    if spec.partitions < observed.partitions:
+    if spec.partitions is not None and spec.partitions < observed.partitions:
         return Problem(
             Reason.PARTITION_DECREASE_REFUSED,
             f"spec.partitions: {spec.partitions} is not allowed: the topic has {observed.partitions} partitions, and "
@@ -85,11 +86,11 @@ def _impossible(spec: TopicSpec, observed: TopicState) -> Problem | None:
     return None
 
 
-def warning(spec: TopicSpec, cluster: Cluster) -> str:
+def warning(spec: TopicSpec, cluster: Cluster, observed: TopicState | None = None) -> str:
     """What is allowed but hardly meant."""
     minimum = spec.config.get("min.insync.replicas", cluster.spec.config.get("min.insync.replicas", ""))
-    factor = spec.replication_factor
-    if not minimum.isdecimal() or int(minimum) <= factor:
+    factor = spec.replication_factor or (observed.replication_factor if observed is not None else None)
+    if factor is None or not minimum.isdecimal() or int(minimum) <= factor:
         return ""
     return (
         f"min.insync.replicas is {minimum}, more than there are replicas: {factor} of {factor} must be in sync for "
@@ -170,7 +171,7 @@ def _bring_about(
             refused.get(topic.topic_name)
             or plans[topic.topic_name].problem
             or replication.problems.get(topic.topic_name),
-            said=_said(topic, cluster, replication),
+            said=_said(topic, cluster, observed.get(topic.topic_name), replication),
             config_changed=topic.topic_name not in refused and topic in active,
         )
         for topic in topics
@@ -227,12 +228,14 @@ def deadline_passed(deletion_timestamp: str | None, now: datetime) -> bool:
     )
 
 
-def _said(topic: Topic, cluster: Cluster, replication: Replication) -> list[Said]:
+def _said(
+    topic: Topic, cluster: Cluster, observed: TopicState | None, replication: Replication
+) -> list[Said]:
     """The conditions beside Ready."""
     said: list[Said] = []
     if progress := replication.progress.get(topic.topic_name):
         said.append((ConditionType.REBALANCING, True, Reason.REASSIGNING, progress))
-    if words := warning(topic.spec, cluster):
+    if words := warning(topic.spec, cluster, observed):
         said.append((ConditionType.WARNING, True, Reason.MINIMUM_ISR, words))
     if is_paused(topic):
         said.append(PAUSED)
