@@ -287,7 +287,12 @@ def test_each_broker_has_a_service_for_each_external_listener() -> None:
     found = in_memory(balancer("east-public-0", "192.0.2.7"))
     addresses = apply_listeners(found.services, a_cluster(listeners=LISTENERS), 2)
     assert addresses == {("public", 0): Address("192.0.2.7", 9094), ("public", 1): None}
-    assert found.kube.names("Service") == ["east-brokers", "east-bootstrap", "east-public-0", "east-public-1"]
+    assert found.kube.applied_names("Service") == [
+        "east-brokers",
+        "east-bootstrap",
+        "east-public-0",
+        "east-public-1",
+    ]
     assert found.kube.deleted == []
 
 

@@ -71,7 +71,7 @@ def test_a_watch_that_is_behind_begins_no_second_run() -> None:
     found = in_memory(CLUSTER, a_load(PENDING), **BROKERS)
     assert look(found, seen=a_load()) == SOON
     assert found.brokers.asked == []
-    assert found.kube.names("Job") == ["daily-0001"]
+    assert found.kube.applied_names("Job") == ["daily-0001"]
 
 
 def test_a_load_that_is_gone_begins_nothing() -> None:
@@ -231,7 +231,7 @@ def spark(**status: Any) -> dict[str, Any]:
 def test_a_spark_application_is_started_and_followed() -> None:
     found = in_memory(CLUSTER, a_load(PENDING, runner="SparkApplication"))
     assert look(found) == SOON
-    assert found.kube.names("SparkApplication") == ["daily-0001"]
+    assert found.kube.applied_names("SparkApplication") == ["daily-0001"]
     running = {"applicationState": {"state": "RUNNING"}}
     found = in_memory(CLUSTER, a_load(PENDING, runner="SparkApplication"), spark(**running))
     look(found)  # its driver has no pod yet

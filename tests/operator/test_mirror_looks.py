@@ -177,7 +177,7 @@ def test_addresses_need_no_cluster() -> None:
     mirror["spec"]["target"] = {"bootstrap": "east:9092"}
     found = in_memory(mirror)
     assert look(found) == SOON
-    assert found.kube.names("Deployment") == ["copy-mirror"]
+    assert found.kube.applied_names("Deployment") == ["copy-mirror"]
 
 
 def test_the_younger_of_two_mirrors_in_a_circle_is_refused() -> None:

@@ -68,12 +68,12 @@ SERVICE = {
 def test_what_is_so_already_is_not_written() -> None:
     kube = MemoryKube()
     first = ensure(kube, SERVICE)
-    assert kube.names("Service") == ["x"]
+    assert kube.applied_names("Service") == ["x"]
     assert ensure(kube, SERVICE) == first
-    assert kube.names("Service") == ["x"]
+    assert kube.applied_names("Service") == ["x"]
 
 
 def test_what_differs_is_written() -> None:
     kube = MemoryKube(SERVICE)
     assert ensure(kube, {**SERVICE, "spec": {"a": 2}})["spec"] == {"a": 2}
-    assert kube.names("Service") == ["x"]
+    assert kube.applied_names("Service") == ["x"]

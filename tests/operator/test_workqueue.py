@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from hypothesis import given, settings
@@ -170,14 +171,71 @@ def test_a_cluster_wakes_those_that_refer_to_it() -> None:
     store.put_written(cluster("False", 4))
     assert store.take_woken() == both
     assert store.take_woken() == set()
-    assert store.remove(Key("Cluster", "ns", "default")).others == both
+    assert store.remove(Key("Cluster", "ns", "default"), "c").others == both
 
 
 def test_claims_are_oldest_first_and_a_free_name_wakes_the_rival() -> None:
     store = Store()
     store.put(topic("bb", topicName="same"))
-    store.put(topic("a", topicName="same"))
+    assert store.put(topic("a", topicName="same")).others == {Key("Topic", "ns", "bb")}
     where = ClusterKey("ns", "default")
     assert [claim.key.name for claim in store.claims("Topic", where, "same")] == ["a", "bb"]
-    assert store.remove(Key("Topic", "ns", "a")).others == {Key("Topic", "ns", "bb")}
+    assert store.remove(Key("Topic", "ns", "a"), "uid-a").others == {Key("Topic", "ns", "bb")}
     assert [claim.key.name for claim in store.claims("Topic", where, "same")] == ["bb"]
+
+
+def test_a_claim_that_arrives_wakes_its_rivals_and_a_status_does_not() -> None:
+    store = Store()
+    store.put(topic("bb", topicName="same"))
+    a, bb = Key("Topic", "ns", "a"), Key("Topic", "ns", "bb")
+    assert store.put(topic("a", topicName="same")).others == {bb}
+    shown = {**topic("a", 2, topicName="same"), "status": {"topicId": "x"}}
+    assert store.put(shown).others == frozenset()
+    anew = topic("a", 3, topicName="other")
+    anew["metadata"]["uid"] = "another"
+    assert store.put(anew).others == {bb}
+    assert store.put(topic("bb", 4, topicName="other")).others == {a}
+
+
+def test_the_answer_to_a_write_brings_nothing_back_that_was_deleted() -> None:
+    store = Store()
+    key = Key("Topic", "ns", "a")
+    store.put(topic("a", topicName="same"))
+    store.remove(key, "uid-a")
+    store.put_written(topic("a", 2, topicName="same"))
+    assert key not in store
+    anew = topic("a", 3, topicName="other")
+    anew["metadata"]["uid"] = "another"
+    store.put(anew)
+    store.put_written(topic("a", 4, topicName="same"))
+    assert store.claims("Topic", ClusterKey("ns", "default"), "same") == []
+
+
+def test_a_deletion_between_a_write_and_its_answer_leaves_no_claim() -> None:
+    """Whatever the moment: one thread puts the answers to its writes, the other one sees the deletion."""
+    where = ClusterKey("ns", "default")
+    for _ in range(300):
+        store = Store()
+        store.put(topic("a", topicName="same"))
+        together = threading.Barrier(2)
+
+        def write(store: Store = store, together: threading.Barrier = together) -> None:
+            together.wait()
+            for version in range(2, 6):
+                store.put_written(topic("a", version, topicName="same"))
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        together.wait()
+        store.remove(Key("Topic", "ns", "a"), "uid-a")
+        writer.join()
+        assert store.claims("Topic", where, "same") == []
+
+
+def test_the_end_of_a_resource_that_was_made_anew_does_not_take_the_new_one_along() -> None:
+    store = Store()
+    anew = topic("a", 3)
+    anew["metadata"]["uid"] = "another"
+    store.put(anew)
+    assert store.remove(Key("Topic", "ns", "a"), "uid-a").others == frozenset()
+    assert Key("Topic", "ns", "a") in store

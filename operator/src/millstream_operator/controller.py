@@ -3,7 +3,7 @@
 Each kind has a ``Controller``: a function that brings a batch of resources to what they should be, whatever happened
 before (level-triggered), and says when to look again. Creation, change, restart of the operator, a changed neighbour
 and the passing of time all end in the same function. It runs in a worker thread, one batch of a group at a time (see
-workqueue.py).
+workqueue.py). Nothing is reconciled before all kinds are listed (see listing.py).
 
 A reconcile that raises is tried again after 1, 2, 4 … 60 seconds, apart from others of its batch, and the resource says
 so in its ``Ready`` condition.
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from .conditions import Reason
+from .listing import listed
 from .models import KINDS, ManifestError, Resource
 from .reconcile.report import replace_ready
 from .services import Services
@@ -73,6 +74,8 @@ class Runner:
 
     services: Services
     controllers: Mapping[str, Controller[Any]]
+    namespaces: Sequence[str] = ()
+    """Those that are watched; empty for all."""
     queue: WorkQueue = field(default_factory=WorkQueue)
     _failures: dict[Key, int] = field(default_factory=dict)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -87,9 +90,10 @@ class Runner:
         """A watch showed a custom resource."""
         key = key_of(manifest)
         if event_type == "DELETED":
-            change = self.store.remove(key)
-            self.queue.forget(key)
-            self._failures.pop(key, None)
+            change = self.store.remove(key, manifest["metadata"].get("uid", ""))
+            if key not in self.store:
+                self.queue.forget(key)
+                self._failures.pop(key, None)
         else:
             change = self.store.put(manifest)
         self._apply(key, change)
@@ -116,7 +120,8 @@ class Runner:
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until cancelled, once the watches have shown everything that there is."""
+        await listed(self.services, self.namespaces)
         loop = asyncio.get_running_loop()
         running: set[asyncio.Task[None]] = set()
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="reconcile") as threads:

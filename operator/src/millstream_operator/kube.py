@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,6 +27,8 @@ from .models import Resource
 FIELD_MANAGER = "millstream-operator"
 TIMEOUT = urllib3.Timeout(connect=10, read=30)
 Manifest = dict[str, Any]
+PAGE = 500
+PARTIAL = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 # What the operator touches: kind -> plural. Paths follow from apiVersion and plural.
 PLURALS = {
@@ -123,6 +125,21 @@ class Kube:
         # the items of a list come without these two
         return [{"apiVersion": api_version, "kind": kind, **item} for item in found.get("items", ())]
 
+    def names(self, api_version: str, kind: str, namespace: str | None) -> Sequence[tuple[str, str]]:
+        """Namespace and name of every object of a kind, in one namespace or all: in pages and without specs, since
+        there may be thousands."""
+        found: Sequence[tuple[str, str]] = ()
+        query = {"limit": str(PAGE)}
+        while True:
+            page = self._request(
+                "GET", path_of(api_version, kind, namespace), query, accept=f"{PARTIAL},application/json"
+            )
+            names = ((one["metadata"]["namespace"], one["metadata"]["name"]) for one in page["items"] or ())
+            found = (*found, *names)
+            if not (further := page["metadata"].get("continue")):
+                return found
+            query["continue"] = further
+
     def apply(self, manifest: Mapping[str, Any], subresource: str = "") -> Manifest:
         """Server-side apply: create it or make what we own of it so; returns what it is now."""
         metadata = manifest["metadata"]
@@ -181,9 +198,10 @@ class Kube:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> Manifest:
         url = f"{self._host}{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
-        headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
+        headers = {"Accept": accept, "User-Agent": FIELD_MANAGER}
         if (token := self._configuration.auth_settings().get("BearerToken")) and token["value"]:
             headers["Authorization"] = token["value"]
         payload = None

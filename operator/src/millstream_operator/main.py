@@ -141,7 +141,7 @@ def wait_for_crds(kube: Kube) -> None:
 
 async def operate(services: Services, namespaces: Sequence[str], liveness: str | None) -> None:
     """Run until stopped."""
-    runner = Runner(services, handlers.CONTROLLERS)
+    runner = Runner(services, handlers.CONTROLLERS, namespaces)
     settings, registry = operator_settings(), kopf.OperatorRegistry()
     handlers.register(registry, settings, runner)
 

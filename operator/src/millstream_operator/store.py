@@ -91,23 +91,17 @@ class Store:
         key = key_of(manifest)
         entry = _entry(key, manifest)
         with self._lock:
-            before = self._entries.get(key)
-            if before is not None and entry.version < before.version:
-                return Change(False, frozenset())
-            others = self._others(key, before, entry)
-            if before is not None:
-                self._unindex(key, before)
-            self._entries[key] = entry
-            self._index(key, entry)
-        return Change(before is None or before.trigger != entry.trigger, others)
+            return self._put(key, entry)
 
     def put_written(self, manifest: Mapping[str, Any]) -> None:
         """Remember a resource as the API server answered our own write; who needs a look is kept for ``take_woken``."""
         key = key_of(manifest)
-        if key not in self._entries:
-            return  # it has been deleted meanwhile
-        change = self.put(manifest)
+        entry = _entry(key, manifest)
         with self._lock:
+            before = self._entries.get(key)
+            if before is None or before.claim.uid != entry.claim.uid:
+                return  # it has been deleted meanwhile, and perhaps made anew
+            change = self._put(key, entry)
             self._woken |= change.others
             if change.needs_reconcile:
                 self._woken.add(key)
@@ -117,15 +111,19 @@ class Store:
             woken, self._woken = self._woken, set()
         return woken
 
-    def remove(self, key: Key) -> Change:
-        """Forget a resource that is gone."""
+    def remove(self, key: Key, uid: str) -> Change:
+        """Forget a resource that is gone; another one that has its name by now stays."""
         with self._lock:
-            before = self._entries.pop(key, None)
-            if before is None:
+            before = self._entries.get(key)
+            if before is None or before.claim.uid != uid:
                 return Change(False, frozenset())
+            del self._entries[key]
             others = self._others(key, before, None)
             self._unindex(key, before)
         return Change(False, others - {key})
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
 
     def get(self, kind: type[ResourceT], namespace: str, name: str) -> ResourceT | None:
         """The resource, or None; raises ManifestError when it cannot be understood."""
@@ -151,6 +149,17 @@ class Store:
         with self._lock:
             return [key for key in self._entries if key.kind == kind]
 
+    def _put(self, key: Key, entry: _Entry) -> Change:
+        before = self._entries.get(key)
+        if before is not None and entry.version < before.version:
+            return Change(False, frozenset())
+        others = self._others(key, before, entry)
+        if before is not None:
+            self._unindex(key, before)
+        self._entries[key] = entry
+        self._index(key, entry)
+        return Change(before is None or before.trigger != entry.trigger, others)
+
     def _index(self, key: Key, entry: _Entry) -> None:
         for cluster in entry.clusters:
             self._referring[cluster].add(key)
@@ -169,18 +178,16 @@ class Store:
                     del self._claims[key.kind, cluster, entry.claimed]
 
     def _others(self, key: Key, before: _Entry | None, after: _Entry | None) -> frozenset[Key]:
-        """Who else needs a look: those that refer to a Cluster that changed; rivals for a name that came free."""
+        """Who else needs a look: those that refer to a Cluster that changed; rivals for a name when a claim to it
+        arrives or departs."""
         if key.kind == Cluster.KIND:
             if before and after and _seen_by_others(before.raw) == _seen_by_others(after.raw):
                 return frozenset()
             return frozenset(self._referring.get(ClusterKey(key.namespace, key.name), ()))
-        if after is None and before is not None and before.claimed is not None:
-            return frozenset(
-                claim.key
-                for cluster in before.clusters
-                for claim in self._claims.get((key.kind, cluster, before.claimed), ())
-            )
-        return frozenset()
+        changed = _claims_of(before) ^ _claims_of(after)
+        names = {(cluster, claimed) for cluster, claimed, _, _ in changed}
+        found = (claim.key for name in names for claim in self._claims.get((key.kind, *name), ()))
+        return frozenset(other for other in found if other != key)
 
 
 def _entry(key: Key, manifest: Mapping[str, Any]) -> _Entry:
@@ -206,6 +213,15 @@ def _entry(key: Key, manifest: Mapping[str, Any]) -> _Entry:
             metadata.get("uid", ""),
             key,
         ),
+    )
+
+
+def _claims_of(entry: _Entry | None) -> frozenset[tuple[ClusterKey, str, str, str]]:
+    """What a resource claims, and what decides whether it is older than another."""
+    if entry is None or entry.claimed is None:
+        return frozenset()
+    return frozenset(
+        (cluster, entry.claimed, entry.claim.created, entry.claim.uid) for cluster in entry.clusters
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -42,7 +42,13 @@ class MemoryKube(Kube):
         found = self.objects.get((kind, name))
         return found if found is not None and found["metadata"].get("namespace") == namespace else None
 
-    def names(self, kind: str) -> list[str]:
+    def names(self, api_version: str, kind: str, namespace: str | None) -> Sequence[tuple[str, str]]:
+        return [
+            (one["metadata"]["namespace"], one["metadata"]["name"])
+            for one in self.list(api_version, kind, namespace, {})
+        ]
+
+    def applied_names(self, kind: str) -> list[str]:
         """What was applied of a kind, in its order."""
         return [one["metadata"]["name"] for one in self.applied if one["kind"] == kind]
 

@@ -1,0 +1,53 @@
+"""The first listing: nothing is reconciled before every kind is known.
+
+A reconcile decides by what it sees of other resources: which of two Topics that name one topic is older, whether a
+Cluster is there. While half of them are unknown a younger Topic would win, and a deletion would find no Cluster to
+carry it out. So the workers start when the watches have shown everything that was there when the operator started,
+unless it has been deleted since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from .kube import KubeError
+from .models import API_VERSION, KINDS
+from .services import Services
+from .store import Key
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.05
+AGAIN_S = 5.0  # what the watches have not shown by then may be deleted: list again
+
+
+async def listed(services: Services, namespaces: Sequence[str]) -> None:
+    """Return once the store has every resource of ours that there is in these namespaces, or in all for none."""
+    loop = asyncio.get_running_loop()
+    missing: set[Key] | None = None
+    while missing is None or missing:
+        try:
+            there = await asyncio.to_thread(_all, services, namespaces)
+        except KubeError as error:
+            logger.warning("cannot list resources, retrying: %s", error)
+            await asyncio.sleep(AGAIN_S)
+            continue
+        missing = there if missing is None else missing & there
+        again_at = loop.time() + AGAIN_S
+        while missing and loop.time() < again_at:
+            missing = {key for key in missing if key not in services.store}
+            if missing:
+                await asyncio.sleep(POLL_S)
+        if missing:
+            logger.info("waiting for %d resources to be listed, %s among them", len(missing), min(missing))
+
+
+def _all(services: Services, namespaces: Sequence[str]) -> set[Key]:
+    return {
+        Key(kind, *name)
+        for kind in KINDS
+        for namespace in namespaces or (None,)
+        for name in services.kube.names(API_VERSION, kind, namespace)
+    }

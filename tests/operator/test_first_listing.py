@@ -1,0 +1,100 @@
+"""Nothing is reconciled before all kinds are listed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
+from millstream_harness.manifests import cluster, topic
+from millstream_operator import listing
+from millstream_operator.controller import Runner
+from millstream_operator.handlers import CONTROLLERS
+from millstream_operator.kafka_admin import TopicState
+from millstream_operator.kube import KubeError
+
+CLUSTER = stored(cluster("default"))
+THERE = TopicState("id", 1, 1, 0, {})
+
+
+def unseen(*resources: Mapping[str, Any], **answers: Any) -> InMemory:
+    """The API server has these resources, and the watches have shown none of them."""
+    found = in_memory(*resources, **answers)
+    found.services.store.__init__()  # type: ignore[misc]
+    return found
+
+
+@contextlib.asynccontextmanager
+async def running(found: InMemory) -> AsyncIterator[Runner]:
+    runner = Runner(found.services, {"Topic": CONTROLLERS["Topic"]}, ["ns"])
+    task = asyncio.create_task(runner.run())
+    yield runner
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(check: Any) -> None:
+    async with asyncio.timeout(10):
+        while not check():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_a_younger_topic_waits_for_an_older_one_to_be_listed() -> None:
+    older = stored(topic("old", topicName="flights", partitions=1))
+    younger = stored(
+        topic("new", topicName="flights", partitions=5), creationTimestamp="2026-02-01T00:00:00Z"
+    )
+    found = unseen(CLUSTER, older, younger, topics={"flights": THERE})
+    async with running(found) as runner:
+        runner.seen(None, CLUSTER)
+        runner.seen(None, younger)
+        await asyncio.sleep(0.5)
+        assert found.kube.applied == []
+        runner.seen(None, older)
+        await until(lambda: len(found.kube.applied) == 2)
+    assert found.brokers.asked == [("topics", ["flights"])]
+    assert (found.condition("Topic", "new") or ())[1] == "ConflictingTopic"
+    assert (found.condition("Topic", "old") or ())[1] == "TopicReady"
+
+
+async def test_a_topic_that_is_being_deleted_waits_for_its_cluster_to_be_listed() -> None:
+    doomed = stored(topic("flights", deletionPolicy="Delete"), **deleted(1))
+    found = unseen(CLUSTER, doomed, delete_topics={"flights": None})
+    async with running(found) as runner:
+        runner.seen(None, doomed)
+        await asyncio.sleep(0.5)
+        assert found.kube.applied == []
+        runner.seen(None, CLUSTER)
+        await until(lambda: found.kube.applied)
+    assert found.brokers.asked == [("delete_topics", ["flights"])]
+
+
+async def test_what_is_deleted_before_it_is_listed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "AGAIN_S", 0.2)
+    gone = stored(topic("gone"))
+    found = unseen(CLUSTER, gone)
+    waiting = asyncio.create_task(listing.listed(found.services, ["ns"]))
+    await asyncio.sleep(0.1)
+    found.services.store.put(CLUSTER)
+    del found.kube.objects["Topic", "gone"]
+    async with asyncio.timeout(5):
+        await waiting
+
+
+async def test_an_api_server_that_does_not_answer_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listing, "AGAIN_S", 0.01)
+    found = in_memory(CLUSTER)
+    found.kube.refused["Cluster"] = KubeError(0, "Unreachable", "away")
+    waiting = asyncio.create_task(listing.listed(found.services, []))
+    await until(lambda: caplog.messages)
+    assert caplog.messages[0] == "cannot list resources, retrying: away"
+    assert not waiting.done()
+    found.kube.refused.clear()
+    async with asyncio.timeout(5):
+        await waiting
