@@ -58,6 +58,34 @@ def test_its_objects_and_its_end(operator: OperatorProcess, namespace: Namespace
     )
 
 
+def test_objects_of_others_are_left_alone(operator: OperatorProcess, namespace: Namespace) -> None:
+    kinds = {"ConfigMap": "default-brokers", "Service": "default-bootstrap"}
+    for kind, name in kinds.items():
+        theirs: Json = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}}
+        if kind == "Service":
+            theirs["spec"] = {"ports": [{"port": 80}]}
+        namespace.apply(theirs)
+    before = {name: namespace.get(kind, name) for kind, name in kinds.items()}
+    namespace.apply(cluster())
+    found = namespace.wait_condition("cluster", "default", status="False", reason="ObjectNotOurs")
+    assert found["status"]["conditions"][0]["message"] == (
+        "Service default-bootstrap exists and does not belong to this Cluster: delete it, or give the Cluster another "
+        "name; it was left alone"
+    )
+    namespace.kubectl("delete", "service", "default-bootstrap")
+    until(
+        "the next one is named",
+        lambda: "ConfigMap default-brokers exists" in namespace.condition("cluster", "default")["message"],
+        timeout=20,
+    )
+    assert namespace.get("configmap", "default-brokers") == before["default-brokers"]
+    namespace.kubectl("delete", "cluster", "default")
+    until(
+        "our objects gone", lambda: not namespace.list("service", "-l", "millstream.dev/cluster"), timeout=60
+    )
+    assert namespace.get("configmap", "default-brokers") == before["default-brokers"]
+
+
 def test_volumes_go_with_it_when_the_policy_says_so(operator: OperatorProcess, namespace: Namespace) -> None:
     namespace.apply(cluster(brokers={"storage": {"size": "1Gi", "deletionPolicy": "Delete"}}))
     until("the volume claim", lambda: namespace.list("pvc"))

@@ -46,7 +46,7 @@ def stateful_set(name: str, claim: str = "1Gi", **status: Any) -> dict[str, Any]
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": {"namespace": "ns", "name": name},
+        "metadata": metadata(a_cluster(), name),
         "spec": {"volumeClaimTemplates": [template]},
         **({"status": status} if status else {}),
     }
@@ -278,7 +278,7 @@ def balancer(name: str, ip: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"namespace": "ns", "name": name},
+        "metadata": metadata(a_cluster(), name),
         "status": {"loadBalancer": {"ingress": [{"ip": ip}]}},
     }
 

@@ -14,6 +14,7 @@ from millstream_operator.kube import KubeError
 from millstream_operator.models import BatchLoad, decode_as
 from millstream_operator.reconcile.load_kubernetes import reconcile_load
 from millstream_operator.reconcile.load_limits import check_image
+from millstream_operator.reconcile.objects import NotOurs
 from millstream_operator.services import Images
 
 AT_ONCE, SOON, ENDED = 0, 5, 300
@@ -123,8 +124,11 @@ def a_pod(run: str, phase: str, created: str = "1") -> dict[str, Any]:
     return {"kind": "Pod", "metadata": metadata, "status": {"phase": phase}}
 
 
+OWN = {"namespace": "ns", "name": "daily-0001", "ownerReferences": [{"kind": "BatchLoad", "uid": "u-daily"}]}
+
+
 def a_job(**status: Any) -> dict[str, Any]:
-    return {"kind": "Job", "metadata": {"namespace": "ns", "name": "daily-0001"}, "status": status}
+    return {"kind": "Job", "metadata": OWN, "status": status}
 
 
 def test_a_run_is_as_its_own_pods_are() -> None:
@@ -144,7 +148,7 @@ def test_a_run_ends_with_its_job() -> None:
 
 def test_a_runner_that_has_vanished_is_made_again_from_the_same_offsets() -> None:
     load = a_load({**PENDING, "lastRun": {"name": "daily-0001", "state": "Running"}})
-    file = {"kind": "ConfigMap", "metadata": {"namespace": "ns", "name": "daily-0001"}}
+    file = {"kind": "ConfigMap", "metadata": OWN}
     found = in_memory(CLUSTER, load, file)
     assert look(found) == SOON
     assert written(found) == ["ServiceAccount", "RoleBinding", "Job"]  # what a run is told never changes
@@ -224,8 +228,7 @@ def test_images_that_a_load_may_name(image: str | None, allowed: tuple[str, ...]
 
 
 def spark(**status: Any) -> dict[str, Any]:
-    metadata = {"namespace": "ns", "name": "daily-0001"}
-    return {"kind": "SparkApplication", "metadata": metadata, "status": status}
+    return {"kind": "SparkApplication", "metadata": OWN, "status": status}
 
 
 def test_a_spark_application_is_started_and_followed() -> None:
@@ -265,3 +268,22 @@ def test_a_kubernetes_without_the_spark_operator_is_told() -> None:
     found.kube.refused["SparkApplication"] = KubeError(500, "", "down")
     with pytest.raises(KubeError, match="down"):
         look(found)
+
+
+@pytest.mark.parametrize("runner", ["Job", "SparkApplication"])
+def test_a_runner_of_somebody_else_is_not_taken_for_ours(runner: str) -> None:
+    metadata = {"namespace": "ns", "name": "daily-0001"}
+    complete = {"conditions": [{"type": "Complete", "status": "True"}]}
+    theirs = {"kind": runner, "metadata": metadata, "status": complete}
+    found = in_memory(CLUSTER, a_load(PENDING, runner=runner), theirs)
+    with pytest.raises(NotOurs, match=f"^{runner} daily-0001 exists and does not belong to this BatchLoad"):
+        look(found)
+    assert found.kube.applied == []
+
+
+def test_a_service_account_of_somebody_else_is_left_alone() -> None:
+    theirs = {"kind": "ServiceAccount", "metadata": {"namespace": "ns", "name": "millstream-spark"}}
+    found = in_memory(CLUSTER, a_load(PENDING), theirs)
+    with pytest.raises(NotOurs, match=r"^ServiceAccount millstream-spark exists"):
+        look(found)
+    assert found.kube.applied == []

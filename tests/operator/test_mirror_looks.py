@@ -13,7 +13,8 @@ from millstream_operator.models import MirrorMaker, decode_as
 from millstream_operator.reconcile import mirror_kubernetes
 from millstream_operator.reconcile.mirror import SourceReport, WorkerReport
 from millstream_operator.reconcile.mirror_kubernetes import reconcile_mirror
-from millstream_operator.resources.mirror import selector
+from millstream_operator.reconcile.objects import NotOurs
+from millstream_operator.resources.mirror import metadata, selector
 
 LOOK, SOON = 10, 2
 CLUSTERS = [stored(cluster(name)) for name in ("west", "east")]
@@ -57,6 +58,11 @@ def pod(number: int, ip: str = "", gone: bool = False, **status: Any) -> dict[st
     if gone:
         metadata["deletionTimestamp"] = "2026-11-22T08:00:00Z"
     return {"kind": "Pod", "metadata": metadata, "status": {**({"podIP": ip} if ip else {}), **status}}
+
+
+def workers(name: str = "copy") -> dict[str, Any]:
+    mirror = decode_as(MirrorMaker, a_mirror(name=name))
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata(mirror)}
 
 
 def working(found: InMemory, **status: Any) -> InMemory:
@@ -157,11 +163,22 @@ def test_a_worker_that_only_starts_has_not_failed(status: dict[str, Any]) -> Non
 
 
 def test_a_mirror_into_itself_stops_the_workers_of_an_earlier_spec() -> None:
-    found = in_memory(*CLUSTERS, a_mirror(target="west"))
+    found = in_memory(*CLUSTERS, a_mirror(target="west"), workers())
     assert look(found) == LOOK
     assert found.kube.deleted == [("Deployment", "copy-mirror")]
     assert (says(found) or ())[:2] == ("False", "SameCluster")
     assert [one["kind"] for one in found.kube.applied] == ["MirrorMaker"]
+
+
+def test_a_deployment_of_somebody_else_is_left_alone() -> None:
+    theirs = workers()
+    del theirs["metadata"]["ownerReferences"]
+    found = in_memory(*CLUSTERS, a_mirror(target="west"), theirs)
+    look(found)
+    assert found.kube.deleted == []
+    found = in_memory(*CLUSTERS, a_mirror(), theirs)
+    with pytest.raises(NotOurs, match=r"^Deployment copy-mirror exists"):
+        look(found)
 
 
 def test_workers_go_on_while_their_cluster_is_away() -> None:
@@ -186,7 +203,7 @@ def test_the_younger_of_two_mirrors_in_a_circle_is_refused() -> None:
     younger["metadata"]["creationTimestamp"] = "2026-02-01T00:00:00Z"
     broken = {**a_mirror(name="broken"), "spec": {"sources": "none"}}
     lost = a_mirror("lost", "west", "lost")
-    found = in_memory(*CLUSTERS, broken, lost, younger, older)
+    found = in_memory(*CLUSTERS, broken, lost, younger, older, workers("back"))
     look(found, "back")
     look(found)
     assert (says(found, "back") or ())[:2] == ("False", "MirrorLoop")

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from millstream_harness.in_memory import MemoryKube
-from millstream_operator.reconcile.objects import APPLIED, contains, ensure, with_hash
+from millstream_operator.reconcile.objects import (
+    APPLIED,
+    NotOurs,
+    contains,
+    create,
+    delete,
+    ensure,
+    find,
+    with_hash,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,12 +68,61 @@ def test_an_update_of_the_operator_recognizes_what_an_earlier_one_applied() -> N
     assert with_hash(turned) == with_hash(service)
 
 
-SERVICE = {
-    "apiVersion": "v1",
-    "kind": "Service",
-    "metadata": {"namespace": "ns", "name": "x"},
-    "spec": {"a": 1},
-}
+OWNER = {"kind": "Cluster", "name": "east", "uid": "u-east"}
+
+
+def service(*owners: dict[str, str], **metadata: Any) -> dict[str, Any]:
+    known = {"namespace": "ns", "name": "x", **({"ownerReferences": list(owners)} if owners else {})}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {**known, **metadata}, "spec": {"a": 1}}
+
+
+SERVICE = service(OWNER, uid="s")
+
+
+@pytest.mark.parametrize(
+    ("live", "words"),
+    [
+        (
+            service(labels={"app.kubernetes.io/managed-by": "millstream-operator"}),
+            "exists and does not belong to this Cluster: delete it, or give the Cluster another name; "
+            "it was left alone",
+        ),
+        (service({**OWNER, "uid": "other", "name": "west"}), "exists and does not belong to this Cluster"),
+        (
+            service({**OWNER, "uid": "earlier"}),
+            "still belongs to an earlier Cluster east, which was deleted: waiting for Kubernetes to delete it too",
+        ),
+    ],
+    ids=["nobody's", "another's", "a namesake's"],
+)
+def test_what_belongs_to_somebody_else_is_left_alone(live: dict[str, Any], words: str) -> None:
+    kube = MemoryKube(live)
+    for touch in (find, ensure, create):
+        with pytest.raises(NotOurs, match=f"^Service x {words}"):
+            touch(kube, SERVICE)
+    delete(kube, SERVICE)
+    assert (kube.applied, kube.deleted) == ([], [])
+
+
+def test_what_several_own_is_ours_too() -> None:
+    kube = MemoryKube(service({**OWNER, "uid": "other"}, OWNER))
+    assert find(kube, SERVICE) is not None
+    delete(kube, SERVICE)
+    assert kube.deleted == [("Service", "x")]
+
+
+def test_what_resources_share_is_known_by_its_label() -> None:
+    ours = {"app.kubernetes.io/managed-by": "millstream-operator"}
+    with pytest.raises(NotOurs, match=r"^Service x exists and was not made by this operator: "):
+        ensure(MemoryKube(service(labels={"app": "theirs"})), service(labels=ours))
+    assert find(MemoryKube(service(labels=ours)), service(labels=ours)) is not None
+
+
+def test_what_is_created_once_is_never_changed() -> None:
+    kube = MemoryKube()
+    create(kube, SERVICE)
+    create(kube, {**SERVICE, "spec": {"a": 2}})
+    assert [one["spec"] for one in kube.applied] == [{"a": 1}]
 
 
 def test_what_is_so_already_is_not_written() -> None:
@@ -75,5 +135,6 @@ def test_what_is_so_already_is_not_written() -> None:
 
 def test_what_differs_is_written() -> None:
     kube = MemoryKube(SERVICE)
-    assert ensure(kube, {**SERVICE, "spec": {"a": 2}})["spec"] == {"a": 2}
+    changed = ensure(kube, {**SERVICE, "spec": {"a": 2}})
+    assert (changed["spec"], changed["metadata"]["uid"]) == ({"a": 2}, "s")
     assert kube.applied_names("Service") == ["x"]

@@ -29,6 +29,8 @@ class Reason(StrEnum):
     # every kind
     INVALID_SPEC = "InvalidSpec"
     RECONCILE_FAILED = "ReconcileFailed"
+    # everything that makes Kubernetes objects: one of its name exists and belongs to somebody else
+    OBJECT_NOT_OURS = "ObjectNotOurs"
     # everything with a clusterRef
     CLUSTER_NOT_FOUND = "ClusterNotFound"
     CLUSTER_NOT_READY = "ClusterNotReady"

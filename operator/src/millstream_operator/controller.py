@@ -22,7 +22,8 @@ from typing import Any, Generic, TypeVar
 from .conditions import Reason
 from .listing import listed
 from .models import KINDS, ManifestError, Resource
-from .reconcile.report import replace_ready
+from .reconcile.objects import NotOurs
+from .reconcile.report import Problem, replace_ready, report_problem
 from .services import Services
 from .status import write_raw_status
 from .store import Change, Key, Store, key_for, key_of
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 WORKERS = 4
 LINGER_S = 0.1  # for kinds that are worked on in batches: wait for others that come at the same time
 RETRY_LIMIT_S = 60.0
+NOT_OURS_INTERVAL_S = 5.0
 
 ResourceT = TypeVar("ResourceT", bound=Resource)
 
@@ -60,10 +62,18 @@ class Controller(Generic[ResourceT]):
 def one_by_one(
     kind: type[ResourceT], reconcile: Callable[[Services, ResourceT], float], children: tuple[Child, ...] = ()
 ) -> Controller[ResourceT]:
-    """A Controller for a kind whose resources have nothing to share: ``reconcile(services, resource) -> seconds``."""
+    """A Controller for a kind whose resources have nothing to share: ``reconcile(services, resource) -> seconds``.
+    Where it meets an object of somebody else's it stops there and says so."""
 
     def batch(services: Services, resources: Sequence[ResourceT]) -> Mapping[Key, float]:
-        return {key_for(resource): reconcile(services, resource) for resource in resources}
+        return {key_for(resource): one(services, resource) for resource in resources}
+
+    def one(services: Services, resource: ResourceT) -> float:
+        try:
+            return reconcile(services, resource)
+        except NotOurs as error:
+            problem = Problem(Reason.OBJECT_NOT_OURS, str(error))
+            return report_problem(services, resource, problem, NOT_OURS_INTERVAL_S)
 
     return Controller(kind, batch, key_for, children=children)
 

@@ -140,11 +140,19 @@ class Kube:
                 return found
             query["continue"] = further
 
+    def create(self, manifest: Mapping[str, Any]) -> Manifest:
+        """Create an object that was not there a moment ago. Another one that somebody made meanwhile keeps its fields:
+        status 409 where they differ."""
+        return self._apply(manifest, force=False)
+
     def apply(self, manifest: Mapping[str, Any], subresource: str = "") -> Manifest:
         """Server-side apply: create it or make what we own of it so; returns what it is now."""
+        return self._apply(manifest, subresource)
+
+    def _apply(self, manifest: Mapping[str, Any], subresource: str = "", *, force: bool = True) -> Manifest:
         metadata = manifest["metadata"]
         path = path_of(manifest["apiVersion"], manifest["kind"], metadata.get("namespace"), metadata["name"])
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        query = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
         if subresource:
             path = f"{path}/{subresource}"
         return self._request("PATCH", path, query, manifest, "application/apply-patch+yaml")

@@ -64,6 +64,10 @@ class MemoryKube(Kube):
             and labels.items() <= one["metadata"].get("labels", {}).items()
         ]
 
+    def create(self, manifest: Mapping[str, Any]) -> Manifest:
+        assert (manifest["kind"], manifest["metadata"]["name"]) not in self.objects
+        return self.apply(manifest)
+
     def apply(self, manifest: Mapping[str, Any], subresource: str = "") -> Manifest:
         self._refuse(manifest["kind"])
         sent: Manifest = msgspec.json.decode(msgspec.json.encode(manifest))

@@ -15,9 +15,9 @@ from ..resources import cluster as build
 from ..resources import zookeeper
 from ..resources.broker_config import broker_set_name
 from ..resources.listeners import Address, Addresses, address_of, external_listeners, external_services
-from ..resources.owned import disruption_budget, labels
+from ..resources.owned import disruption_budget, labels, metadata
 from ..services import Services
-from .objects import ensure
+from .objects import ensure, find, is_owned_by
 from .report import Problem
 from .volumes import class_needs_owner
 
@@ -28,7 +28,13 @@ Warn = Callable[[Reason, str], None]
 
 
 def live_brokers(services: Services, cluster: Cluster) -> StatefulSet | None:
-    return services.kube.get("apps/v1", "StatefulSet", cluster.namespace, broker_set_name(cluster))
+    """Raises NotOurs."""
+    return _stateful_set(services, cluster, broker_set_name(cluster))
+
+
+def _stateful_set(services: Services, cluster: Cluster, name: str) -> StatefulSet | None:
+    wanted = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata(cluster, name)}
+    return find(services.kube, wanted)
 
 
 def ready_replicas(stateful_set: StatefulSet | None) -> int:
@@ -45,7 +51,7 @@ def apply_ensemble(services: Services, cluster: Cluster, warn: Warn) -> None:
         cluster,
         image=services.images.zookeeper,
         pull_policy=services.images.pull_policy,
-        claim_size=_claim_size(services.kube.get("apps/v1", "StatefulSet", cluster.namespace, name)),
+        claim_size=_claim_size(_stateful_set(services, cluster, name)),
         owner=class_needs_owner(services, cluster.spec.brokers.storage.class_name),
         user_ids=services.images.user_ids,
     )
@@ -62,7 +68,7 @@ def why_no_zookeeper(services: Services, cluster: Cluster) -> Problem | None:
     if wanted is None:
         return None
     if wanted.replicas is not None:
-        live = services.kube.get("apps/v1", "StatefulSet", cluster.namespace, zookeeper.name_of(cluster))
+        live = _stateful_set(services, cluster, zookeeper.name_of(cluster))
         ready, needed = ready_replicas(live), wanted.replicas // 2 + 1
         if ready >= needed:
             return None
@@ -180,10 +186,9 @@ def racks_by_node(services: Services, cluster: Cluster) -> dict[str, str] | None
 def _drop_services(services: Services, cluster: Cluster, keep: set[str]) -> None:
     """Delete the Services of listeners and brokers that are no longer in the spec."""
     for service in services.kube.list("v1", "Service", cluster.namespace, labels(cluster)):
-        metadata = service["metadata"]
-        ours = any(owner.get("uid") == cluster.metadata.uid for owner in metadata.get("ownerReferences", ()))
-        if ours and metadata["name"] not in keep:
-            services.kube.delete("v1", "Service", cluster.namespace, metadata["name"])
+        name = service["metadata"]["name"]
+        if name not in keep and is_owned_by(service, cluster.metadata.uid):
+            services.kube.delete("v1", "Service", cluster.namespace, name)
 
 
 def _claim_size(live: StatefulSet | None) -> Quantity | None:

@@ -8,7 +8,7 @@ changed: a changed SparkApplication would run again.
 from __future__ import annotations
 
 from ..conditions import Reason
-from ..kube import Kube, KubeError, Manifest
+from ..kube import KubeError, Manifest
 from ..models import API_VERSION, BatchLoad, BatchLoadStatus, decode_as
 from ..resources import load as resources
 from ..resources.cluster import bootstrap_of
@@ -22,7 +22,7 @@ from .load import RunState, Seen
 from .load_limits import check_limits
 from .load_offsets import find_ends
 from .load_runner import driver_pod_name, see_job, see_spark_application
-from .objects import ensure
+from .objects import create, ensure, find
 from .reference import find_cluster
 from .report import Problem
 from .volumes import claim_needs_owner
@@ -82,11 +82,14 @@ def _runner(services: Services, load: BatchLoad) -> Seen | Problem:
     """What runs the load's run, made if it is not there."""
     kube, name = services.kube, resources.run_name(load)
     if load.spec.runner == "Job":
-        found = kube.get("batch/v1", "Job", load.namespace, name)
+        found = find(
+            kube, {"apiVersion": "batch/v1", "kind": "Job", "metadata": resources.metadata(load, name)}
+        )
         if found is not None:
             return see_job(found, kube.list("v1", "Pod", load.namespace, {"millstream.dev/run": name}))
         return _start(services, load, job(load, services.images))
-    found = kube.get(SPARK_API_VERSION, "SparkApplication", load.namespace, name)
+    application = {"apiVersion": SPARK_API_VERSION, "kind": "SparkApplication"}
+    found = find(kube, {**application, "metadata": resources.metadata(load, name)})
     if found is None:
         return _start(services, load, spark_application(load, services.images))
     pod_name = driver_pod_name(found)
@@ -101,11 +104,11 @@ def _start(services: Services, load: BatchLoad, runner: Manifest) -> Seen | Prob
         return cluster
     ensure(services.kube, resources.service_account(load.namespace))
     ensure(services.kube, resources.role_binding(load.namespace, services.spark_role))
-    _create(services.kube, resources.config_map(load, bootstrap_of(cluster), services.images))
+    create(services.kube, resources.config_map(load, bootstrap_of(cluster), services.images))
     if (claim := load.spec.output.volume_claim_name) and claim_needs_owner(services, load.namespace, claim):
         runner = resources.with_volume_owner(runner, services.images)
     try:
-        services.kube.apply(runner)
+        services.kube.create(runner)
     except KubeError as error:
         if error.status != 404:
             raise
@@ -115,10 +118,3 @@ def _start(services: Services, load: BatchLoad, runner: Manifest) -> Seen | Prob
         )
         return Problem(Reason.RUNNER_NOT_AVAILABLE, message)
     return Seen(RunState.PENDING)
-
-
-def _create(kube: Kube, manifest: Manifest) -> None:
-    """Create what is never changed."""
-    metadata = manifest["metadata"]
-    if kube.get(manifest["apiVersion"], manifest["kind"], metadata["namespace"], metadata["name"]) is None:
-        kube.apply(manifest)

@@ -14,7 +14,7 @@ from ..services import Services
 from ..status import write_status
 from . import mirror as mirrors
 from .mirror_workers import ask_all
-from .objects import ensure
+from .objects import delete, ensure
 from .reference import cluster_key, find_cluster
 from .report import Problem
 
@@ -32,16 +32,17 @@ def reconcile_mirror(services: Services, mirror: MirrorMaker) -> float:
     if isinstance(found, Problem):
         if found.reason in (Reason.SAME_CLUSTER, Reason.MIRROR_LOOP):
             # Workers of an earlier spec must not go on; when a Cluster is away they may: its brokers may well be there.
-            services.kube.delete("apps/v1", "Deployment", mirror.namespace, resources.object_name(mirror))
+            workers = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": resources.metadata(mirror)}
+            delete(services.kube, workers)
         write_status(services, mirror, mirrors.refused_status(mirror, found, services.now()))
         return LOOK_S
     sources, target = found
     file = resources.mirror_file(mirror, sources, target)
     ensure(services.kube, resources.config_map(mirror, file))
     deployment = ensure(services.kube, resources.deployment(mirror, file, services.images))
-    workers = _workers(services, mirror, deployment)
-    write_status(services, mirror, mirrors.status_of(mirror, workers, services.now()))
-    return LOOK_S if workers.ready >= mirror.spec.replicas else SOON_S
+    seen = _workers(services, mirror, deployment)
+    write_status(services, mirror, mirrors.status_of(mirror, seen, services.now()))
+    return LOOK_S if seen.ready >= mirror.spec.replicas else SOON_S
 
 
 def find_endpoints(

@@ -1,30 +1,95 @@
 """Brings Kubernetes objects to what we want of them, and writes nothing when they are.
 
+An object belongs to the resource whose uid it names as an owner; a name proves nothing. One that exists and belongs to
+somebody else is neither changed nor deleted: ``NotOurs`` says which one it is and what to do. Objects that the
+resources of a namespace share have no owner; they carry our label instead.
+
 An object is as wanted when every field that we set has our value in it (what others set, and defaults, are theirs) and
 when it carries the hash of what we applied last: the hash catches fields that we no longer set.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from ..kube import Kube, Manifest
 from ..quantity import same_quantity
+from ..resources.owned import MANAGED_BY
 
 APPLIED = "millstream.dev/applied"
 
 
+class NotOurs(Exception):
+    """An object is in the way that belongs to somebody else; the message is for the user."""
+
+
+def find(kube: Kube, manifest: Manifest) -> Manifest | None:
+    """The object that a manifest stands for, as it is; raises NotOurs when it belongs to somebody else. Of the manifest
+    only what names the object and its owner counts."""
+    metadata = manifest["metadata"]
+    live = kube.get(manifest["apiVersion"], manifest["kind"], metadata.get("namespace"), metadata["name"])
+    if live is not None and (words := _foreign(live, metadata)):
+        raise NotOurs(f"{manifest['kind']} {metadata['name']} {words}")
+    return live
+
+
 def ensure(kube: Kube, manifest: Manifest) -> Manifest:
-    """Apply a manifest unless the object is so already; returns the object as it is now."""
+    """Apply a manifest unless the object is so already; returns the object as it is now. Raises NotOurs."""
     wanted = with_hash(manifest)
-    metadata = wanted["metadata"]
-    live = kube.get(wanted["apiVersion"], wanted["kind"], metadata.get("namespace"), metadata["name"])
-    if live is not None and contains(live, wanted):
+    live = find(kube, wanted)
+    if live is None:
+        return kube.create(wanted)
+    if contains(live, wanted):
         return live
-    return kube.apply(wanted)
+    # the uid keeps the apply from another object that has its name by now
+    identity = {key: live["metadata"][key] for key in ("uid",) if key in live["metadata"]}
+    return kube.apply({**wanted, "metadata": {**wanted["metadata"], **identity}})
+
+
+def create(kube: Kube, manifest: Manifest) -> None:
+    """Create what is never changed, if it is not there. Raises NotOurs."""
+    if find(kube, manifest) is None:
+        kube.create(manifest)
+
+
+def delete(kube: Kube, manifest: Manifest) -> None:
+    """Delete the object that a manifest stands for; what belongs to somebody else stays."""
+    metadata = manifest["metadata"]
+    with contextlib.suppress(NotOurs):
+        if find(kube, manifest) is not None:
+            kube.delete(manifest["apiVersion"], manifest["kind"], metadata["namespace"], metadata["name"])
+
+
+def is_owned_by(live: Mapping[str, Any], uid: str) -> bool:
+    """Whether an object names the resource with this uid as an owner."""
+    return any(owner.get("uid") == uid for owner in live["metadata"].get("ownerReferences") or ())
+
+
+def _foreign(live: Manifest, wanted: Mapping[str, Any]) -> str:
+    """Why an object is not ours, and what to do; empty when it is."""
+    if not (owners := wanted.get("ownerReferences")):
+        labels = live["metadata"].get("labels") or {}
+        if MANAGED_BY.items() <= labels.items():
+            return ""
+        return "exists and was not made by this operator: delete it or rename it"
+    if any(is_owned_by(live, owner["uid"]) for owner in owners):
+        return ""
+    mine = owners[0]
+    for owner in live["metadata"].get("ownerReferences") or ():
+        if (owner.get("kind"), owner.get("name")) == (mine["kind"], mine["name"]):
+            return (
+                f"still belongs to an earlier {mine['kind']} {mine['name']}, which was deleted: waiting for Kubernetes "
+                "to delete it too"
+            )
+    return (
+        f"exists and does not belong to this {mine['kind']}: delete it, or give the {mine['kind']} another name; "
+        "it was left alone"
+    )
 
 
 def with_hash(manifest: Manifest) -> Manifest:

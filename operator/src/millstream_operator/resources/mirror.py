@@ -71,7 +71,7 @@ def config_map(mirror: MirrorMaker, file: Manifest) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(mirror),
+        "metadata": metadata(mirror),
         "data": {CONFIG_FILE: _text(file)},
     }
 
@@ -81,7 +81,7 @@ def deployment(mirror: MirrorMaker, file: Manifest, images: Images) -> Manifest:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(mirror),
+        "metadata": metadata(mirror),
         "spec": {
             "replicas": mirror.spec.replicas,
             "selector": {"matchLabels": selector(mirror)},
@@ -131,7 +131,7 @@ def _pod(mirror: MirrorMaker, images: Images) -> Manifest:
     }
 
 
-def _metadata(mirror: MirrorMaker) -> Manifest:
+def metadata(mirror: MirrorMaker) -> Manifest:
     return {
         "name": object_name(mirror),
         "namespace": mirror.namespace,
