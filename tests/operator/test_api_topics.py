@@ -238,6 +238,39 @@ def test_it_heals_when_the_brokers_come_back(
     )
 
 
+def test_a_deletion_waits_for_the_brokers_or_for_its_user_to_give_up(
+    start_broker: Callable[..., BrokerProcess], namespace: Namespace, start_operator: StartOperator
+) -> None:
+    broker = start_broker()
+    start_operator({"default": broker.bootstrap})
+    namespace.apply(cluster())
+    for name in ("doomed", "kept"):
+        namespace.apply(topic(name, deletionPolicy="Delete"))
+        namespace.wait_condition(KIND, name, reason="TopicReady")
+    broker.kill()
+    for name in ("doomed", "kept"):
+        namespace.kubectl("delete", KIND, name, "--wait=false")
+        namespace.wait_condition(KIND, name, status="False", reason="Deleting", timeout=30)
+    told = (
+        "events",
+        "--field-selector=reason=WaitingForDeletion",
+        "-o=jsonpath={.items[*].involvedObject.name}",
+    )
+    until(
+        "an Event for each", lambda: sorted(namespace.kubectl("get", *told).split()) == ["doomed", "kept"], 20
+    )
+    namespace.kubectl("annotate", KIND, "kept", "millstream.dev/skip-deletion=true")
+    there = ("get", KIND, "-o", "name")
+    until("one that was given up gone", lambda: "kept" not in namespace.kubectl(*there), 20)
+    assert "doomed" in namespace.kubectl(*there)
+    broker.config["listeners"] = f"PLAINTEXT://{broker.bootstrap}"
+    broker.start()
+    until("the other one gone", lambda: not namespace.kubectl(*there), 30)
+    admin = KafkaAdmin(broker.bootstrap)
+    assert admin.partitions(["doomed", "kept"]) == {"kept": 1}
+    admin.close()
+
+
 def test_other_namespaces_only_where_the_cluster_allows_them(
     broker: BrokerProcess, namespace: Namespace, new_namespace: NewNamespace, start_operator: StartOperator
 ) -> None:

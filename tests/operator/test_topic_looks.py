@@ -189,6 +189,8 @@ def test_without_its_cluster_a_topic_says_so() -> None:
 def test_without_its_cluster_a_deleted_topic_is_let_go() -> None:
     found = look(stored(topic("flights", deletionPolicy="Delete"), **deleted(1)), brokers={}, there=False)
     assert finalizers(found) == []
+    words = "topic flights is not deleted: there is no Cluster default in namespace ns"
+    assert found.kube.events == [("DeletionSkipped", words)]
     assert found.again["flights"] == 30
 
 
@@ -240,22 +242,43 @@ def test_a_deletion_policy_of_retain_asks_brokers_nothing() -> None:
     assert look(stored(topic("flights"), **deleted(1)), brokers={}).brokers.asked == []
 
 
+WAITS = (
+    "waiting to delete topic flights: not here; set annotation millstream.dev/skip-deletion=true to give up"
+)
+
+
 @pytest.mark.parametrize(
     "answer",
     [{"flights": Refusal("TOPIC_DELETION_DISABLED", "not here")}, AdminError("not here")],
     ids=["refused", "no answer"],
 )
-@pytest.mark.parametrize(("seconds", "waits"), [(1, True), (60, True), (61, False)])
-def test_a_topic_that_is_not_deleted_holds_its_resource_for_a_minute(
-    answer: Any, seconds: float, waits: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("seconds", [1, 100_000])
+def test_a_topic_that_is_not_deleted_holds_its_resource_and_says_so_once(answer: Any, seconds: float) -> None:
     wanted = stored(topic("flights", deletionPolicy="Delete"), **deleted(seconds))
     found = look(wanted, brokers={"delete_topics": answer})
-    assert finalizers(found) == ([FINALIZER] if waits else [])
-    said = ("False", "Deleting", "the topic is not deleted yet: not here")
-    assert found.condition("Topic", "flights") == (said if waits else None)
-    assert found.again["flights"] == (5 if waits else 30)
-    assert bool(caplog.messages) is not waits
+    assert finalizers(found) == [FINALIZER]
+    assert found.condition("Topic", "flights") == ("False", "Deleting", WAITS)
+    assert found.kube.events == [("WaitingForDeletion", WAITS)]
+    assert found.again["flights"] == 5
+    again = look(found.kube.objects["Topic", "flights"], brokers={"delete_topics": answer})
+    assert (finalizers(again), again.kube.events) == ([FINALIZER], [])
+
+
+def test_a_user_gives_up_a_deletion_by_an_annotation() -> None:
+    skip = {"annotations": {"millstream.dev/skip-deletion": "true"}}
+    found = look(stored(topic("flights", deletionPolicy="Delete"), **deleted(1, **skip)), brokers={})
+    assert finalizers(found) == []
+    words = "topic flights is not deleted: annotation millstream.dev/skip-deletion"
+    assert found.kube.events == [("DeletionSkipped", words)]
+    assert found.again["flights"] == 30
+
+
+def test_a_cluster_that_cannot_be_understood_is_no_reason_to_keep_a_topic() -> None:
+    wanted = stored(topic("flights", deletionPolicy="Delete"), **deleted(1))
+    found = in_memory({**CLUSTER, "spec": {"brokers": "many"}}, wanted)
+    reconcile_topics(found.services, [decode_as(Topic, wanted)])
+    assert finalizers(found) == [FINALIZER]
+    assert (found.condition("Topic", "flights") or ())[1] == "Deleting"
 
 
 def test_deleting_a_topic_that_is_gone_already_lets_the_resource_go(

@@ -27,7 +27,6 @@ from ..kafka_admin import (
     PartitionReplicas,
     Reassignments,
 )
-from ..kube import KubeError
 from ..models import BrokerCount, Cluster, ClusterStatus
 from ..resources import cluster as build
 from ..resources.broker_config import RESERVED_CONFIG, dynamic_config
@@ -44,7 +43,7 @@ from .cluster_objects import (
     ready_replicas,
     why_no_zookeeper,
 )
-from .report import PAUSED, Problem, conditions_with, is_paused
+from .report import PAUSED, Problem, conditions_with, is_paused, tell
 from .rolling import BrokerPod, Roll, plan_roll, restart_reasons, unreachable_minimums
 from .scaling import plan_scaling, plan_spreading
 
@@ -248,7 +247,8 @@ def _roll(
     if roll.restart is not None:
         logger.info("Cluster %s: restarting %s: %s", cluster.name, roll.restart.name, roll.restart.reasons)
         services.kube.delete("v1", "Pod", cluster.namespace, roll.restart.name)
-        _tell(services, cluster, roll.restart)
+        for reason in roll.restart.reasons:
+            tell(services, cluster, reason, f"restarting {roll.restart.name}")
     look.busy = True
     look.conditions.append(_rolling(roll))
     if partitions is not None and (topics := unreachable_minimums(partitions)):
@@ -359,15 +359,6 @@ def _rolling(roll: Roll) -> Said:
         words = f"restarting {roll.restart.name} ({', '.join(roll.restart.reasons)}); {roll.remaining} to go"
         return ConditionType.ROLLING_UPDATE, True, Reason.RESTARTING, words
     return ConditionType.ROLLING_UPDATE, True, Reason.RESTART_BLOCKED, roll.blocked
-
-
-def _tell(services: Services, cluster: Cluster, pod: BrokerPod) -> None:
-    """An Event for each restart: why."""
-    for reason in pod.reasons:
-        try:
-            services.kube.record_event(cluster, reason, f"restarting {pod.name}", services.now())
-        except KubeError as error:  # it is told in the condition too
-            logger.warning("no Event for %s: %s", pod.name, error)
 
 
 def _pods(services: Services, cluster: Cluster) -> list[dict[str, Any]]:

@@ -29,11 +29,11 @@ from ..models import (
     TopicLag,
 )
 from ..services import Services
-from ..status import FINALIZER, hold_finalizer, write_status
+from ..status import hold_finalizer, write_status
 from ..store import Key, key_for
+from .deletion import end_without, let_go, owes_deletion, wait
 from .reference import cluster_key, find_cluster, rival
 from .report import Problem, conditions_with, report_problem
-from .topic import deadline_passed
 
 logger = logging.getLogger(__name__)
 
@@ -181,8 +181,7 @@ def reconcile_groups(services: Services, groups: Sequence[ConsumerGroup]) -> Map
         if problem is None:
             mine.append(group)
         elif group.metadata.deletion_timestamp is not None:
-            hold_finalizer(services, group, False)
-            again[key_for(group)] = PROBLEM_INTERVAL_S
+            again[key_for(group)] = end_without(services, group, _title(group), problem)
         else:
             again[key_for(group)] = report_problem(services, group, problem, PROBLEM_INTERVAL_S)
     if cluster is not None:
@@ -269,7 +268,7 @@ def _behind(observed: Observed) -> dict[Partition, int]:
 
 def _delete(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
     """Delete the offsets of groups whose resource is being deleted, if its policy says so, and let it go."""
-    doomed = [g for g in groups if FINALIZER in g.metadata.finalizers and g.spec.deletion_policy == "Delete"]
+    doomed = [group for group in groups if owes_deletion(group)]
     again: dict[Key, float] = {}
     error_text: str | None = None
     try:
@@ -279,19 +278,15 @@ def _delete(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGrou
     except AdminError as error:
         error_text = str(error)
     for group in groups:
-        if (
-            error_text
-            and group in doomed
-            and not deadline_passed(group.metadata.deletion_timestamp, services.now())
-        ):
-            words = f"the committed offsets are not deleted yet: {error_text}"
-            again[key_for(group)] = report_problem(
-                services, group, Problem(Reason.DELETING, words), WAITING_INTERVAL_S
-            )
-            continue
-        hold_finalizer(services, group, False)
-        again[key_for(group)] = PROBLEM_INTERVAL_S
+        if error_text and group in doomed:
+            again[key_for(group)] = wait(services, group, _title(group), error_text)
+        else:
+            again[key_for(group)] = let_go(services, group, _title(group))
     return again
+
+
+def _title(group: ConsumerGroup) -> str:
+    return f"offsets of group {group.group_id}"
 
 
 def _text(partition: Partition) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,9 +11,12 @@ from typing import Any
 import msgspec
 
 from ..conditions import Condition, ConditionType, Reason, set_condition
+from ..kube import KubeError
 from ..models import Resource
 from ..services import Services
 from ..status import write_status
+
+logger = logging.getLogger(__name__)
 
 PAUSED_ANNOTATION = "millstream.dev/paused"
 PAUSED = (
@@ -62,6 +66,14 @@ def report_problem(services: Services, resource: Resource, problem: Problem, sec
     )
     write_status(services, resource, status)
     return seconds
+
+
+def tell(services: Services, resource: Resource, reason: str, message: str) -> None:
+    """An Event. It is lost where Kubernetes refuses it: a condition says the same."""
+    try:
+        services.kube.record_event(resource, reason, message, services.now())
+    except KubeError as error:
+        logger.warning("no Event for %s: %s: %s", resource.name, message, error)
 
 
 def replace_ready(

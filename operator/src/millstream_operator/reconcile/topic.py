@@ -11,28 +11,23 @@ A Topic that is paused by its annotation is looked at and not changed; deleting 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
 from ..conditions import ConditionType, Reason
 from ..kafka_admin import AdminError, ConfigChange, KafkaAdmin, NewTopic, Refusal, TopicState
 from ..models import Cluster, Topic, TopicSpec, TopicStatus
 from ..services import Services
-from ..status import FINALIZER, hold_finalizer, write_status
+from ..status import hold_finalizer, write_status
 from ..store import Key, key_for
+from .deletion import end_without, let_go, owes_deletion, wait
 from .reference import cluster_key, find_cluster, rival
 from .replication import Replication, replicate
 from .report import PAUSED, Problem, conditions_with, is_paused, report_problem
 
-logger = logging.getLogger(__name__)
-
 READY_INTERVAL_S = 60.0
 PROBLEM_INTERVAL_S = 30.0
 WAITING_INTERVAL_S = 5.0
-# For how long a deleted resource waits for brokers that do not answer, before it lets go and leaves the topic.
-DELETION_DEADLINE = timedelta(seconds=60)
 
 REASONS = {
     "INVALID_CONFIG": Reason.INVALID_CONFIG,
@@ -111,8 +106,7 @@ def reconcile_topics(services: Services, topics: Sequence[Topic]) -> Mapping[Key
         if problem is None:
             mine.append(topic)
         elif topic.metadata.deletion_timestamp is not None:
-            hold_finalizer(services, topic, False)  # the topic is not there, or not this resource's to delete
-            again[key_for(topic)] = PROBLEM_INTERVAL_S
+            again[key_for(topic)] = end_without(services, topic, _title(topic), problem)
         else:
             again[key_for(topic)] = report_problem(services, topic, problem, PROBLEM_INTERVAL_S)
     if cluster is not None:
@@ -196,7 +190,7 @@ def carry_out(admin: KafkaAdmin, plans: Mapping[str, TopicPlan]) -> dict[str, Pr
 
 def _delete(services: Services, admin: KafkaAdmin, topics: Sequence[Topic]) -> Mapping[Key, float]:
     """Delete the topics of resources that are being deleted, if their policy says so, and let the resources go."""
-    doomed = [t for t in topics if FINALIZER in t.metadata.finalizers and t.spec.deletion_policy == "Delete"]
+    doomed = [topic for topic in topics if owes_deletion(topic)]
     again: dict[Key, float] = {}
     failed: dict[str, str] = {}
     try:
@@ -210,22 +204,15 @@ def _delete(services: Services, admin: KafkaAdmin, topics: Sequence[Topic]) -> M
         failed = {topic.topic_name: str(error) for topic in doomed}
     for topic in topics:
         why = failed.get(topic.topic_name)
-        if why is not None and not deadline_passed(topic.metadata.deletion_timestamp, services.now()):
-            problem = Problem(Reason.DELETING, f"the topic is not deleted yet: {why}")
-            again[key_for(topic)] = report_problem(services, topic, problem, WAITING_INTERVAL_S)
-            continue
-        if why is not None:
-            logger.warning("%s is let go, topic %s stays: %s", key_for(topic), topic.topic_name, why)
-        hold_finalizer(services, topic, False)
-        again[key_for(topic)] = PROBLEM_INTERVAL_S
+        if why is not None and topic in doomed:
+            again[key_for(topic)] = wait(services, topic, _title(topic), why)
+        else:
+            again[key_for(topic)] = let_go(services, topic, _title(topic))
     return again
 
 
-def deadline_passed(deletion_timestamp: str | None, now: datetime) -> bool:
-    return (
-        deletion_timestamp is not None
-        and now - datetime.fromisoformat(deletion_timestamp) > DELETION_DEADLINE
-    )
+def _title(topic: Topic) -> str:
+    return f"topic {topic.topic_name}"
 
 
 def _said(

@@ -1,0 +1,60 @@
+"""Deleting with `deletionPolicy: Delete`: a resource stays until its data is deleted, however long brokers are away.
+
+Its condition says what it waits for, and an Event says so once. A user who would rather keep the data gives up by an
+annotation. Where the Cluster itself is gone there is nobody to wait for: the resource goes, and an Event says so.
+"""
+
+from __future__ import annotations
+
+from ..conditions import ConditionType, Reason
+from ..models import ConsumerGroup, Topic
+from ..services import Services
+from ..status import FINALIZER, hold_finalizer
+from .report import Problem, report_problem, tell
+
+SKIP_ANNOTATION = "millstream.dev/skip-deletion"
+WAITING_INTERVAL_S = 5.0
+GONE_INTERVAL_S = 30.0
+
+
+def owes_deletion(resource: Topic | ConsumerGroup) -> bool:
+    """Whether a resource that is being deleted has data to delete first."""
+    return _holds(resource) and not _gives_up(resource)
+
+
+def wait(services: Services, resource: Topic | ConsumerGroup, what: str, why: str) -> float:
+    """Keep the resource until ``what`` can be deleted."""
+    waited = any(
+        condition.type == ConditionType.READY and condition.reason == Reason.DELETING
+        for condition in resource.status.conditions or ()
+    )
+    words = f"waiting to delete {what}: {why}; set annotation {SKIP_ANNOTATION}=true to give up"
+    if not waited:
+        tell(services, resource, "WaitingForDeletion", words)
+    return report_problem(services, resource, Problem(Reason.DELETING, words), WAITING_INTERVAL_S)
+
+
+def let_go(services: Services, resource: Topic | ConsumerGroup, what: str, why: str = "") -> float:
+    """Let the resource go. ``why``: because of what its data was not deleted, where it should have been."""
+    if _holds(resource):
+        if _gives_up(resource):
+            why = f"annotation {SKIP_ANNOTATION}"
+        if why:
+            tell(services, resource, "DeletionSkipped", f"{what} is not deleted: {why}")
+    hold_finalizer(services, resource, False)
+    return GONE_INTERVAL_S
+
+
+def end_without(services: Services, resource: Topic | ConsumerGroup, what: str, problem: Problem) -> float:
+    """What becomes of a resource that is being deleted while it cannot use its Cluster, or not what it names."""
+    if problem.reason is Reason.CLUSTER_NOT_READY and owes_deletion(resource):
+        return wait(services, resource, what, problem.message)
+    return let_go(services, resource, what, problem.message)
+
+
+def _holds(resource: Topic | ConsumerGroup) -> bool:
+    return FINALIZER in resource.metadata.finalizers and resource.spec.deletion_policy == "Delete"
+
+
+def _gives_up(resource: Topic | ConsumerGroup) -> bool:
+    return resource.metadata.annotations.get(SKIP_ANNOTATION) == "true"
