@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream_operator.kafka_admin import PartitionReplicas
+from millstream_operator.kafka_admin import BrokersState, PartitionReplicas
 from millstream_operator.reconcile.rolling import (
     BrokerPod,
     plan_roll,
@@ -12,13 +12,18 @@ from millstream_operator.reconcile.rolling import (
     unreachable_minimums,
 )
 
+ALIVE = BrokersState(dict.fromkeys(range(3)), -1)
 
-def pods(*stale: int, count: int = 3, down: tuple[int, ...] = ()) -> list[BrokerPod]:
+
+def pods(
+    *stale: int, count: int = 3, down: tuple[int, ...] = (), ended: tuple[int, ...] = ()
+) -> list[BrokerPod]:
     return [
         BrokerPod(
             broker,
             f"east-brokers-{broker}",
-            broker not in down,
+            broker not in down + ended,
+            broker not in ended,
             ("ConfigurationChanged",) if broker in stale else (),
         )
         for broker in range(count)
@@ -30,14 +35,14 @@ def held(isr: tuple[int, ...] = (0, 1, 2), min_isr: int = 2) -> list[PartitionRe
 
 
 def test_nothing_to_do() -> None:
-    roll = plan_roll(pods(), 3, held(), controller=0)
+    roll = plan_roll(pods(), 3, held(), BrokersState(dict.fromkeys(range(3)), 0))
     assert (roll.restart, roll.blocked, roll.remaining) == (None, "", 0)
 
 
 def test_one_at_a_time_and_the_controller_last() -> None:
     order, stale = [], {0, 1, 2}
     while stale:
-        restart = plan_roll(pods(*stale), 3, held(), controller=0).restart
+        restart = plan_roll(pods(*stale), 3, held(), BrokersState(dict.fromkeys(range(3)), 0)).restart
         assert restart is not None
         order.append(restart.broker)
         stale.remove(restart.broker)
@@ -45,48 +50,81 @@ def test_one_at_a_time_and_the_controller_last() -> None:
 
 
 def test_a_partition_without_a_replica_to_spare_blocks_and_is_named() -> None:
-    roll = plan_roll(pods(0, 1, 2), 3, held(isr=(0, 1)), controller=None)
+    roll = plan_roll(pods(0, 1, 2), 3, held(isr=(0, 1)), ALIVE)
     assert roll.restart is not None
     assert roll.restart.broker == 2  # it is not in the ISR: nothing is lost by its restart
-    roll = plan_roll(pods(0, 1), 3, held(isr=(0, 1)), controller=None)
+    roll = plan_roll(pods(0, 1), 3, held(isr=(0, 1)), ALIVE)
     assert roll.restart is None
     assert roll.blocked == (
         "east-brokers-0 waits: orders-4 has 2 of 3 replicas in sync and must keep 2 without it"
     )
-    assert (
-        plan_roll(pods(0), 3, 2 * held(isr=(0, 1)), controller=None).blocked == f"{roll.blocked} and 1 more"
-    )
-    assert (
-        plan_roll(pods(0), 3, 3 * held(isr=(0, 1)), controller=None).blocked == f"{roll.blocked} and 2 more"
-    )
+    assert plan_roll(pods(0), 3, 2 * held(isr=(0, 1)), ALIVE).blocked == f"{roll.blocked} and 1 more"
+    assert plan_roll(pods(0), 3, 3 * held(isr=(0, 1)), ALIVE).blocked == f"{roll.blocked} and 2 more"
 
 
 def test_a_minimum_that_leaves_none_to_spare_is_clamped() -> None:
-    assert plan_roll(pods(0), 3, held(min_isr=3), controller=None).restart is not None
+    assert plan_roll(pods(0), 3, held(min_isr=3), ALIVE).restart is not None
     assert unreachable_minimums(held(min_isr=3)) == ["orders"]
     assert unreachable_minimums(held(min_isr=2)) == []
     pair = [PartitionReplicas("pair", 0, (0, 1), (0, 1), 2)]
     assert unreachable_minimums(pair) == ["pair"]
     alone = [PartitionReplicas("single", 0, (0,), (0,), 1)]
     assert unreachable_minimums(alone) == []
-    assert plan_roll(pods(0), 3, alone, controller=None).restart is not None
+    assert plan_roll(pods(0), 3, alone, ALIVE).restart is not None
 
 
 def test_a_broker_that_is_down_holds_the_others_up() -> None:
-    roll = plan_roll(pods(0, down=(2,)), 3, held(), controller=None)
+    roll = plan_roll(pods(0, down=(2,)), 3, held(), ALIVE)
     assert (roll.restart, roll.blocked) == (None, "waiting for brokers to be ready: east-brokers-2")
-    roll = plan_roll(pods(0, count=2), 3, held(), controller=None)
+    roll = plan_roll(pods(0, count=2), 3, held(), ALIVE)
     assert roll.blocked == "waiting for brokers to be ready: 2 of 3 pods are there"
 
 
-def test_a_broker_that_is_down_in_an_old_revision_is_mended_first() -> None:
-    roll = plan_roll(pods(0, 2, down=(2,)), 3, None, controller=None)
+@pytest.mark.parametrize(
+    ("found", "brokers"),
+    [
+        (pods(0, 2, ended=(2,)), None),
+        (pods(0, 2, down=(2,)), BrokersState({0: None, 1: None}, 0)),
+        (pods(0, 2, down=(0,), ended=(2,)), ALIVE),
+    ],
+    ids=["its container has ended", "it is not registered", "beside others that are down"],
+)
+def test_a_broker_that_has_ended_in_an_old_revision_is_mended_first(
+    found: list[BrokerPod], brokers: BrokersState | None
+) -> None:
+    restart = plan_roll(found, 3, None if brokers is None else held(isr=(2,)), brokers).restart
+    assert restart is not None
+    assert restart.broker == 2
+
+
+def test_with_no_broker_ready_there_is_nobody_to_spare() -> None:
+    restart = plan_roll(pods(1, 2, down=(0, 1, 2)), 3, None, None).restart
+    assert restart is not None
+    assert restart.broker == 1
+
+
+def test_a_broker_that_is_not_ready_but_in_sync_is_kept_while_partitions_need_it() -> None:
+    """Another one is down: without this one, acks=all would stop."""
+    roll = plan_roll(pods(1, 2, down=(1, 2)), 3, held(isr=(0, 1)), ALIVE)
     assert roll.restart is not None
-    assert roll.restart.broker == 2
+    assert roll.restart.broker == 2  # it is in no ISR
+    roll = plan_roll(pods(1, down=(1, 2)), 3, held(isr=(0, 1)), ALIVE)
+    assert (roll.restart, roll.blocked) == (
+        None,
+        "east-brokers-1 waits: orders-4 has 2 of 3 replicas in sync and must keep 2 without it",
+    )
+    roll = plan_roll(pods(1, down=(1,)), 3, None, None)
+    assert (roll.restart, roll.blocked) == (None, "the brokers do not answer")
+
+
+def test_a_broker_that_is_not_ready_and_can_be_spared_goes_first() -> None:
+    roll = plan_roll(pods(0, 1, down=(1,)), 3, held(), ALIVE)
+    assert roll.restart is not None
+    assert roll.restart.broker == 1
 
 
 def test_brokers_that_do_not_answer_are_not_restarted() -> None:
-    roll = plan_roll(pods(0), 3, None, controller=None)
+    roll = plan_roll(pods(0), 3, None, ALIVE)
     assert (roll.restart, roll.blocked, roll.remaining) == (None, "the brokers do not answer", 1)
 
 

@@ -239,11 +239,8 @@ def _roll(
     brokers = broker_pods(live, pods)
     if not any(pod.reasons for pod in brokers):
         return
-    alive = view.brokers()
     partitions = view.partitions()
-    roll = plan_roll(
-        brokers, live["spec"]["replicas"], partitions, alive.controller if alive is not None else None
-    )
+    roll = plan_roll(brokers, live["spec"]["replicas"], partitions, view.brokers())
     if roll.restart is not None:
         logger.info("Cluster %s: restarting %s: %s", cluster.name, roll.restart.name, roll.restart.reasons)
         services.kube.delete("v1", "Pod", cluster.namespace, roll.restart.name)
@@ -267,12 +264,15 @@ def broker_pods(live: StatefulSet, pods: Sequence[Mapping[str, Any]]) -> list[Br
         metadata = pod["metadata"]
         broker = int(metadata["name"].rpartition("-")[2])
         going = bool(metadata.get("deletionTimestamp"))
+        status = pod.get("status") or {}
         ready = any(
             condition.get("type") == "Ready" and condition.get("status") == "True"
-            for condition in (pod.get("status") or {}).get("conditions") or ()
+            for condition in status.get("conditions") or ()
         )
+        containers = status.get("containerStatuses") or ()
+        running = not containers or any("running" in (one.get("state") or {}) for one in containers)
         reasons = () if going else restart_reasons(broker, metadata.get("annotations") or {}, wanted)
-        found.append(BrokerPod(broker, metadata["name"], ready and not going, reasons))
+        found.append(BrokerPod(broker, metadata["name"], ready and not going, running, reasons))
     return sorted(found, key=lambda pod: pod.broker)
 
 

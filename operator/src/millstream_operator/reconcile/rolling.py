@@ -8,8 +8,10 @@ a time, only
   partition's replicas can give without one is clamped to that, with a warning: else a roll would never end;
 - the controller last, because each of its restarts costs an election.
 
-There is no window: a roll that is blocked says by what, and goes on as soon as it can. Of brokers that are down, one
-that runs an old revision is restarted at once: it may be down because of what is about to be mended.
+There is no window: a roll that is blocked says by what, and goes on as soon as it can. A broker that is not ready and
+runs an old revision goes first: it may be down because of what is about to be mended. Restarted without a question is
+one that has ended (its container does not run, or no broker of its number is registered), and any as long as no broker
+is ready. One that may still serve is restarted only where partitions keep their minimum ISR without it.
 """
 
 from __future__ import annotations
@@ -18,17 +20,21 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..kafka_admin import PartitionReplicas
+from ..kafka_admin import BrokersState, PartitionReplicas
 from ..resources.cluster import ADDRESSES, CONFIG_HASH, LISTENERS_HASH, TEMPLATE_HASH
+
+NO_ANSWER = "the brokers do not answer"
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerPod:
-    """A broker's pod as it is. ``reasons``: why it has to restart; none when it is as it should be."""
+    """A broker's pod as it is. ``running``: may its process live? ``reasons``: why it has to restart; none when it is
+    as it should be."""
 
     broker: int
     name: str
     ready: bool
+    running: bool = True
     reasons: tuple[str, ...] = ()
 
 
@@ -45,27 +51,47 @@ def plan_roll(
     pods: Sequence[BrokerPod],
     desired: int,
     partitions: Iterable[PartitionReplicas] | None,
-    controller: int | None,
+    brokers: BrokersState | None,
 ) -> Roll:
-    """The next step. ``partitions`` None: the brokers could not be asked."""
+    """The next step. ``partitions``, ``brokers`` None: the brokers could not be asked."""
     stale = [pod for pod in pods if pod.reasons]
     if not stale:
         return Roll()
     down = [pod for pod in pods if not pod.ready]
-    if mend := [pod for pod in down if pod.reasons]:
-        return Roll(restart=min(mend, key=lambda pod: pod.broker), remaining=len(stale))
+    mend = sorted((pod for pod in down if pod.reasons), key=lambda pod: pod.broker)
+    for pod in mend:
+        if len(down) == len(pods) or _ended(pod, brokers):
+            return Roll(restart=pod, remaining=len(stale))
+    if mend and partitions is not None:
+        return _mend(mend, list(partitions), len(stale))
+    if mend:
+        return Roll(blocked=NO_ANSWER, remaining=len(stale))
     if down or len(pods) < desired:
         names = ", ".join(pod.name for pod in down) or f"{len(pods)} of {desired} pods are there"
         return Roll(blocked=f"waiting for brokers to be ready: {names}", remaining=len(stale))
     if partitions is None:
-        return Roll(blocked="the brokers do not answer", remaining=len(stale))
+        return Roll(blocked=NO_ANSWER, remaining=len(stale))
     in_use = list(partitions)
+    controller = brokers.controller if brokers is not None else None
     waits = ""
     for pod in sorted(stale, key=lambda pod: (pod.broker == controller, pod.broker)):
         if not (held := blocking(in_use, pod.broker)):
             return Roll(restart=pod, remaining=len(stale))
         waits = waits or _explain(pod, held)
     return Roll(blocked=waits, remaining=len(stale))
+
+
+def _ended(pod: BrokerPod, brokers: BrokersState | None) -> bool:
+    return not pod.running or (brokers is not None and pod.broker not in brokers.racks)
+
+
+def _mend(mend: Sequence[BrokerPod], partitions: Sequence[PartitionReplicas], stale: int) -> Roll:
+    """Of pods that are not ready but may still serve, one whose place in ISRs can be spared."""
+    for pod in mend:
+        if not [one for one in blocking(partitions, pod.broker) if pod.broker in one.isr]:
+            return Roll(restart=pod, remaining=stale)
+    held = [one for one in blocking(partitions, mend[0].broker) if mend[0].broker in one.isr]
+    return Roll(blocked=_explain(mend[0], held), remaining=stale)
 
 
 def needed(partition: PartitionReplicas) -> int:
