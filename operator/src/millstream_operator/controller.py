@@ -6,7 +6,8 @@ and the passing of time all end in the same function. It runs in a worker thread
 workqueue.py). Nothing is reconciled before all kinds are listed (see listing.py).
 
 A reconcile that raises is tried again after 1, 2, 4 … 60 seconds, apart from others of its batch, and the resource says
-so in its ``Ready`` condition.
+so in its ``Ready`` condition. Groups whose looks take long (their brokers do not answer) share a few of the workers, so
+that they do not keep others waiting.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -34,6 +35,10 @@ logger = logging.getLogger(__name__)
 WORKERS = 4
 LINGER_S = 0.1  # for kinds that are worked on in batches: wait for others that come at the same time
 RETRY_LIMIT_S = 60.0
+FAILED = -1.0  # instead of seconds until the next look
+# A group whose last look took so long waits for something that does not answer; few workers do that at once.
+SLOW_S = 2.0
+SLOW_WORKERS = 2
 NOT_OURS_INTERVAL_S = 5.0
 
 ResourceT = TypeVar("ResourceT", bound=Resource)
@@ -88,6 +93,8 @@ class Runner:
     """Those that are watched; empty for all."""
     queue: WorkQueue = field(default_factory=WorkQueue)
     _failures: dict[Key, int] = field(default_factory=dict)
+    _begun: dict[Hashable, float] = field(default_factory=dict)
+    _slow: set[Hashable] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _last_success: float | None = None
     _successes: int = 0
@@ -124,6 +131,9 @@ class Runner:
             group: Hashable = (key.kind, controller.group_of(resource))
         except ManifestError:
             group = key
+        except Exception:  # a bug of ours: the look will say so in its condition
+            logger.exception("%s has no group", key)
+            group = key
         linger = LINGER_S if controller.batch > 1 else 0.0
         now = asyncio.get_running_loop().time()
         self.queue.add(key, group, now + max(delay, linger), alone=key in self._failures)
@@ -138,11 +148,12 @@ class Runner:
             while True:
                 self._wake.clear()
                 while len(running) < WORKERS and (batch := self._take(loop.time())):
+                    self._begun[batch.group] = loop.time()
                     task = loop.create_task(self._work(threads, batch))
                     running.add(task)
                     task.add_done_callback(running.discard)
                 wait = None
-                if len(running) < WORKERS and (at := self.queue.next_at()) is not None:
+                if len(running) < WORKERS and (at := self.queue.next_at(self._held_back())) is not None:
                     wait = max(0.0, at - loop.time())
                 try:
                     await asyncio.wait_for(self._wake.wait(), wait)
@@ -150,18 +161,25 @@ class Runner:
                     continue
 
     def health(self) -> dict[str, float | int | None]:
-        """For the liveness probe: seconds since the last success, how many there were, how long work has waited."""
+        """For the liveness probe: seconds since the last success, how many there were, how long work has waited (but
+        for groups that are slow, and wait for each other), and how long the longest look under way has taken."""
         now = asyncio.get_running_loop().time()
         age = None if self._last_success is None else round(now - self._last_success, 1)
         return {
             "lastReconcileAgeSeconds": age,
             "reconciles": self._successes,
-            "overdueSeconds": round(self.queue.overdue(now), 1),
+            "overdueSeconds": round(self.queue.overdue(now, self._slow), 1),
+            "longestLookSeconds": round(now - min(self._begun.values(), default=now), 1),
             "resources": len(self.queue),
         }
 
     def _take(self, now: float) -> Batch | None:
-        return self.queue.take(now, limit=max(controller.batch for controller in self.controllers.values()))
+        limit = max(controller.batch for controller in self.controllers.values())
+        return self.queue.take(now, limit, self._held_back())
+
+    def _held_back(self) -> Collection[Hashable]:
+        """Slow groups, while as many of them are worked on as may be."""
+        return self._slow if len(self._slow.intersection(self._begun)) >= SLOW_WORKERS else ()
 
     def _apply(self, key: Key, change: Change) -> None:
         if change.needs_reconcile:
@@ -172,24 +190,35 @@ class Runner:
 
     async def _work(self, threads: ThreadPoolExecutor, batch: Batch) -> None:
         loop = asyncio.get_running_loop()
-        again = await loop.run_in_executor(threads, self._reconcile, batch)
-        for key, seconds in again.items():
-            logger.debug("looked at %s", key)
-            if seconds >= 0:
-                self._failures.pop(key, None)
-                self._last_success = loop.time()
-                self._successes += 1
-                self.enqueue(key, seconds * random.uniform(0.9, 1.1))
-            else:
-                self._failures[key] = failures = self._failures.get(key, 0) + 1
-                self.enqueue(key, min(RETRY_LIMIT_S, 2.0 ** (failures - 1)))
-        for key in self.store.take_woken():
-            self.enqueue(key)
-        self.queue.done(batch)
-        self._wake.set()
+        try:
+            again = await loop.run_in_executor(threads, self._reconcile, batch)
+            for key, seconds in again.items():
+                self._looked(key, seconds, loop.time())
+        except Exception:  # a bug of ours: without its next look a resource would be forgotten
+            logger.exception("work on %s failed", ", ".join(map(str, batch.keys)))
+            for key in batch.keys:
+                self._looked(key, FAILED, loop.time())
+        finally:
+            for key in self.store.take_woken():
+                self.enqueue(key)
+            took = loop.time() - self._begun.pop(batch.group)
+            (self._slow.add if took > SLOW_S else self._slow.discard)(batch.group)
+            self.queue.done(batch)
+            self._wake.set()
+
+    def _looked(self, key: Key, seconds: float, now: float) -> None:
+        logger.debug("looked at %s", key)
+        if seconds >= 0:
+            self._failures.pop(key, None)
+            self._last_success = now
+            self._successes += 1
+            self.enqueue(key, seconds * random.uniform(0.9, 1.1))
+        else:
+            self._failures[key] = failures = self._failures.get(key, 0) + 1
+            self.enqueue(key, min(RETRY_LIMIT_S, 2.0 ** min(failures - 1, 10)))
 
     def _reconcile(self, batch: Batch) -> dict[Key, float]:
-        """In a worker thread: seconds until the next look by key, -1 for a failure."""
+        """In a worker thread: seconds until the next look by key, ``FAILED`` for a failure."""
         controller = self.controllers[batch.keys[0].kind]
         resources = []
         again: dict[Key, float] = {}
@@ -211,7 +240,7 @@ class Runner:
             )
             for resource in resources:
                 key = key_for(resource)
-                again[key] = -1.0
+                again[key] = FAILED
                 if len(resources) == 1:
                     self._say(key, Reason.RECONCILE_FAILED, known)
         return again

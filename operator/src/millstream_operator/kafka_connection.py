@@ -21,8 +21,9 @@ from kafka.net.inet import KafkaNetSocket
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 15.0
-# After a failed connection: how long callers are told so at once, instead of each waiting for its own failure.
-RETRY_AFTER_S = 2.0
+# After a failure to connect callers are told so at once, instead of each waiting for its own: for this long, and for
+# longer where the failure took long itself, so that an address which swallows packets costs a fraction of the time.
+RETRY_AFTER_S, RETRY_FACTOR, RETRY_LIMIT_S = 2.0, 5.0, 30.0
 
 Result = TypeVar("Result")
 
@@ -76,6 +77,7 @@ class KafkaConnection:
     def call(self, operation: Callable[[KafkaAdminClient], Result]) -> Result:
         for wait in (0.2, 0.5, None):
             client = self._connected()
+            begun = time.monotonic()
             try:
                 return operation(client)
             except IncompatibleBrokerVersion as error:
@@ -89,7 +91,10 @@ class KafkaConnection:
                     time.sleep(wait)
                     continue
                 says = "answer" if answered else "do not answer"
-                raise AdminError(f"the brokers at {self.bootstrap} {says}: {_words(error)}") from error
+                failure = f"the brokers at {self.bootstrap} {says}: {_words(error)}"
+                if not answered and time.monotonic() - begun > RETRY_AFTER_S:
+                    self._refuse_for_a_while(failure, begun, error)
+                raise AdminError(failure) from error
         raise AssertionError("unreachable")
 
     def send(self, request: Any) -> Any:
@@ -103,8 +108,9 @@ class KafkaConnection:
             if time.monotonic() < self._failed_until:
                 raise AdminError(self._failure)
             # Said at once: kafka-python would try again until its timeout, and leave sockets behind.
+            begun, failure = time.monotonic(), f"no broker answers at {self.bootstrap}"
             if not _listens(self.bootstrap):
-                self._refuse_for_a_while()
+                self._refuse_for_a_while(failure, begun)
             # When the admin client's constructor fails, it leaves its network client with a thread and sockets.
             networks: list[KafkaNetClient] = []
 
@@ -125,14 +131,15 @@ class KafkaConnection:
             except (KafkaError, OSError, ValueError) as error:
                 for client in networks:
                     client.close()
-                self._refuse_for_a_while(error)
+                self._refuse_for_a_while(failure, begun, error)
             assert self._client is not None
             return self._client
 
-    def _refuse_for_a_while(self, cause: Exception | None = None) -> NoReturn:
-        self._failed_until = time.monotonic() + RETRY_AFTER_S
-        self._failure = f"no broker answers at {self.bootstrap}"
-        raise AdminError(self._failure) from cause
+    def _refuse_for_a_while(self, failure: str, begun: float, cause: Exception | None = None) -> NoReturn:
+        now = time.monotonic()
+        self._failed_until = now + min(RETRY_LIMIT_S, max(RETRY_AFTER_S, RETRY_FACTOR * (now - begun)))
+        self._failure = failure
+        raise AdminError(failure) from cause
 
     def _drop(self, client: KafkaAdminClient) -> None:
         with self._lock:

@@ -154,6 +154,8 @@ async def operate(services: Services, namespaces: Sequence[str], liveness: str |
         health = runner.health()
         if (health["overdueSeconds"] or 0) > STUCK_AFTER_S:
             raise kopf.PermanentError(f"work has been waiting for {health['overdueSeconds']} s")
+        if (health["longestLookSeconds"] or 0) > STUCK_AFTER_S:
+            raise kopf.PermanentError(f"one look has taken {health['longestLookSeconds']} s")
         return health
 
     logger.info("millstream-operator %s watches %s", __version__, ", ".join(namespaces) or "all namespaces")

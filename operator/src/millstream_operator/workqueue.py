@@ -8,7 +8,7 @@ A key waits once, with the earliest time asked for. No clock and no threads insi
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
 from .store import Key
@@ -50,12 +50,31 @@ class WorkQueue:
             if not waiting:
                 del self._waiting[group]
 
-    def take(self, now: float, limit: int) -> Batch | None:
-        """The most overdue group's keys that are due, at most ``limit``; call ``done`` with it after."""
+    def take(self, now: float, limit: int, held_back: Collection[Hashable] = ()) -> Batch | None:
+        """The most overdue group's keys that are due, at most ``limit``; call ``done`` with it after. Groups that are
+        ``held_back`` wait for another time."""
+        passed_over: list[tuple[float, int, Hashable]] = []
+        try:
+            return self._take(now, limit, held_back, passed_over)
+        finally:
+            for entry in passed_over:
+                heapq.heappush(self._heap, entry)
+
+    def _take(
+        self,
+        now: float,
+        limit: int,
+        held_back: Collection[Hashable],
+        passed_over: list[tuple[float, int, Hashable]],
+    ) -> Batch | None:
         while self._heap and self._heap[0][0] <= now:
-            _, _, group = heapq.heappop(self._heap)
+            entry = heapq.heappop(self._heap)
+            group = entry[2]
             if group in self._busy:
                 continue  # done() brings it back
+            if group in held_back:
+                passed_over.append(entry)
+                continue
             waiting = self._waiting.get(group, {})
             due = sorted((at, key) for key, at in waiting.items() if at <= now)
             if not due:  # the key this entry was for is gone or waits again
@@ -78,13 +97,17 @@ class WorkQueue:
         if waiting:
             self._push(batch.group, min(waiting.values()))
 
-    def next_at(self) -> float | None:
+    def next_at(self, held_back: Collection[Hashable] = ()) -> float | None:
         """When ``take`` may give something, as far as is known now."""
-        return self._heap[0][0] if self._heap else None
+        if not held_back:
+            return self._heap[0][0] if self._heap else None
+        return min((at for at, _, group in self._heap if group not in held_back), default=None)
 
-    def overdue(self, now: float) -> float:
-        """For how long the most overdue key has been waiting."""
-        times = [at for waiting in self._waiting.values() for at in waiting.values()]
+    def overdue(self, now: float, but: Collection[Hashable] = ()) -> float:
+        """For how long the most overdue key has been waiting, but those of some groups."""
+        times = [
+            at for group, waiting in self._waiting.items() if group not in but for at in waiting.values()
+        ]
         return max(0.0, now - min(times)) if times else 0.0
 
     def __len__(self) -> int:

@@ -1,0 +1,39 @@
+"""A connection to brokers that do not answer."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from millstream_operator import kafka_connection
+from millstream_operator.kafka_admin import AdminError, KafkaAdmin
+
+
+def seconds_of_failure(admin: KafkaAdmin) -> float:
+    begun = time.monotonic()
+    with pytest.raises(AdminError):
+        admin.cluster_id()
+    return time.monotonic() - begun
+
+
+def test_a_failure_that_took_long_is_told_at_once_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_connection, "CONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(kafka_connection, "RETRY_AFTER_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        admin = KafkaAdmin(f"127.0.0.1:{silent.getsockname()[1]}")
+        first = seconds_of_failure(admin)
+        assert first > 0.3
+        time.sleep(0.5)
+        assert seconds_of_failure(admin) < first / 2
+        time.sleep(kafka_connection.RETRY_FACTOR * first)
+        assert seconds_of_failure(admin) > 0.3
+        admin.close()
+
+
+def test_a_refused_connection_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_connection, "RETRY_AFTER_S", 0.1)
+    admin = KafkaAdmin("127.0.0.1:1")
+    seconds_of_failure(admin)
+    assert admin._failed_until - time.monotonic() <= 0.1
