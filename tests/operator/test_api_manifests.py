@@ -40,6 +40,8 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("Topic", {**REF, "topicName": ".."}, ("topicName: . and .. are not allowed",)),
     ("Topic", {**REF, "deletionPolicy": "Drop"}, ('supported values: "Retain", "Delete"',)),
     ("Cluster", {"zookeeper": {}}, ("exactly one of replicas and connect is required",)),
+    ("Cluster", {"config": {"a\nlog.dirs": "/tmp"}}, ("config: keys consist of letters",)),
+    ("Cluster", {"config": {"log.dirs = /tmp #": ""}}, ("config: keys consist of letters",)),
     ("Cluster", {"brokers": {"replicas": 3}}, ("zookeeper: required with more than one broker",)),
     ("Cluster", {"brokers": {"storage": {"size": "0"}}}, ("a size greater than 0 is required",)),
     (

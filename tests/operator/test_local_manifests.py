@@ -132,6 +132,11 @@ def test_a_file_and_a_list_are_taken_too(tmp_path: Path) -> None:
             "spec.value: value: schema is required with format JSON",
         ),
         ("Cluster", "{brokers: {storage: {size: big}}}", 'spec.brokers.storage.size: "big" is not allowed'),
+        (
+            "Cluster",
+            r'{config: {"a\nlog.dirs": x}}',
+            "spec.config: config: keys consist of letters, digits, '.', '_' and '-'",
+        ),
         ("Cluster", "[1]", "spec: [1] is not an object"),
     ],
 )

@@ -215,6 +215,9 @@ BAD: list[tuple[str, object, str]] = [
     ("Cluster", {"brokers": {"storage": {"size": 0}}}, "expected a size greater than 0"),
     ("Cluster", {"zookeeper": {}}, "spec.zookeeper: exactly one of replicas and connect is required"),
     ("Cluster", {"zookeeper": {"replicas": 2}}, "expected one of 1, 3"),
+    ("Cluster", {"config": {"a\nlog.dirs": "/tmp"}}, "spec: config: 'a\\nlog.dirs' is not a key"),
+    ("Cluster", {"config": {"log.dirs\n": "/tmp"}}, "is not a key"),
+    ("Cluster", {"config": {"": "/tmp"}}, "is not a key"),
     ("Cluster", {"brokers": {"replicas": 3}}, "spec: zookeeper: required with more than one broker"),
     ("Cluster", {"listeners": [{"name": "a", "type": "Foo", "port": 9092}]}, "spec.listeners[0].type"),
     (

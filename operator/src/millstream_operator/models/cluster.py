@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
@@ -77,6 +78,9 @@ class Listener(Spec, frozen=True):
             raise ValueError("port: 9404 is taken by health and metrics")
 
 
+_CONFIG_KEY = re.compile(r"[a-zA-Z0-9._-]+")
+
+
 class ClusterSpec(Spec, frozen=True):
     image: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
     brokers: Brokers = field(default_factory=Brokers)
@@ -89,6 +93,13 @@ class ClusterSpec(Spec, frozen=True):
     ] = ()
 
     def __post_init__(self) -> None:
+        for key in self.config:
+            if not _CONFIG_KEY.fullmatch(
+                key
+            ):  # anything else could end a line of server.properties and begin another
+                raise ValueError(
+                    f"config: {key!r} is not a key: letters, digits, '.', '_' and '-' are allowed"
+                )
         if self.brokers.replicas > 1 and self.zookeeper is None:
             raise ValueError("zookeeper: required with more than one broker, for example {replicas: 3}")
         if not self.listeners:
