@@ -26,7 +26,7 @@ from millstream_operator.resources.volumes import UserIds
 from millstream_operator.services import Images
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
-BOOTSTRAPS = {"prod/west": "west-bootstrap.prod.svc:9092", "prod/east": "east-bootstrap.prod.svc:9092"}
+BOOTSTRAPS = {f"prod/{name}": f"{name}-bootstrap.prod.svc:9092" for name in ("west", "east", "north")}
 
 
 def a_mirror(name: str = "west-to-east", created: str = "2026-01-01T00:00:00Z", **spec: Any) -> MirrorMaker:
@@ -152,6 +152,34 @@ def test_an_older_mirror_is_found_behind_others_that_are_none() -> None:
     younger = back("b", created="2027-01-01T00:00:00Z")
     older = back("c", created="2025-01-01T00:00:00Z")
     assert "MirrorMaker c in namespace prod" in loop(a_mirror(), prefixed, younger, older)
+
+
+def way(name: str, source: str, target: str, created: str, **more: Any) -> MirrorMaker:
+    sources = [{"name": source, "clusterRef": {"name": source}}]
+    return a_mirror(name, sources=sources, target={"clusterRef": {"name": target}}, created=created, **more)
+
+
+def test_a_circle_of_three_is_closed_by_nobody() -> None:
+    first = way("first", "west", "east", "2025-01-01T00:00:00Z")
+    second = way("second", "east", "north", "2025-02-01T00:00:00Z")
+    third = way("third", "north", "west", "2025-03-01T00:00:00Z")
+    assert loop(third, second, first) == (
+        "spec.topics: MirrorMakers first in namespace prod and second in namespace prod mirror the same topics from "
+        "the target to north: records would go round for ever; allowed: other topics, or naming Prefixed"
+    )
+    assert loop(second, first, third) == loop(first, second, third) == ""
+    other = way("second", "east", "north", "2025-02-01T00:00:00Z", topics={"include": ["others"]})
+    assert loop(third, other, first) == ""
+    prefixed = way("second", "east", "north", "2025-02-01T00:00:00Z", naming="Prefixed")
+    assert loop(third, prefixed, first) == ""
+
+
+def test_a_circle_needs_a_topic_that_goes_all_the_way() -> None:
+    """Each two of them share a topic, all three do not."""
+    first = way("first", "west", "east", "2025-01-01T00:00:00Z", topics={"include": ["a", "b"]})
+    second = way("second", "east", "north", "2025-02-01T00:00:00Z", topics={"include": ["b", "c"]})
+    third = way("third", "north", "west", "2025-03-01T00:00:00Z", topics={"include": ["c", "a"]})
+    assert loop(third, second, first) == ""
 
 
 def test_the_workers_file() -> None:

@@ -2,8 +2,8 @@
 
 Records that come back to where they came from would be copied for ever, and a cluster mirrored twice would double its
 records, so before a worker runs these are refused: a source that is the target, two sources that are one cluster, and
-a second MirrorMaker the other way round for the same topics. Which cluster is which is told by the Cluster that a
-reference names and by the addresses of a `bootstrap`.
+a MirrorMaker that closes a circle with older ones for the same topics. Which cluster is which is told by the Cluster
+that a reference names and by the addresses of a `bootstrap`.
 """
 
 from __future__ import annotations
@@ -105,32 +105,47 @@ def check(mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint) ->
     return None
 
 
+Mirrored = tuple[MirrorMaker, Sequence[Endpoint], Endpoint]
+
+
 def check_loop(
-    mirror: MirrorMaker,
-    sources: Sequence[Endpoint],
-    target: Endpoint,
-    others: Iterable[tuple[MirrorMaker, Sequence[Endpoint], Endpoint]],
+    mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint, others: Iterable[Mirrored]
 ) -> Problem | None:
-    """Does an older MirrorMaker mirror the same topics the other way? The older one goes on."""
+    """Do older MirrorMakers bring the same topics back from the target to a source? The older ones go on."""
     if mirror.spec.naming != "Same":
         return None
-    for other, other_sources, other_target in others:
-        if other.spec.naming != "Same" or _age(other) >= _age(mirror):
-            continue  # younger, or this one
-        back = any(same_cluster(source, target) for source in other_sources)
+    older = [one for one in others if one[0].spec.naming == "Same" and _age(one[0]) < _age(mirror)]
+    samples = {
+        *_samples(mirror.spec.topics),
+        *(name for one in older for name in _samples(one[0].spec.topics)),
+    }
+    for name in sorted(samples):
+        if not included(mirror.spec.topics, name):
+            continue
+        passing = [one for one in older if included(one[0].spec.topics, name)]
         for source in sources:
-            if (
-                back
-                and same_cluster(source, other_target)
-                and _overlap(mirror.spec.topics, other.spec.topics)
-            ):
+            if way := _way(target, source, passing):
+                names = " and ".join(f"{one.name} in namespace {one.namespace}" for one in way)
+                subject = f"MirrorMaker {names} mirrors" if len(way) == 1 else f"MirrorMakers {names} mirror"
                 return Problem(
                     Reason.MIRROR_LOOP,
-                    f"spec.topics: MirrorMaker {other.name} in namespace {other.namespace} mirrors the same topics from"
-                    f" the target to {source.name}: records would go round for ever; allowed: other topics, or naming"
-                    " Prefixed",
+                    f"spec.topics: {subject} the same topics from the target to {source.name}: records would go "
+                    "round for ever; allowed: other topics, or naming Prefixed",
                 )
     return None
+
+
+def _way(start: Endpoint, end: Endpoint, mirrors: Sequence[Mirrored]) -> tuple[MirrorMaker, ...]:
+    """The fewest MirrorMakers that bring records from one cluster to another, in their order; empty when none do."""
+    ways: list[tuple[Endpoint, tuple[MirrorMaker, ...]]] = [(start, ())]
+    left = list(mirrors)
+    for place, way in ways:  # grows meanwhile: nearest first
+        for one in [one for one in left if any(same_cluster(source, place) for source in one[1])]:
+            left.remove(one)
+            ways.append((one[2], (*way, one[0])))
+            if same_cluster(one[2], end):
+                return ways[-1][1]
+    return ()
 
 
 def _age(mirror: MirrorMaker) -> tuple[str, str]:
@@ -147,11 +162,6 @@ def included(topics: MirrorTopics, name: str) -> bool:
 def _samples(topics: MirrorTopics) -> list[str]:
     """Names that the patterns are probably for: what is left of them without their signs."""
     return [_SIGNS.sub(lambda sign: sign[1] or sign[2] or "", pattern) or "x" for pattern in topics.include]
-
-
-def _overlap(one: MirrorTopics, other: MirrorTopics) -> bool:
-    samples = [*_samples(one), *_samples(other)]
-    return any(included(one, sample) and included(other, sample) for sample in samples)
 
 
 def status_of(mirror: MirrorMaker, workers: Workers, now: datetime) -> MirrorMakerStatus:
