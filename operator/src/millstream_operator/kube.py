@@ -26,6 +26,17 @@ from .models import Resource
 
 FIELD_MANAGER = "millstream-operator"
 TIMEOUT = urllib3.Timeout(connect=10, read=30)
+# Whatever the operator sends may be sent again. 429: the server is busy and says when to come back.
+RETRIES = urllib3.Retry(
+    connect=2,
+    read=2,
+    status=4,
+    other=0,
+    allowed_methods=None,
+    status_forcelist=(429,),
+    backoff_factor=0.25,
+    raise_on_status=False,
+)
 Manifest = dict[str, Any]
 PAGE = 500
 PARTIAL = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -218,7 +229,7 @@ class Kube:
             payload = msgspec.json.encode(body)
         try:
             response = self._pool.request(
-                method, url, body=payload, headers=headers, timeout=TIMEOUT, retries=2
+                method, url, body=payload, headers=headers, timeout=TIMEOUT, retries=RETRIES
             )
         except urllib3.exceptions.HTTPError as error:
             raise KubeError(
