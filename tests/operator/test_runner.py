@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from millstream_harness.in_memory import InMemory, in_memory, stored
-from millstream_harness.manifests import topic
+from millstream_harness.in_memory import InMemory, MemoryKube, in_memory, stored
+from millstream_harness.manifests import cluster, topic
 from millstream_operator import controller
 from millstream_operator.controller import Controller, Runner
-from millstream_operator.models import Topic
+from millstream_operator.handlers import CONTROLLERS
+from millstream_operator.kafka_admin import AdminError
+from millstream_operator.models import Cluster, Topic, decode_as
 from millstream_operator.services import Services
 from millstream_operator.store import Key, key_for
 
@@ -93,3 +95,17 @@ async def test_slow_groups_leave_workers_to_others(monkeypatch: pytest.MonkeyPat
         assert len(waits) == len(slow) + controller.SLOW_WORKERS
         assert (runner.health()["overdueSeconds"] or 0) < 1
         held.set()
+
+
+async def test_the_brokers_of_a_cluster_that_is_gone_are_let_go() -> None:
+    services = Services(MemoryKube())
+    gone = stored(cluster("default"))
+    runner = Runner(services, CONTROLLERS)
+    runner.seen(None, gone)
+    address = services.address_of(decode_as(Cluster, gone))
+    admin = services.admins.at(address)
+    runner.seen("DELETED", gone)
+    await until(lambda: services.admins.at(address) is not admin)
+    with pytest.raises(AdminError, match="is closed: its cluster is gone"):  # a look that is under way
+        admin.cluster_id()
+    services.admins.close()

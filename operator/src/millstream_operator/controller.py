@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from .conditions import Reason
 from .listing import listed
-from .models import KINDS, ManifestError, Resource
+from .models import KINDS, Cluster, ManifestError, Resource, decode_as
 from .reconcile.objects import NotOurs
 from .reconcile.report import Problem, replace_ready, report_problem
 from .services import Services
@@ -111,6 +111,8 @@ class Runner:
             if key not in self.store:
                 self.queue.forget(key)
                 self._failures.pop(key, None)
+            if key.kind == Cluster.KIND:
+                asyncio.get_running_loop().run_in_executor(None, self._forget_brokers, manifest)
         else:
             change = self.store.put(manifest)
         self._apply(key, change)
@@ -205,6 +207,14 @@ class Runner:
             (self._slow.add if took > SLOW_S else self._slow.discard)(batch.group)
             self.queue.done(batch)
             self._wake.set()
+
+    def _forget_brokers(self, manifest: Mapping[str, Any]) -> None:
+        """In a thread: close the connections to the brokers of a Cluster that is gone."""
+        try:
+            cluster = decode_as(Cluster, manifest)
+        except ManifestError:
+            return  # it never had any
+        self.services.admins.forget(self.services.address_of(cluster))
 
     def _looked(self, key: Key, seconds: float, now: float) -> None:
         logger.debug("looked at %s", key)

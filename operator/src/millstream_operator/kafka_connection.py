@@ -65,11 +65,14 @@ class KafkaConnection:
         self._client_id = client_id
         self._lock = threading.Lock()
         self._client: KafkaAdminClient | None = None
+        self._closed = False
         self._failed_until = 0.0
         self._failure = ""
 
     def close(self) -> None:
+        """For good: whoever still holds this gets an AdminError."""
         with self._lock:
+            self._closed = True
             client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -105,6 +108,8 @@ class KafkaConnection:
         with self._lock:
             if self._client is not None:
                 return self._client
+            if self._closed:
+                raise AdminError(f"the connection to {self.bootstrap} is closed: its cluster is gone")
             if time.monotonic() < self._failed_until:
                 raise AdminError(self._failure)
             # Said at once: kafka-python would try again until its timeout, and leave sockets behind.
