@@ -37,3 +37,15 @@ def test_a_refused_connection_is_tried_again_soon(monkeypatch: pytest.MonkeyPatc
     admin = KafkaAdmin("127.0.0.1:1")
     seconds_of_failure(admin)
     assert admin._failed_until - time.monotonic() <= 0.1
+
+
+def test_a_topic_whose_minimum_is_not_told_is_not_taken_for_one_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Around a broker's restart: its partitions are described, its configuration is not."""
+    partition = {"partition_index": 0, "replica_nodes": [0], "isr_nodes": [0]}
+    answers = iter([[{"name": "a", "error_code": 0, "partitions": [partition]}], {"topic": {"a": {}}}])
+    admin = KafkaAdmin("127.0.0.1:1")
+    monkeypatch.setattr(admin, "call", lambda operation: next(answers))
+    with pytest.raises(AdminError, match="do not tell the configuration of a"):
+        admin.replicas(["a"], min_isr=True)

@@ -15,6 +15,7 @@ from millstream_operator.reconcile.mirror import SourceReport, WorkerReport
 from millstream_operator.reconcile.mirror_kubernetes import reconcile_mirror
 from millstream_operator.reconcile.objects import NotOurs
 from millstream_operator.resources.mirror import metadata, selector
+from millstream_operator.store import Key
 
 LOOK, SOON = 10, 2
 CLUSTERS = [stored(cluster(name)) for name in ("west", "east")]
@@ -186,6 +187,21 @@ def test_workers_go_on_while_their_cluster_is_away() -> None:
     assert look(found) == LOOK
     assert found.kube.deleted == []
     assert says(found) == ("False", "ClusterNotFound", "there is no Cluster east in namespace ns")
+
+
+def test_nothing_is_known_of_a_source_whose_cluster_is_gone() -> None:
+    found = working(in_memory(*CLUSTERS, a_mirror(), pod(0, "10.0.0.1")), replicas=1, readyReplicas=1)
+    look(found)
+    kinds = ("SourceReachable", "CaughtUp")
+    assert [(found.condition("MirrorMaker", "copy", kind) or ())[0] for kind in kinds] == ["True", "True"]
+    found.services.store.remove(Key("Cluster", "ns", "west"), "u-west")
+    look(found)
+    for kind in kinds:
+        assert found.condition("MirrorMaker", "copy", kind) == (
+            "Unknown",
+            "ClusterNotFound",
+            "not known: there is no Cluster west in namespace ns",
+        )
 
 
 def test_addresses_need_no_cluster() -> None:

@@ -351,7 +351,8 @@ def test_a_refused_mirror_keeps_what_was_last_seen_of_its_workers() -> None:
     status = plan.refused_status(mirror, Problem(Reason.MIRROR_LOOP, "round and round"), NOW)
     assert (status.lag, status.topics) == (Lag(records=5, seconds=2), 3)
     assert conditions(status)["Ready"] == ("False", "MirrorLoop")
-    assert conditions(status)["SourceReachable"] == ("True", "SourcesReachable")
+    assert conditions(status)["SourceReachable"] == ("Unknown", "MirrorLoop")
+    assert conditions(status)["CaughtUp"] == ("Unknown", "MirrorLoop")
 
 
 def test_no_workers_wanted() -> None:

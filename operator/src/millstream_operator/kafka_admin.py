@@ -153,10 +153,14 @@ class KafkaAdmin(KafkaConnection):
                 ConfigResource(ConfigResourceType.TOPIC, name, ["min.insync.replicas"]) for name in described
             ]
             answer = self.call(lambda client: client.describe_configs(resources, config_filter="all"))
-            minimums = {
-                name: int(configs["min.insync.replicas"]["value"])
-                for name, configs in answer.get("topic", {}).items()
-            }
+            found = answer.get("topic", {})
+            for name in described:
+                if (entry := found.get(name, {}).get("min.insync.replicas")) is None:
+                    # deleted a moment ago, or not known yet by a broker that has just started
+                    raise AdminError(
+                        f"the brokers at {self.bootstrap} do not tell the configuration of {name}"
+                    )
+                minimums[name] = int(entry["value"])
         return [
             PartitionReplicas(
                 name,

@@ -184,12 +184,18 @@ def status_of(mirror: MirrorMaker, workers: Workers, now: datetime) -> MirrorMak
 
 
 def refused_status(mirror: MirrorMaker, problem: Problem, now: datetime) -> MirrorMakerStatus:
-    """The status of one that has no workers, or whose workers go on with what they were told before."""
+    """The status of one that has no workers, or whose workers go on with what they were told before. What they last
+    said of their sources may not hold any more."""
+    unknown = "not known: " + problem.message
     return msgspec.structs.replace(
         mirror.status,
         observed_generation=mirror.metadata.generation,
         conditions=conditions_with(
-            mirror, (ConditionType.READY, False, problem.reason, problem.message), now=now
+            mirror,
+            (ConditionType.READY, False, problem.reason, problem.message),
+            (ConditionType.SOURCE_REACHABLE, None, problem.reason, unknown),
+            (ConditionType.CAUGHT_UP, None, problem.reason, unknown),
+            now=now,
         ),
     )
 
