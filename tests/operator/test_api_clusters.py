@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
 from millstream_harness.kube import Json, Namespace, run, until
 from millstream_harness.manifests import cluster
 from millstream_harness.operator import OperatorProcess
+from millstream_operator.kube import Kube, Manifest
+from millstream_operator.models import Cluster, decode_as
+from millstream_operator.reconcile.cluster_objects import apply_brokers, apply_ensemble
+from millstream_operator.services import Services
 
 OBJECTS = (
     ("statefulset", "default-brokers"),
@@ -35,6 +40,30 @@ def versions(namespace: Namespace) -> dict[str, str]:
         name: str(found["metadata"].get("generation") or found["metadata"]["resourceVersion"])
         for name, found in objects(namespace).items()
     }
+
+
+class CountingKube(Kube):
+    """The API server, and what was applied."""
+
+    applied: tuple[str, ...] = ()
+
+    def apply(self, manifest: Mapping[str, Any], subresource: str = "") -> Manifest:
+        self.applied += (manifest["metadata"]["name"],)
+        return super().apply(manifest, subresource)
+
+
+def test_what_is_as_it_should_be_is_not_applied_again(namespace: Namespace) -> None:
+    pod = {"priorityClassName": "", "hostNetwork": False}
+    brokers = {"replicas": 3, "template": {"spec": pod}}
+    namespace.apply({**cluster(), "spec": {"brokers": brokers, "zookeeper": {"replicas": 3}}})
+    east = decode_as(Cluster, namespace.get("cluster", "default"))
+    kube = CountingKube.connect()
+    assert isinstance(kube, CountingKube)
+    services = Services(kube)
+    for _ in range(2):
+        apply_ensemble(services, east, lambda reason, words: None)
+        apply_brokers(services, east, None, 3, {}, lambda reason, words: None)
+    assert kube.applied == ()  # it was created once
 
 
 def test_its_objects_and_its_end(operator: OperatorProcess, namespace: Namespace) -> None:

@@ -43,6 +43,21 @@ from millstream_operator.reconcile.objects import (
         ({}, {"l": ["a"]}, False),
         ({"x": True}, {"x": "1"}, False),
         ({"x": None}, {"x": 1}, False),
+        (
+            {"l": [{"name": "a", "x": 1}, {"name": "a", "x": 2}]},
+            {"l": [{"name": "a", "x": 1}, {"name": "a", "x": 2}]},
+            True,
+        ),
+        (
+            {"l": [{"name": "a", "x": 1}, {"name": "a", "x": 2}]},
+            {"l": [{"name": "a", "x": 1}, {"name": "a", "x": 3}]},
+            False,
+        ),
+        ({}, {"value": ""}, True),
+        ({"value": "x"}, {"value": ""}, False),
+        ({}, {"hostNetwork": False}, True),
+        ({"hostNetwork": True}, {"hostNetwork": False}, False),
+        ({}, {"allowPrivilegeEscalation": False}, False),
     ],
 )
 def test_contains(live: object, wanted: object, same: bool) -> None:

@@ -22,6 +22,7 @@ from ..quantity import same_quantity
 from ..resources.owned import MANAGED_BY
 
 APPLIED = "millstream.dev/applied"
+FALSE_LEFT_OUT = frozenset(("hostIPC", "hostNetwork", "hostPID", "readOnly", "stdin", "stdinOnce", "tty"))
 
 
 class NotOurs(Exception):
@@ -101,16 +102,26 @@ def with_hash(manifest: Manifest) -> Manifest:
 
 
 def contains(live: object, wanted: object) -> bool:
-    """Has ``live`` every field of ``wanted``? Lists of named things are compared by name, others in order."""
+    """Has ``live`` every field of ``wanted``? Lists of things with different names are compared by name, others in
+    order: a pod may mount a volume twice."""
     if isinstance(wanted, Mapping):
         if not isinstance(live, Mapping):
             return not wanted and live is None  # {} is dropped by the API server
-        return all(contains(live.get(key), value) for key, value in wanted.items())
+        return all(
+            contains(live.get(key), value) or (key not in live and _left_out(key, value))
+            for key, value in wanted.items()
+        )
     if isinstance(wanted, list | tuple):
         if not isinstance(live, list | tuple):
             return not wanted and live is None
-        if wanted and all(isinstance(item, Mapping) and "name" in item for item in wanted):
+        names = [item.get("name") for item in wanted if isinstance(item, Mapping)]
+        if wanted and None not in names and len(set(names)) == len(wanted):
             by_name = {item.get("name"): item for item in live if isinstance(item, Mapping)}
             return all(item["name"] in by_name and contains(by_name[item["name"]], item) for item in wanted)
         return len(live) == len(wanted) and all(map(contains, live, wanted))
     return live == wanted or same_quantity(live, wanted)  # the API server makes 500m of 0.5
+
+
+def _left_out(key: str, value: object) -> bool:
+    """Does the API server leave this field out, because it says what is so without it?"""
+    return value == "" or (value is False and key in FALSE_LEFT_OUT)
