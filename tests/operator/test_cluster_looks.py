@@ -183,6 +183,14 @@ def test_a_pod_that_is_not_ready_says_why() -> None:
     assert east.says() == ("False", "BrokerFailed", "east-brokers-0: no such key")
 
 
+def test_a_pod_whose_image_is_not_there_says_so() -> None:
+    east = running(1)
+    state = {"waiting": {"reason": "ErrImagePull"}}
+    east.run(False, initContainerStatuses=[{"ready": False, "state": state}])
+    east.look()
+    assert east.says() == ("False", "BrokersStarting", "east-brokers-0: ErrImagePull")
+
+
 def test_a_cluster_that_is_being_deleted_is_left_alone() -> None:
     east = East()
     east.metadata["deletionTimestamp"] = "2026-11-22T07:00:00Z"

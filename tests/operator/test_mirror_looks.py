@@ -133,8 +133,8 @@ SILENT = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
     [
         (container(ENDED), "source and target are one"),
         (container({"waiting": {"reason": "CrashLoopBackOff"}}, last=ENDED), "source and target are one"),
-        (container({"running": {}}, last=SILENT), "OOMKilled"),
-        (container({"terminated": {"exitCode": 2}}), "it ended"),
+        (container({"running": {}}, last=SILENT), "exit status 137, OOMKilled"),
+        (container({"terminated": {"exitCode": 2}}), "exit status 2"),
         (
             container({"waiting": {"reason": "ErrImagePull", "message": "not found"}}),
             "ErrImagePull: not found",

@@ -43,6 +43,7 @@ from .cluster_objects import (
     ready_replicas,
     why_no_zookeeper,
 )
+from .pods import trouble_of
 from .report import PAUSED, Problem, conditions_with, is_paused, tell
 from .rolling import BrokerPod, Roll, plan_roll, restart_reasons, unreachable_minimums
 from .scaling import plan_scaling, plan_spreading
@@ -280,17 +281,8 @@ def why_not_ready(pods: Sequence[Mapping[str, Any]], ready: int, desired: int) -
     """What the brokers' pods say."""
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"])):
         name, status = pod["metadata"]["name"], pod.get("status") or {}
-        for container in status.get("containerStatuses") or ():
-            ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get(
-                "terminated"
-            )
-            if not container.get("ready") and ended and ended.get("exitCode"):
-                words = (ended.get("message") or "").strip().splitlines()
-                said = words[-1] if words else f"exit status {ended['exitCode']}, {ended.get('reason', '')}"
-                return Problem(Reason.BROKER_FAILED, f"{name}: {said}")
-            waiting = container.get("state", {}).get("waiting") or {}
-            if waiting.get("message"):
-                return Problem(Reason.BROKERS_STARTING, f"{name}: {waiting['reason']}: {waiting['message']}")
+        if trouble := trouble_of(pod):
+            return Problem(Reason.BROKER_FAILED if trouble.ended else Reason.BROKERS_STARTING, trouble.words)
         for condition in status.get("conditions") or ():
             if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
                 return Problem(

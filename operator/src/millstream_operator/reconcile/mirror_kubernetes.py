@@ -15,6 +15,7 @@ from ..status import write_status
 from . import mirror as mirrors
 from .mirror_workers import ask_all
 from .objects import delete, ensure
+from .pods import trouble_of
 from .reference import cluster_key, find_cluster
 from .report import Problem
 
@@ -96,20 +97,5 @@ def _workers(services: Services, mirror: MirrorMaker, deployment: Manifest) -> m
         replicas=status.get("replicas", 0),
         ready=status.get("readyReplicas", 0),
         reports=ask_all(addresses),
-        failure=next(filter(None, map(_failure, pods)), ""),
+        failure=next((trouble.words for trouble in map(trouble_of, pods) if trouble), ""),
     )
-
-
-def _failure(pod: Manifest) -> str:
-    """Why a worker that is not ready ended, or does not start."""
-    name = pod["metadata"]["name"]
-    for container in (pod.get("status") or {}).get("containerStatuses") or ():
-        state = container.get("state") or {}
-        ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
-        if not container.get("ready") and ended.get("exitCode"):
-            words = (ended.get("message") or "").strip().splitlines()
-            return f"{name}: {words[-1] if words else ended.get('reason', 'it ended')}"
-        waiting = state.get("waiting") or {}
-        if waiting.get("message"):
-            return f"{name}: {waiting['reason']}: {waiting['message']}"
-    return ""

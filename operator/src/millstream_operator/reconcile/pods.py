@@ -1,0 +1,38 @@
+"""Why a pod is not ready, in the words of its containers: init containers first, as Kubernetes starts them; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# A container that waits for these has only begun.
+BEGINNING = frozenset(("ContainerCreating", "PodInitializing"))
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """``ended``: a container ran and failed; else one cannot start, its image is wrong for example."""
+
+    words: str
+    ended: bool
+
+
+def trouble_of(pod: Mapping[str, Any]) -> Trouble | None:
+    """What holds a pod up, after its name; None for one that is well, or has only begun."""
+    name, status = pod["metadata"]["name"], pod.get("status") or {}
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind) or ():
+            if container.get("ready"):
+                continue
+            state = container.get("state") or {}
+            ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+            if code := ended.get("exitCode"):
+                lines = (ended.get("message") or "").strip().splitlines()
+                why = f", {ended['reason']}" if ended.get("reason") else ""
+                return Trouble(f"{name}: {lines[-1] if lines else f'exit status {code}{why}'}", True)
+            waiting = state.get("waiting") or {}
+            if (reason := waiting.get("reason")) and reason not in BEGINNING:
+                words = f": {waiting['message']}" if waiting.get("message") else ""
+                return Trouble(f"{name}: {reason}{words}", False)
+    return None
