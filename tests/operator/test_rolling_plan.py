@@ -23,8 +23,8 @@ def pods(
             broker,
             f"east-brokers-{broker}",
             broker not in down + ended,
-            broker not in ended,
             ("ConfigurationChanged",) if broker in stale else (),
+            broker not in ended,
         )
         for broker in range(count)
     ]

@@ -273,7 +273,7 @@ def broker_pods(live: StatefulSet, pods: Sequence[Mapping[str, Any]]) -> list[Br
         containers = status.get("containerStatuses") or ()
         running = not containers or any("running" in (one.get("state") or {}) for one in containers)
         reasons = () if going else restart_reasons(broker, metadata.get("annotations") or {}, wanted)
-        found.append(BrokerPod(broker, metadata["name"], ready and not going, running, reasons))
+        found.append(BrokerPod(broker, metadata["name"], ready and not going, reasons, running))
     return sorted(found, key=lambda pod: pod.broker)
 
 

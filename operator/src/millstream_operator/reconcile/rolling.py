@@ -34,8 +34,8 @@ class BrokerPod:
     broker: int
     name: str
     ready: bool
-    running: bool = True
     reasons: tuple[str, ...] = ()
+    running: bool = True
 
 
 @dataclass(frozen=True, slots=True)
