@@ -53,7 +53,7 @@ class CountingKube(Kube):
 
 
 def test_what_is_as_it_should_be_is_not_applied_again(namespace: Namespace) -> None:
-    pod = {"priorityClassName": "", "nodeSelector": {}}
+    pod = {"nodeSelector": {}, "containers": [{"name": "broker", "env": [{"name": "EMPTY", "value": ""}]}]}
     brokers = {"replicas": 3, "template": {"spec": pod}}
     namespace.apply({**cluster(), "spec": {"brokers": brokers, "zookeeper": {"replicas": 3}}})
     east = decode_as(Cluster, namespace.get("cluster", "default"))
