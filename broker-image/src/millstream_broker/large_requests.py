@@ -22,7 +22,7 @@ from millstream_kafka.protocol.produce import (
 
 from .handlers import Bound, CloseConnection, RequestContext
 from .request_memory import RequestMemory
-from .slices import SLICE_S, Steps, begin, finish
+from .slices import Steps, begin, finish
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class LargeRequests:
         """Brokers are few, and have to keep up: as many requests as they like, in longer slices."""
         self._memory = memory
         self._is_bounded = not is_of_brokers
-        self._slice_s = BROKERS_SLICE_S if is_of_brokers else SLICE_S
+        self._slice_s = BROKERS_SLICE_S if is_of_brokers else None
         self._turn = asyncio.Lock()
         self._turn_of_small = asyncio.Lock()
         """Of small requests that are much work: they do not wait for large ones."""

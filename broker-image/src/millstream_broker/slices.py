@@ -18,9 +18,9 @@ Steps = Generator[None, None, T]
 SLICE_S = 0.001
 
 
-def begin(steps: Steps[T], slice_s: float = SLICE_S) -> tuple[T] | None:
+def begin(steps: Steps[T], slice_s: float | None = None) -> tuple[T] | None:
     """The first slice: the result where that was all, else None. Raises what the work raises."""
-    over = perf_counter() + slice_s
+    over = perf_counter() + (SLICE_S if slice_s is None else slice_s)
     try:
         while True:
             next(steps)
@@ -40,7 +40,7 @@ def to_the_end(steps: Steps[T]) -> T:
         return result
 
 
-async def finish(steps: Steps[T], slice_s: float = SLICE_S) -> T:
+async def finish(steps: Steps[T], slice_s: float | None = None) -> T:
     """The rest, however much it is."""
     while True:
         if (done := begin(steps, slice_s)) is not None:
