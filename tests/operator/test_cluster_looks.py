@@ -18,7 +18,7 @@ from millstream_operator.kafka_admin import (
 )
 from millstream_operator.kube import KubeError
 from millstream_operator.models import Cluster, decode_as
-from millstream_operator.reconcile.cluster import reconcile_cluster
+from millstream_operator.reconcile.cluster import broker_pods, reconcile_cluster
 from millstream_operator.resources.owned import selector
 
 INTERNAL = {"name": "internal", "type": "Internal", "port": 9092}
@@ -537,3 +537,9 @@ def test_warnings_are_told_once_each() -> None:
     east.look()
     words = "spec.brokers.rack: the operator may not look at nodes: brokers have no rack"
     assert east.says("Warning") == ("True", "RacksUnknown", words)
+
+
+def test_pods_of_others_are_no_brokers_though_they_have_our_labels() -> None:
+    live = {"metadata": {"name": "a-brokers"}, "spec": {"template": {"metadata": {}}}}
+    pods = [{"metadata": {"name": name}} for name in ("a-brokers-0", "a-brokers-x", "b-brokers-1", "debug")]
+    assert [pod.broker for pod in broker_pods(live, pods)] == [0]

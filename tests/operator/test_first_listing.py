@@ -16,6 +16,7 @@ from millstream_operator.controller import Runner
 from millstream_operator.handlers import CONTROLLERS
 from millstream_operator.kafka_admin import TopicState
 from millstream_operator.kube import KubeError
+from millstream_operator.status import FINALIZER
 
 CLUSTER = stored(cluster("default"))
 THERE = TopicState("id", 1, 1, 0, {})
@@ -38,7 +39,7 @@ async def running(found: InMemory) -> AsyncIterator[Runner]:
 
 
 async def until(check: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not check():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -68,9 +69,18 @@ async def test_a_topic_that_is_being_deleted_waits_for_its_cluster_to_be_listed(
         runner.seen(None, doomed)
         await asyncio.sleep(0.5)
         assert found.kube.applied == []
+        assert found.kube.objects["Topic", "flights"]["metadata"]["finalizers"] == [FINALIZER]
         runner.seen(None, CLUSTER)
-        await until(lambda: found.kube.applied)
+        await until(lambda: not found.kube.objects["Topic", "flights"]["metadata"]["finalizers"])
     assert found.brokers.asked == [("delete_topics", ["flights"])]
+
+
+async def test_a_namespace_without_rights_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    found = unseen(CLUSTER)
+    found.kube.refused["Topic"] = KubeError(403, "Forbidden", "topics is forbidden")
+    found.services.store.put(CLUSTER)
+    await asyncio.wait_for(listing.listed(found.services, ["ns"]), 10)
+    assert "cannot list Topic in namespace ns, going on without: topics is forbidden" in caplog.messages
 
 
 async def test_what_is_deleted_before_it_is_listed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

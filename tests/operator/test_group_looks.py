@@ -206,6 +206,25 @@ def test_members_keep_their_offsets(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["group x is not deleted: NON_EMPTY_GROUP"]
 
 
+@pytest.mark.parametrize(
+    ("error", "is_kept"),
+    [
+        ("GROUP_ID_NOT_FOUND", True),
+        ("GroupIdNotFoundError", True),
+        ("NonEmptyGroupError", True),
+        ("COORDINATOR_LOAD_IN_PROGRESS", False),
+        ("NotCoordinatorError", False),
+    ],
+)
+def test_a_coordinator_that_is_not_ready_holds_the_resource(error: str, is_kept: bool) -> None:
+    found = look(
+        stored(group("watch", deletionPolicy="Delete"), **deleted(1)),
+        brokers={"delete_groups": {"watch": Refusal(error, error)}},
+    )
+    assert finalizers(found) == ([] if is_kept else [FINALIZER])
+    assert found.again == {"watch": 30 if is_kept else 5}
+
+
 @pytest.mark.parametrize("seconds", [1, 100_000])
 def test_offsets_that_are_not_deleted_hold_their_resource(seconds: float) -> None:
     found = look(

@@ -191,6 +191,17 @@ def test_the_volume_of_a_broker_is_not_an_output(status: dict[str, Any]) -> None
     problem = says(found) or ()
     assert problem[:2] == ("False", "InvalidSpec")
     assert "data-default-brokers-0 is not allowed: it is a volume of Cluster default" in problem[2]
+
+
+@pytest.mark.parametrize("status", [{}, PENDING], ids=["before a run", "before a start"])
+def test_an_output_has_to_be_there(status: dict[str, Any]) -> None:
+    """A claim that is made later may be a broker's."""
+    output = {"path": "/lake/flights", "volumeClaimName": "data-default-brokers-1"}
+    found = in_memory(CLUSTER, a_load(status, output=output), **BROKERS)
+    assert look(found) == SOON
+    assert (says(found) or ())[2].endswith(
+        "there is no PersistentVolumeClaim data-default-brokers-1 in namespace ns; create it"
+    )
     assert written(found) == []
 
 

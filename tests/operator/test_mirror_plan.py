@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from millstream_operator.conditions import Reason
-from millstream_operator.models import Lag, MirrorMaker, MirrorMakerStatus, decode_as
+from millstream_operator.models import Lag, MirrorMaker, MirrorMakerStatus, MirrorTopics, decode_as
 from millstream_operator.reconcile import mirror as plan
-from millstream_operator.reconcile.mirror import SourceReport, WorkerLag, WorkerReport, Workers
+from millstream_operator.reconcile.mirror import SourceReport, WorkerLag, WorkerReport, Workers, included
 from millstream_operator.reconcile.mirror_workers import ask, ask_all
 from millstream_operator.reconcile.report import Problem
 from millstream_operator.resources import mirror as resources
@@ -396,3 +396,10 @@ def test_workers_are_asked_and_those_that_do_not_answer_are_left_out() -> None:
     assert (report.topics, report.lag.records) == (2, 4)
     assert report.sources[0].reachable is False
     assert ask(closed) is None
+
+
+def test_a_pattern_takes_no_longer_for_being_hostile() -> None:
+    """Python's own regular expressions would not come to an end."""
+    topics = MirrorTopics(include=("(a+)+b", "a" * 60))
+    assert included(topics, "a" * 60)
+    assert not included(topics, "a" * 59 + "c")

@@ -235,6 +235,7 @@ BAD: list[tuple[str, object, str]] = [
         "spec.sources[0]: exactly one of clusterRef and bootstrap",
     ),
     ("MirrorMaker", {**MIRROR, "topics": {"include": ["["]}}, "include: '[' is not a regular expression"),
+    ("MirrorMaker", {**MIRROR, "topics": {"include": ["(?=a)"]}}, "in RE2's syntax: invalid perl operator"),
     ("MirrorMaker", {**MIRROR, "mode": "Identity"}, "expected one of Aggregate"),
     ("BatchLoad", {**LOAD, "value": {"format": "JSON"}}, "schema is required with format JSON"),
     (
@@ -299,7 +300,7 @@ def test_quantities(text: str | int, value: float) -> None:
     assert parse_quantity(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "Gi", "1GiB", "ten", "1 2"])
+@pytest.mark.parametrize("text", ["", "Gi", "1GiB", "ten", "1 2", "1e789012345", "9" * 5000, "." + "1" * 40])
 def test_what_is_not_a_quantity(text: str) -> None:
     with pytest.raises(QuantityError):
         parse_quantity(text)

@@ -117,6 +117,14 @@ def test_a_broker_that_is_not_ready_but_in_sync_is_kept_while_partitions_need_it
     assert (roll.restart, roll.blocked) == (None, "the brokers do not answer")
 
 
+def test_a_broker_that_has_just_gone_does_not_count_though_isrs_name_it_still() -> None:
+    roll = plan_roll(pods(1, down=(1, 2)), 3, held(isr=(0, 1, 2)), ALIVE)
+    assert (roll.restart, roll.blocked) == (
+        None,
+        "east-brokers-1 waits: orders-4 has 2 of 3 replicas in sync and must keep 2 without it",
+    )
+
+
 def test_a_broker_that_is_not_ready_and_can_be_spared_goes_first() -> None:
     roll = plan_roll(pods(0, 1, down=(1,)), 3, held(), ALIVE)
     assert roll.restart is not None

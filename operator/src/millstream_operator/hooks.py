@@ -15,8 +15,10 @@ import yaml
 from .kube import Kube, KubeError
 from .models import API_VERSION, ConsumerGroup, Topic
 from .status import FINALIZER
+from .status import release as take_off
 
 GONE_TIMEOUT_S = 90.0
+ATTEMPTS = 5
 
 
 @click.group()
@@ -63,17 +65,17 @@ def _release(kube: Kube, resource: dict[str, object]) -> None:
     assert isinstance(metadata, dict)
     if FINALIZER not in metadata.get("finalizers", ()):
         return
-    identity = {key: metadata[key] for key in ("namespace", "name", "uid")}
-    wanted = {
-        "apiVersion": resource["apiVersion"],
-        "kind": resource["kind"],
-        "metadata": {**identity, "finalizers": []},
-    }
-    try:
-        kube.apply(wanted)
-    except KubeError as error:
-        if error.status not in (404, 409):  # gone meanwhile
-            raise
+    live: dict[str, object] | None = resource
+    for _ in range(ATTEMPTS):
+        if live is None or FINALIZER not in live["metadata"].get("finalizers", ()):  # type: ignore[attr-defined]
+            break
+        try:
+            take_off(kube, live)
+            break
+        except KubeError as error:
+            if error.status != 409:  # it has changed meanwhile
+                raise
+        live = kube.get(API_VERSION, str(resource["kind"]), metadata["namespace"], metadata["name"])
     click.echo(f"released {resource['kind']} {metadata['namespace']}/{metadata['name']}")
 
 

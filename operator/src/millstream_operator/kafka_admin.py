@@ -42,6 +42,11 @@ class Refusal:
     def __str__(self) -> str:
         return self.message or self.error
 
+    def is_one_of(self, *names: str) -> bool:
+        """By Kafka's names of errors, or a client's ("NonEmptyGroupError")."""
+        short = self.error.replace("_", "").removesuffix("Error").lower()
+        return short in {name.replace("_", "").lower() for name in names}
+
 
 class Partition(NamedTuple):
     topic: str

@@ -168,6 +168,16 @@ class Kube:
             path = f"{path}/{subresource}"
         return self._request("PATCH", path, query, manifest, "application/apply-patch+yaml")
 
+    def merge(self, live: Mapping[str, Any], change: Mapping[str, Any]) -> Manifest:
+        """Change fields of an object by a merge patch; status 409 when it is not as ``live`` any more."""
+        metadata = live["metadata"]
+        path = path_of(live["apiVersion"], live["kind"], metadata.get("namespace"), metadata["name"])
+        identity = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        body = {**change, "metadata": {**change.get("metadata", {}), **identity}}
+        return self._request(
+            "PATCH", path, {"fieldManager": FIELD_MANAGER}, body, "application/merge-patch+json"
+        )
+
     def delete(
         self, api_version: str, kind: str, namespace: str, name: str, propagation: str = "Background"
     ) -> bool:

@@ -45,9 +45,14 @@ async def listed(services: Services, namespaces: Sequence[str]) -> None:
 
 
 def _all(services: Services, namespaces: Sequence[str]) -> set[Key]:
-    return {
-        Key(kind, *name)
-        for kind in KINDS
-        for namespace in namespaces or (None,)
-        for name in services.kube.names(API_VERSION, kind, namespace)
-    }
+    found: set[Key] = set()
+    for kind in KINDS:
+        for namespace in namespaces or (None,):
+            try:
+                found.update(Key(kind, *name) for name in services.kube.names(API_VERSION, kind, namespace))
+            except KubeError as error:
+                if error.status != 403 or namespace is None:
+                    raise
+                # as when a namespace was deleted, with the rights in it: the others go on
+                logger.warning("cannot list %s in namespace %s, going on without: %s", kind, namespace, error)
+    return found

@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-_QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+# Kubernetes takes neither more digits nor larger exponents, and such numbers would take all memory.
+_QUANTITY = re.compile(
+    r"([+-]?(?:[0-9]{1,32}\.?[0-9]{0,32}|\.[0-9]{1,32}))([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?"
+)
 _SUFFIXES = {
     **{f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", 1)},
     **{letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", 1)},

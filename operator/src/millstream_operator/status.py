@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .kube import KubeError
+from .kube import Kube, KubeError, Manifest
 from .models import API_VERSION, Resource, Status, encode_status
 from .services import Services
 from .store import Key
@@ -42,14 +42,30 @@ def hold_finalizer(services: Services, resource: Resource, hold: bool) -> None:
     if (FINALIZER in resource.metadata.finalizers) == hold:
         return
     key = Key(resource.KIND, resource.namespace, resource.name)
+    if not hold:
+        live = services.kube.get(API_VERSION, key.kind, key.namespace, key.name)
+        if live is not None and live["metadata"]["uid"] == resource.metadata.uid:
+            release(services.kube, live)
+        return
     # The uid keeps the apply from creating the resource anew when it is gone.
-    metadata = {**_metadata(key, resource.metadata.uid), "finalizers": [FINALIZER] if hold else []}
+    metadata = {**_metadata(key, resource.metadata.uid), "finalizers": [FINALIZER]}
     try:
         services.store.put_written(
             services.kube.apply({"apiVersion": API_VERSION, "kind": key.kind, "metadata": metadata})
         )
     except KubeError as error:
         if error.status not in (404, 409):
+            raise
+
+
+def release(kube: Kube, live: Manifest) -> None:
+    """Take our finalizer off an object, whoever put it there: one that was restored from a copy has another manager's,
+    which an apply would leave. Raises KubeError; what has changed meanwhile is looked at again."""
+    left = [one for one in live["metadata"].get("finalizers") or () if one != FINALIZER]
+    try:
+        kube.merge(live, {"metadata": {"finalizers": left}})
+    except KubeError as error:
+        if error.status != 404:
             raise
 
 

@@ -76,6 +76,12 @@ class MemoryKube(Kube):
         self.put({**before, **sent, "metadata": {**before["metadata"], **sent["metadata"]}})
         return self.objects[sent["kind"], sent["metadata"]["name"]]
 
+    def merge(self, live: Mapping[str, Any], change: Mapping[str, Any]) -> Manifest:
+        self._refuse(live["kind"])
+        before = self.objects[live["kind"], live["metadata"]["name"]]
+        self.put({**before, "metadata": {**before["metadata"], **change["metadata"]}})
+        return self.objects[live["kind"], live["metadata"]["name"]]
+
     def delete(
         self, api_version: str, kind: str, namespace: str, name: str, propagation: str = "Background"
     ) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
 from ..conditions import Condition
+from ..patterns import refusal
 from .base import Bootstrap, ClusterRef, Lag, Name, Resource, Spec, Status
 
 
@@ -43,10 +43,10 @@ class MirrorTopics(Spec, frozen=True):
     def __post_init__(self) -> None:
         for where in ("include", "exclude"):
             for pattern in getattr(self, where):
-                try:
-                    re.compile(pattern)
-                except re.error as error:
-                    raise ValueError(f"{where}: {pattern!r} is not a regular expression: {error}") from None
+                if why := refusal(pattern):
+                    raise ValueError(
+                        f"{where}: {pattern!r} is not a regular expression in RE2's syntax: {why}"
+                    )
 
 
 class MirrorMakerSpec(Spec, frozen=True):

@@ -263,7 +263,10 @@ def broker_pods(live: StatefulSet, pods: Sequence[Mapping[str, Any]]) -> list[Br
     found = []
     for pod in pods:
         metadata = pod["metadata"]
-        broker = int(metadata["name"].rpartition("-")[2])
+        base, _, number = metadata["name"].rpartition("-")
+        if base != live["metadata"]["name"] or not number.isdecimal():
+            continue  # somebody else's, with our labels
+        broker = int(number)
         going = bool(metadata.get("deletionTimestamp"))
         status = pod.get("status") or {}
         ready = any(

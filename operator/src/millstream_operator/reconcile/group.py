@@ -266,20 +266,28 @@ def _behind(observed: Observed) -> dict[Partition, int]:
     return {p: observed.committed[p] for p, records in lag_by_partition(observed).items() if records}
 
 
+KEPT = ("NON_EMPTY_GROUP", "GROUP_ID_NOT_FOUND")
+"""Refusals that are final: the group has members, who keep their offsets, or there is none."""
+
+
 def _delete(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
     """Delete the offsets of groups whose resource is being deleted, if its policy says so, and let it go."""
     doomed = [group for group in groups if owes_deletion(group)]
     again: dict[Key, float] = {}
-    error_text: str | None = None
+    waits: dict[str, str] = {}
     try:
         for group_id, no in (admin.delete_groups([g.group_id for g in doomed]) if doomed else {}).items():
-            if no is not None:  # there is none, or it has members, who keep their offsets
+            if no is None:
+                continue
+            if no.is_one_of(*KEPT):
                 logger.info("group %s is not deleted: %s", group_id, no)
+            else:
+                waits[group_id] = str(no)
     except AdminError as error:
-        error_text = str(error)
+        waits = {group.group_id: str(error) for group in doomed}
     for group in groups:
-        if error_text and group in doomed:
-            again[key_for(group)] = wait(services, group, _title(group), error_text)
+        if group in doomed and group.group_id in waits:
+            again[key_for(group)] = wait(services, group, _title(group), waits[group.group_id])
         else:
             again[key_for(group)] = let_go(services, group, _title(group))
     return again

@@ -38,6 +38,11 @@ def _fits(image: str, allowed: str) -> bool:
 def _check_claim(services: Services, load: BatchLoad) -> Problem | None:
     name = load.spec.output.volume_claim_name
     claim = services.kube.get("v1", "PersistentVolumeClaim", load.namespace, name) if name else None
+    if name and claim is None:  # else it might be made later, as a broker's
+        return _invalid(
+            f"spec.output.volumeClaimName: there is no PersistentVolumeClaim {name} in namespace {load.namespace}; "
+            "create it"
+        )
     cluster = ((claim or {}).get("metadata", {}).get("labels") or {}).get(CLUSTER_LABEL)
     if cluster is None:
         return None

@@ -18,6 +18,7 @@ import msgspec
 
 from ..conditions import ConditionType, Reason
 from ..models import ClusterRef, Lag, MirrorMaker, MirrorMakerStatus, MirrorSourceStatus, MirrorTopics
+from ..patterns import fits
 from ..resources.mirror import Endpoint, selector
 from .report import Problem, conditions_with
 
@@ -154,7 +155,7 @@ def _age(mirror: MirrorMaker) -> tuple[str, str]:
 
 def included(topics: MirrorTopics, name: str) -> bool:
     def one_of(patterns: tuple[str, ...]) -> bool:
-        return any(re.fullmatch(pattern, name) for pattern in patterns)
+        return any(fits(pattern, name) for pattern in patterns)
 
     return one_of(topics.include) and not one_of(topics.exclude)
 

@@ -17,8 +17,8 @@ is ready. One that may still serve is restarted only where partitions keep their
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 from ..kafka_admin import BrokersState, PartitionReplicas
 from ..resources.cluster import ADDRESSES, CONFIG_HASH, LISTENERS_HASH, TEMPLATE_HASH
@@ -63,7 +63,7 @@ def plan_roll(
         if len(down) == len(pods) or _ended(pod, brokers):
             return Roll(restart=pod, remaining=len(stale))
     if mend and partitions is not None:
-        return _mend(mend, list(partitions), len(stale))
+        return _mend(mend, list(partitions), {pod.broker for pod in down}, len(stale))
     if mend:
         return Roll(blocked=NO_ANSWER, remaining=len(stale))
     if down or len(pods) < desired:
@@ -85,13 +85,27 @@ def _ended(pod: BrokerPod, brokers: BrokersState | None) -> bool:
     return not pod.running or (brokers is not None and pod.broker not in brokers.racks)
 
 
-def _mend(mend: Sequence[BrokerPod], partitions: Sequence[PartitionReplicas], stale: int) -> Roll:
-    """Of pods that are not ready but may still serve, one whose place in ISRs can be spared."""
+def _mend(
+    mend: Sequence[BrokerPod], partitions: Sequence[PartitionReplicas], down: Set[int], stale: int
+) -> Roll:
+    """Of pods that are not ready but may still serve, one whose place in ISRs can be spared. Those of others that are
+    down may be out of date, so they do not count."""
+
+    def held(pod: BrokerPod) -> list[PartitionReplicas]:
+        in_sync = [one for one in partitions if pod.broker in one.isr]
+        others = down - {pod.broker}
+        return blocking(
+            (
+                replace(one, isr=tuple(member for member in one.isr if member not in others))
+                for one in in_sync
+            ),
+            pod.broker,
+        )
+
     for pod in mend:
-        if not [one for one in blocking(partitions, pod.broker) if pod.broker in one.isr]:
+        if not held(pod):
             return Roll(restart=pod, remaining=stale)
-    held = [one for one in blocking(partitions, mend[0].broker) if mend[0].broker in one.isr]
-    return Roll(blocked=_explain(mend[0], held), remaining=stale)
+    return Roll(blocked=_explain(mend[0], held(mend[0])), remaining=stale)
 
 
 def needed(partition: PartitionReplicas) -> int:

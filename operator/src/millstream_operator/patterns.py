@@ -1,0 +1,27 @@
+"""Regular expressions that users write, in RE2's syntax: matching takes time in proportion to the text.
+
+Python's own take exponential time for some patterns. They would stop the operator for everybody.
+https://github.com/google/re2/wiki/Syntax
+"""
+
+from __future__ import annotations
+
+import re2
+
+_QUIET = re2.Options()
+_QUIET.log_errors = False
+
+
+def refusal(pattern: str) -> str:
+    """Why a pattern is none; empty when it is one."""
+    try:
+        re2.compile(pattern, _QUIET)
+    except re2.error as error:
+        said = error.args[0]
+        return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+    return ""
+
+
+def fits(pattern: str, text: str) -> bool:
+    """Does the pattern match all of the text?"""
+    return re2.fullmatch(pattern, text) is not None
