@@ -149,13 +149,13 @@ class Runner:
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="reconcile") as threads:
             while True:
                 self._wake.clear()
-                while len(running) < WORKERS and (batch := self._take(loop.time())):
+                while len(self._begun) < WORKERS and (batch := self._take(loop.time())):
                     self._begun[batch.group] = loop.time()
                     task = loop.create_task(self._work(threads, batch))
                     running.add(task)
                     task.add_done_callback(running.discard)
                 wait = None
-                if len(running) < WORKERS and (at := self.queue.next_at(self._held_back())) is not None:
+                if len(self._begun) < WORKERS and (at := self.queue.next_at(self._held_back())) is not None:
                     wait = max(0.0, at - loop.time())
                 try:
                     await asyncio.wait_for(self._wake.wait(), wait)
