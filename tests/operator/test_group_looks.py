@@ -206,6 +206,16 @@ def test_members_keep_their_offsets(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["group x is not deleted: NON_EMPTY_GROUP"]
 
 
+@pytest.mark.parametrize(("reason", "events"), [("GroupReady", 1), ("Deleting", 0)])
+def test_what_is_waited_for_is_told_once(reason: str, events: int) -> None:
+    known = {"type": "Ready", "status": "False", "reason": reason, "message": "", "lastTransitionTime": ""}
+    found = look(
+        stored(group("watch", deletionPolicy="Delete"), {"conditions": [known]}, **deleted(1)),
+        brokers={"delete_groups": AdminError("nobody listens")},
+    )
+    assert [told for told, _ in found.kube.events] == ["WaitingForDeletion"] * events
+
+
 @pytest.mark.parametrize(
     ("error", "is_kept"),
     [

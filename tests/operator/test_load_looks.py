@@ -229,6 +229,7 @@ def test_a_spec_that_changes_before_the_start_is_checked_again(path: str, image:
         ("mine:2", ("mine",), False),
         ("registry.example/spark/x:2", ("other", "registry.example/spark/*"), True),
         ("registry.example/evil", ("registry.example/spark/*",), False),
+        ("registry.example/sparky", ("registry.example/spark/*",), False),
     ],
 )
 def test_images_that_a_load_may_name(image: str | None, allowed: tuple[str, ...], fits: bool) -> None:
