@@ -543,3 +543,20 @@ def test_pods_of_others_are_no_brokers_though_they_have_our_labels() -> None:
     live = {"metadata": {"name": "a-brokers"}, "spec": {"template": {"metadata": {}}}}
     pods = [{"metadata": {"name": name}} for name in ("a-brokers-0", "a-brokers-x", "b-brokers-1", "debug")]
     assert [pod.broker for pod in broker_pods(live, pods)] == [0]
+
+
+@pytest.mark.parametrize(
+    ("states", "runs"),
+    [
+        ((), True),
+        (("running",), True),
+        (("terminated",), False),
+        (("waiting", "running"), True),
+        (("waiting",), False),
+    ],
+)
+def test_a_process_may_live_unless_all_containers_have_ended(states: tuple[str, ...], runs: bool) -> None:
+    live = {"metadata": {"name": "a-brokers"}, "spec": {"template": {"metadata": {}}}}
+    containers = [{"name": state, "state": {state: {}}} for state in states]
+    pod = {"metadata": {"name": "a-brokers-0"}, "status": {"containerStatuses": containers}}
+    assert [one.running for one in broker_pods(live, [pod])] == [runs]
