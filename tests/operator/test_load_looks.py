@@ -194,14 +194,11 @@ def test_the_volume_of_a_broker_is_not_an_output(status: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("status", [{}, PENDING], ids=["before a run", "before a start"])
-def test_an_output_has_to_be_there(status: dict[str, Any]) -> None:
-    """A claim that is made later may be a broker's."""
+def test_a_volume_that_a_broker_may_get_later_is_not_an_output(status: dict[str, Any]) -> None:
     output = {"path": "/lake/flights", "volumeClaimName": "data-default-brokers-1"}
     found = in_memory(CLUSTER, a_load(status, output=output), **BROKERS)
     assert look(found) == SOON
-    assert (says(found) or ())[2].endswith(
-        "there is no PersistentVolumeClaim data-default-brokers-1 in namespace ns; create it"
-    )
+    assert "data-default-brokers-1 is not allowed: a Cluster names its volumes so" in (says(found) or ())[2]
     assert written(found) == []
 
 

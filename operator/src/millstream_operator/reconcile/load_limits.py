@@ -6,12 +6,16 @@ Checked before a run begins, and again before anything is started, since the spe
 
 from __future__ import annotations
 
+import re
+
 from ..conditions import Reason
 from ..models import BatchLoad
 from ..resources.owned import CLUSTER_LABEL
 from ..services import Images, Services
 from .load import check_output
 from .report import Problem
+
+_OF_A_CLUSTER = re.compile(r"data-.+-\d+")
 
 
 def check_limits(services: Services, load: BatchLoad) -> Problem | None:
@@ -38,10 +42,10 @@ def _fits(image: str, allowed: str) -> bool:
 def _check_claim(services: Services, load: BatchLoad) -> Problem | None:
     name = load.spec.output.volume_claim_name
     claim = services.kube.get("v1", "PersistentVolumeClaim", load.namespace, name) if name else None
-    if name and claim is None:  # else it might be made later, as a broker's
+    if name and claim is None and _OF_A_CLUSTER.fullmatch(name):
         return _invalid(
-            f"spec.output.volumeClaimName: there is no PersistentVolumeClaim {name} in namespace {load.namespace}; "
-            "create it"
+            f"spec.output.volumeClaimName: {name} is not allowed: a Cluster names its volumes so, and may make this "
+            "one later; choose another PersistentVolumeClaim"
         )
     cluster = ((claim or {}).get("metadata", {}).get("labels") or {}).get(CLUSTER_LABEL)
     if cluster is None:
