@@ -9,10 +9,12 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 import yaml
 from kubernetes.client import Configuration
@@ -324,7 +326,13 @@ def test_a_driver_runs_its_executors_with_rights_on_pods_only(policed: Namespace
     for key, value in conf.items():
         arguments += ["--conf", f"{key}={value}"]
     log = tmp_path / "log"
-    environment = {**os.environ, "KUBECONFIG": "/nowhere"}
+    environment = {
+        **os.environ,
+        "KUBECONFIG": "/nowhere",
+        # spark-submit looks for both on the PATH, where other ones may be
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "PYSPARK_PYTHON": sys.executable,
+    }
     with log.open("w") as out:
         driver = subprocess.Popen(
             [*arguments, str(tmp_path / "app.py"), str(tmp_path / "end")],
