@@ -12,6 +12,7 @@ from millstream_harness.kube import Namespace, run, until
 from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
 from millstream_operator.kafka_admin import KafkaAdmin, NewTopic
+from millstream_operator.status import FINALIZER
 
 KIND = "topic.millstream.dev"
 NewNamespace = Callable[[], Namespace]
@@ -306,3 +307,20 @@ def test_an_operator_that_is_killed_goes_on_where_it_was(
 
     until("all topics ready", all_ready, 60)
     assert admin.partitions(names) == dict.fromkeys(names, 2)
+
+
+def test_a_finalizer_that_a_restored_copy_brought_along_goes_too(
+    namespace: Namespace, operator: OperatorProcess
+) -> None:
+    """It belongs to whoever applied the copy, not to the operator."""
+    copy = topic("flights", deletionPolicy="Delete")
+    namespace.apply({**copy, "metadata": {**copy["metadata"], "finalizers": [FINALIZER, "example.com/kept"]}})
+    namespace.wait_condition(KIND, "flights", reason="TopicReady")
+    namespace.kubectl("delete", KIND, "flights", "--wait=false")
+    until(
+        "the finalizer off",
+        lambda: namespace.get("topic", "flights")["metadata"]["finalizers"] == ["example.com/kept"],
+        30,
+    )
+    patch = '{"metadata": {"finalizers": null}}'
+    namespace.kubectl("patch", KIND, "flights", "--type=merge", "--patch", patch)

@@ -14,11 +14,9 @@ import yaml
 
 from .kube import Kube, KubeError
 from .models import API_VERSION, ConsumerGroup, Topic
-from .status import FINALIZER
-from .status import release as take_off
+from .status import release_finalizer
 
 GONE_TIMEOUT_S = 90.0
-ATTEMPTS = 5
 
 
 @click.group()
@@ -57,26 +55,9 @@ def release(operator: str, namespaces: Sequence[str]) -> None:
             continue
         for where in namespaces or (None,):
             for resource in kube.list(API_VERSION, kind, where, {}):
-                _release(kube, resource)
-
-
-def _release(kube: Kube, resource: dict[str, object]) -> None:
-    metadata = resource["metadata"]
-    assert isinstance(metadata, dict)
-    if FINALIZER not in metadata.get("finalizers", ()):
-        return
-    live: dict[str, object] | None = resource
-    for _ in range(ATTEMPTS):
-        if live is None or FINALIZER not in live["metadata"].get("finalizers", ()):  # type: ignore[attr-defined]
-            break
-        try:
-            take_off(kube, live)
-            break
-        except KubeError as error:
-            if error.status != 409:  # it has changed meanwhile
-                raise
-        live = kube.get(API_VERSION, str(resource["kind"]), metadata["namespace"], metadata["name"])
-    click.echo(f"released {resource['kind']} {metadata['namespace']}/{metadata['name']}")
+                if release_finalizer(kube, resource):
+                    name = resource["metadata"]["name"]
+                    click.echo(f"released {kind} {resource['metadata']['namespace']}/{name}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from .models import API_VERSION, Resource, Status, encode_status
 from .services import Services
 from .store import Key
 
+ATTEMPTS = 5
 FINALIZER = "millstream.dev/delete"
 
 
@@ -45,7 +46,7 @@ def hold_finalizer(services: Services, resource: Resource, hold: bool) -> None:
     if not hold:
         live = services.kube.get(API_VERSION, key.kind, key.namespace, key.name)
         if live is not None and live["metadata"]["uid"] == resource.metadata.uid:
-            release(services.kube, live)
+            release_finalizer(services.kube, live)
         return
     # The uid keeps the apply from creating the resource anew when it is gone.
     metadata = {**_metadata(key, resource.metadata.uid), "finalizers": [FINALIZER]}
@@ -58,15 +59,24 @@ def hold_finalizer(services: Services, resource: Resource, hold: bool) -> None:
             raise
 
 
-def release(kube: Kube, live: Manifest) -> None:
+def release_finalizer(kube: Kube, live: Manifest) -> bool:
     """Take our finalizer off an object, whoever put it there: one that was restored from a copy has another manager's,
-    which an apply would leave. Raises KubeError; what has changed meanwhile is looked at again."""
-    left = [one for one in live["metadata"].get("finalizers") or () if one != FINALIZER]
-    try:
-        kube.merge(live, {"metadata": {"finalizers": left}})
-    except KubeError as error:
-        if error.status != 404:
-            raise
+    which an apply would leave. Was it on it? Raises KubeError."""
+    found: Manifest | None = live
+    for attempt in range(1, ATTEMPTS + 1):
+        if found is None or FINALIZER not in (finalizers := found["metadata"].get("finalizers") or ()):
+            return False
+        try:
+            kube.merge(found, {"metadata": {"finalizers": [one for one in finalizers if one != FINALIZER]}})
+            return True
+        except KubeError as error:
+            if error.status == 404:
+                return False
+            if error.status != 409 or attempt == ATTEMPTS:
+                raise
+        metadata = found["metadata"]  # it has changed meanwhile
+        found = kube.get(found["apiVersion"], found["kind"], metadata["namespace"], metadata["name"])
+    return False
 
 
 def _metadata(key: Key, uid: str) -> dict[str, Any]:
