@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 from millstream_kafka.protocol import produce
@@ -94,15 +95,23 @@ class LargeRequests:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _finished(self, registration: Bound, version: int, steps: Steps[Any]) -> Parts:
-        encode = registration.api.encode_response_in_steps
+    async def _finished(self, registration: Bound, version: int, steps: Steps[Any]) -> Parts | None:
+        encode = partial(registration.api.encode_response_in_steps, version)
         async with self._turn_of_small:
             response = await self._finish(steps)
             if not inspect.isawaitable(response):
-                return await self._finish(encode(version, response))
-        response = await response  # perhaps for the controller, which nobody else has to wait for
-        async with self._turn_of_small:
-            return await self._finish(encode(version, response))
+                return await self._finish(encode(response))
+        return await self._encoded(response, self._turn_of_small, encode)
+
+    async def _encoded(
+        self, answer: Awaitable[Any], turn: asyncio.Lock, encode: Callable[[Any], Steps[Parts]]
+    ) -> Parts | None:
+        """The response, in its turn, after a wait: perhaps for the controller, which nobody else has to wait for."""
+        response = await answer
+        if response is None:
+            return None
+        async with turn:
+            return await self._finish(encode(response))
 
     async def _finish(self, steps: Steps[T]) -> T:
         return await finish(steps, self._slice_s)
@@ -119,16 +128,13 @@ class LargeRequests:
                 found = await self._handled(registration, context, await self._finish(steps))
                 if found is None:
                     return None
+                encode = partial(api.encode_response_in_steps, context.version)
                 if not inspect.isawaitable(found):
-                    return await self._finish(api.encode_response_in_steps(context.version, found))
+                    return await self._finish(encode(found))
                 del steps, frame  # which nobody needs any more
         finally:
             self._memory.free(size)
-        response = await found
-        if response is None:
-            return None
-        async with self._turn:
-            return await self._finish(api.encode_response_in_steps(context.version, response))
+        return await self._encoded(found, self._turn, encode)
 
     async def _handled(self, registration: Bound, context: RequestContext, request: Any) -> Any:
         """The response, or what has it."""

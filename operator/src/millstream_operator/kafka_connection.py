@@ -21,8 +21,8 @@ from kafka.net.inet import KafkaNetSocket
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 15.0
-# After a failure to connect callers are told so at once, instead of each waiting for its own: for this long, and for
-# longer where the failure took long itself, so that an address which swallows packets costs a fraction of the time.
+# After a failure to connect, further callers fail at once: for this long, and for longer where the failure itself took
+# long, so that an address that answers nothing takes only a fraction of the time.
 RETRY_AFTER_S, RETRY_FACTOR, RETRY_LIMIT_S = 2.0, 5.0, 30.0
 
 Result = TypeVar("Result")

@@ -1,7 +1,7 @@
 """Replication of partitions: a leader that knows how far its followers are, and followers that fetch from it.
 
 isr               the leader's view of its followers, and the high watermark: a state machine without input or output
-divergence        where two logs part, by their leader epochs: likewise
+divergence        where two logs part, by their leader epochs: rules without input or output
 alter_partition   writes the ISRs that `isr` proposes
 replicas          the replicas on this broker, and the cluster as it sees it
 partition         one partition that is led; replica: what consumers may read, led or followed

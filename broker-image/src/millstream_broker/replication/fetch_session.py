@@ -125,7 +125,6 @@ class Session:
         "_reads_followers",
         "_replicas",
         "_settings",
-        "_watches",
         "counted",
         "created",
         "epoch",
@@ -133,6 +132,7 @@ class Session:
         "replica_id",
         "session_id",
         "used",
+        "watches",
     )
 
     epoch: int
@@ -160,7 +160,7 @@ class Session:
         self._rack = ""
         """Where a consumer is, if it is to be sent to a replica there."""
         self._reads_followers = reads_followers
-        self._watches = False
+        self.watches = False
         """Whether partitions are watched: not for one request that does not wait."""
         self._fetched: dict[TopicPartition, Fetched] = {}
         self._due: dict[Fetched, None] = {}
@@ -168,7 +168,7 @@ class Session:
         self._delayed: DelayedFetch | None = None
         """The request that waits: one at most."""
         self._meanwhile: list[int] | None = None
-        """What happens while a request is handled, as `advanced` is told; None: none is."""
+        """The sizes that `advanced` was called with while a request is handled; None while there is none."""
         self._is_closed = False
         self.counted = 0
         """Partitions, for whoever bounds those of all sessions."""
@@ -189,7 +189,7 @@ class Session:
 
     def identify(self, session_id: int, now: float) -> None:
         """From now on it lasts, by this id."""
-        self.session_id, self._watches, self.epoch = session_id, True, 1
+        self.session_id, self.watches, self.epoch = session_id, True, 1
         self.created = self.used = now
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ class Session:
         try:
             yield from self._take(request)
             if len(self._due) >= AT_ONCE:  # others have their turn before it is clear whether it waits
-                self._watches = True
+                self.watches = True
             response, size, urgent = yield from self._read(limit)
         finally:
             self._meanwhile = None
@@ -250,7 +250,7 @@ class Session:
         ):
             return response
         wait_s = min(request.max_wait_ms / 1000, self._settings.max_wait_s)
-        if not self._watches:
+        if not self.watches:
             for one in self._fetched.values():
                 one.watch(self)
 
@@ -353,7 +353,7 @@ class Session:
             upper = replica.high_watermark if self._aborted is None else replica.last_stable_offset
             if self._rack and (preferred := self._preferred(one)) is not None:
                 return preferred
-        if self._watches:
+        if self.watches:
             one.watch(self)
         if room > asked.partition_max_bytes:
             room = asked.partition_max_bytes

@@ -29,7 +29,7 @@ from ..coordination import BrokerRecord
 from ..inter_broker import Authenticator, Peer
 from ..slices import Steps
 from .alter_partition import AlterPartitionManager
-from .fetch_session import AT_ONCE, FULL, SESSIONLESS, Answer, FetchSettings, Session
+from .fetch_session import FULL, SESSIONLESS, Answer, FetchSettings, Session
 from .replicas import Replicas
 
 EVICTION_MS = 120_000
@@ -94,7 +94,7 @@ class Sessions:
         if not session.session_id:
             if not isinstance(answer, FetchResponse):
                 answer.add_done_callback(lambda _: session.close())
-            elif session.size >= AT_ONCE:
+            elif session.watches:
                 session.close()
         elif isinstance(answer, FetchResponse) and session.is_over:
             self._end(session.session_id)

@@ -19,7 +19,7 @@ _OF_A_CLUSTER = re.compile(r"data-.+-\d+")
 
 
 def check_limits(services: Services, load: BatchLoad) -> Problem | None:
-    """Why the load must not run as it is."""
+    """The reason to refuse the load as it is; None when it may run."""
     return check_output(load) or check_image(load, services.images) or _check_claim(services, load)
 
 

@@ -2,8 +2,8 @@
 
 Records that come back to where they came from would be copied for ever, and a cluster mirrored twice would double its
 records, so before a worker runs these are refused: a source that is the target, two sources that are one cluster, and
-a MirrorMaker that closes a circle with older ones for the same topics. Which cluster is which is told by the Cluster
-that a reference names and by the addresses of a `bootstrap`.
+a MirrorMaker that closes a circle with older ones for the same topics. Two references mean one cluster if they name the
+same Cluster, or if they share an address of `bootstrap`.
 """
 
 from __future__ import annotations
