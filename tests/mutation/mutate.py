@@ -100,6 +100,7 @@ AREAS = {
             "follower",
             "fetcher",
             "fetch_sessions",
+            "rack_sessions",
             "consumer_sessions",
             "follower_reads",
             "selector",

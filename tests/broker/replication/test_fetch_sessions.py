@@ -3,169 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from millstream_broker.coordination import TopicRecord
 from millstream_broker.inter_broker import Authenticator, Peer
 from millstream_broker.replication import fetch_sessions
 from millstream_broker.replication.fetch_session import current_leader
-from millstream_broker.replication.fetch_sessions import Sessions
-from millstream_broker.replication.partition import Partition
+from millstream_harness.fetch_sessions import (
+    EPOCH,
+    FULL,
+    NO_SESSION,
+    SIZE,
+    fetch,
+    follower,
+    leading,
+    refusal,
+    size,
+    summary,
+    told,
+    two_partitions,
+    wanted,
+)
 from millstream_harness.replica import (
-    NOW_MS,
     OTHERS,
-    REPLICAS,
     THEM,
     US,
     Clock,
-    Replicating,
     answered,
-    batch,
     broker_record,
     led_by,
-    replicating,
     state,
     topic,
     turns,
 )
-from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
-    FetchPartition,
-    FetchRequest,
     FetchResponse,
-    FetchTopic,
     ForgottenTopic,
     LeaderIdAndEpoch,
     PartitionData,
     next_session_epoch,
 )
-
-EPOCH = 3
-FULL = (0, 0)
-NO_SESSION = (0, -1)
-SIZE = len(batch("news"))
-
-
-def follower(broker_id: int = THEM, broker_epoch: int = 0) -> Authenticator:
-    """A connection that has proven to be this broker's."""
-    connection = Authenticator()
-    connection.peer = Peer(broker_id, broker_epoch)
-    return connection
-
-
-def wanted(index: int = 0, offset: int = 0, **more: int) -> FetchPartition:
-    given = {"current_leader_epoch": EPOCH, "partition_max_bytes": 1 << 20, "log_start_offset": 0, **more}
-    return FetchPartition(index, fetch_offset=offset, **given)
-
-
-def fetch(
-    *partitions: FetchPartition, session: tuple[int, int] = FULL, replica: int = THEM, **more: Any
-) -> FetchRequest:
-    """Does not wait unless `max_wait_ms` is given."""
-    session_id, epoch = session
-    topics = [FetchTopic("t", list(partitions))] if partitions else []
-    given = {"min_bytes": 1, "max_bytes": 1 << 20, **more}
-    return FetchRequest(
-        replica_id=replica, session_id=session_id, session_epoch=epoch, topics=topics, **given
-    )
-
-
-class Serving:
-    """Broker 1, which leads t-0 and t-1; broker 2 follows both, and fetches over one connection."""
-
-    def __init__(self, world: Replicating) -> None:
-        self.world = world
-        self.connection = follower()
-        self.next = FULL
-
-    @property
-    def sessions(self) -> Sessions:
-        sessions: Sessions = self.world.sessions
-        return sessions
-
-    def partition(self, index: int = 0) -> Partition:
-        partition: Partition = self.world.replicas.partition("t", index)
-        return partition
-
-    def append(self, index: int = 0, value: str = "news") -> None:
-        self.partition(index).append(batch(value), NOW_MS, acks=1)
-
-    def ask(self, *partitions: FetchPartition, **more: Any) -> FetchResponse | asyncio.Future[FetchResponse]:
-        """The session's next request; the first one begins it."""
-        answer = answered(self.sessions, fetch(*partitions, session=self.next, **more), self.connection, 12)
-        session_id, epoch = self.next
-        if isinstance(answer, FetchResponse):
-            session_id = answer.session_id
-        self.next = session_id, next_session_epoch(epoch)
-        return answer
-
-    def fetch(self, *partitions: FetchPartition, **more: Any) -> list[PartitionData]:
-        """What is answered at once."""
-        answer = self.ask(*partitions, **more)
-        assert isinstance(answer, FetchResponse)
-        return told(answer)
-
-    def wait(self, *partitions: FetchPartition, **more: Any) -> asyncio.Future[FetchResponse]:
-        answer = self.ask(*partitions, **{"max_wait_ms": 60_000, **more})
-        assert isinstance(answer, asyncio.Future)
-        return answer
-
-
-def told(answer: FetchResponse) -> list[PartitionData]:
-    return [data for topic in answer.responses for data in topic.partitions]
-
-
-def size(data: PartitionData) -> int:
-    return len(data.records or b"")
-
-
-def summary(answer: Iterable[PartitionData]) -> dict[int, tuple[int, int]]:
-    """Error and size of the records, by partition."""
-    return {data.partition_index: (data.error_code, size(data)) for data in answer}
-
-
-def two_partitions(*replicas: int, epoch: int = EPOCH) -> TopicRecord:
-    return topic("t", *[led_by(US, *replicas, epoch=epoch)] * 2)
-
-
-@contextlib.asynccontextmanager
-async def leading(folder: Path, record: TopicRecord | None = None) -> AsyncIterator[Serving]:
-    async with replicating(folder) as world:
-        await world.told(state(record or two_partitions()))
-        yield Serving(world)
-
-
-def refusal(serving: Serving, request: FetchRequest, connection: Authenticator | None = None) -> ErrorCode:
-    with pytest.raises(ApiError) as error:
-        answered(serving.sessions, request, connection or serving.connection, 12)
-    return error.value.code
-
-
-RACKS = {0: "z", US: "a", THEM: "b", OTHERS: "c"}
-
-
-async def moved_into_racks(leader: Serving, record: TopicRecord, alive: tuple[int, ...] = REPLICAS) -> None:
-    """From now on each broker is in a rack of its own, and consumers are sent there."""
-    leader.world.limit(selects_by_rack=True)
-    known = state(record, alive=alive)
-    brokers = {one: replace(broker, rack=RACKS[one]) for one, broker in known.brokers.items()}
-    await leader.world.told(replace(known, brokers=brokers))
-
-
-def consume(
-    leader: Serving, rack: str, version: int = 12, **more: Any
-) -> FetchResponse | asyncio.Future[FetchResponse]:
-    request = fetch(wanted(current_leader_epoch=-1), replica=-1, session=NO_SESSION, rack_id=rack, **more)
-    return answered(leader.sessions, request, Authenticator(), version)
-
 
 # What there is to say
 
@@ -584,92 +466,6 @@ async def test_the_session_of_a_broker_that_is_gone_or_registered_again_ends(
         brokers = {} if registered is None else {THEM: broker_record(THEM, registered)}
         leader.sessions.forget(brokers)
         assert bool(leader.partition().followers) is stays
-
-
-# Consumers are sent to replicas near them (KIP-392)
-
-
-async def test_a_consumer_is_sent_to_the_replica_in_its_rack(tmp_path: Path) -> None:
-    record = two_partitions()
-    async with leading(tmp_path, record) as leader:
-        await moved_into_racks(leader, record)
-        leader.append()
-        leader.fetch(wanted(0, 1), wanted(1))
-        for rack, preferred, records in (("a", -1, SIZE), ("b", THEM, 0), ("c", -1, SIZE)):
-            answer = consume(leader, rack, max_wait_ms=60_000)
-            assert isinstance(answer, FetchResponse), "it is told at once"
-            (data,) = told(answer)
-            assert (data.preferred_read_replica, size(data)) == (preferred, records)
-            assert (data.error_code, data.high_watermark, data.log_start_offset) == (0, 1, 0)
-        for version, is_sent in ((10, False), (11, True)):
-            answer = consume(leader, "b", version)
-            assert isinstance(answer, FetchResponse)
-            assert (told(answer)[0].preferred_read_replica == THEM) == is_sent, "others do not know the field"
-        leader.world.limit(selects_by_rack=False)
-        answer = consume(leader, "b")
-        assert isinstance(answer, FetchResponse)
-        assert [one.preferred_read_replica for one in told(answer)] == [-1]
-
-
-async def test_a_consumer_is_sent_to_the_broker_with_the_lowest_id_at_once(tmp_path: Path) -> None:
-    record = two_partitions(US, 0)
-    async with leading(tmp_path, record) as leader:
-        await moved_into_racks(leader, record, alive=(0, US))
-        answered(leader.sessions, fetch(wanted(), replica=0), follower(0), 12)
-        answer = consume(leader, "z", max_wait_ms=60_000)
-        assert isinstance(answer, FetchResponse)
-        assert [one.preferred_read_replica for one in told(answer)] == [0]
-
-
-async def test_a_sole_replica_is_read_whatever_the_rack(tmp_path: Path) -> None:
-    record = two_partitions(US)
-    async with leading(tmp_path, record) as leader:
-        await moved_into_racks(leader, record)
-        answer = consume(leader, "b")
-        assert isinstance(answer, FetchResponse)
-        assert summary(told(answer)) == {0: (0, 0)}
-
-
-async def test_a_follower_that_consumers_may_read_is_told_at_once_what_is_safe(tmp_path: Path) -> None:
-    record = two_partitions(US, THEM, OTHERS)
-    for is_read in (True, False):
-        async with leading(tmp_path / str(is_read), record) as leader:
-            leader.world.limit(selects_by_rack=is_read)
-            leader.append()
-            leader.fetch(wanted(0, 1))
-            waiting = leader.wait()
-            answered(leader.sessions, fetch(wanted(0, 1), replica=OTHERS), follower(OTHERS), 12)
-            await turns()
-            assert waiting.done() == is_read
-
-
-async def test_a_follower_that_does_not_wait_hears_of_it_with_its_next_request(tmp_path: Path) -> None:
-    async with leading(tmp_path, two_partitions(US, THEM, OTHERS)) as leader:
-        leader.world.limit(selects_by_rack=True)
-        leader.append()
-        leader.fetch(wanted(0, 1))
-        answered(leader.sessions, fetch(wanted(0, 1), replica=OTHERS), follower(OTHERS), 12)
-        assert [data.high_watermark for data in leader.fetch()] == [1]
-
-
-async def test_a_consumers_poll_does_not_end_for_the_start_of_the_log(tmp_path: Path) -> None:
-    record = two_partitions()
-    async with leading(tmp_path, record) as leader:
-        await moved_into_racks(leader, record)
-        for offset in (0, 1):
-            leader.append()
-            leader.fetch(wanted(0, offset + 1))
-        waiting = answered(
-            leader.sessions,
-            fetch(wanted(0, 2, current_leader_epoch=-1), replica=-1, session=NO_SESSION, max_wait_ms=60_000),
-            Authenticator(),
-            12,
-        )
-        assert isinstance(waiting, asyncio.Future)
-        leader.partition().delete_records_before(1, 0)
-        await turns()
-        assert not waiting.done()
-        waiting.cancel()
 
 
 # Who asks
