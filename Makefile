@@ -13,21 +13,25 @@ KAFKA_JARS := .jars/kafka-4.1.1
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -q -Dstyle.color=never
 
-.PHONY: setup demo test test-all mutation faults e2e bench lint images jars kafka-jars lock clean docs/protocol.md
+.PHONY: setup demo test test-all mutation faults e2e bench operator-scale lint images jars kafka-jars moto lock clean definitions docs/protocol.md docs/command.md docs/metrics.md
 
-# $(call timed,NAME,COMMAND): run it and say how long it took.
-timed = begun=$$(date +%s); $(2) && echo "$(1): done in $$(($$(date +%s) - begun)) s"
+# $(call timed,NAME,COMMAND,PROGRESS): run it, say every four seconds that it still runs, and how long it took.
+timed = begun=$$(date +%s); seconds() { echo "$$(($$(date +%s) - begun)) s"; }; \
+  (trap 'kill $$pause 2>/dev/null; exit' TERM; while kill -0 $$$$ 2>/dev/null; do sleep 4 & pause=$$!; wait $$pause; echo "$(1): $$(seconds)$(3)"; done) & \
+  ticking=$$!; trap 'kill $$ticking 2>/dev/null; exit 130' INT TERM; $(2); status=$$?; kill $$ticking; wait $$ticking 2>/dev/null; \
+  [ $$status -eq 0 ] && echo "$(1): done in $$(seconds)"; exit $$status
+INSTALLED = , $$(ls -d .venv/lib/python*/site-packages/*.dist-info 2>/dev/null | wc -l) packages installed
 
 setup: .venv/.installed
 
 .venv/.installed: requirements-dev.txt $(PACKAGES:%=%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'setup: $(PYTHON) is too old: install Python 3.11 or newer, or name one with PYTHON=…'; exit 1; }
 	@echo "setup: making .venv with $(PYTHON)"
-	@$(PYTHON) -m venv .venv
+	@$(call timed,setup,$(PYTHON) -m venv .venv)
 	@echo "setup: installing the $$(grep -c == $<) packages of $< (500 MB, most of it Spark: one to three minutes)"
-	@$(call timed,setup,$(PIP) -r $<)
+	@$(call timed,setup,$(PIP) -r $<,$(INSTALLED))
 	@echo "setup: installing $(PACKAGES) from their folders"
-	@$(call timed,setup,$(PIP) --no-deps --no-build-isolation $(PACKAGES:%=-e ./%))
+	@$(call timed,setup,$(PIP) --no-deps --no-build-isolation $(PACKAGES:%=-e ./%),$(INSTALLED))
 	@touch $@
 
 # Everything but the long tests: tests/harness/millstream_harness/long_tests.py says which those are.
@@ -54,12 +58,23 @@ images: jars
 e2e: setup images
 	$(BIN)/pytest e2e --timeout 900 $(PYTEST)
 
+PIP_COMPILE = $(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
+  --no-emit-trusted-host --no-emit-find-links
+# $(call image_lock,FOLDER,OPTIONS): what an image installs, and what builds its package, with hashes, as pinned above.
+image_lock = $(PIP_COMPILE) --generate-hashes -c requirements-dev.txt $(2) -o $(1)/requirements.txt $(1)/pyproject.toml && \
+  cp .build-requirements.txt $(1)/requirements-build.txt
+
 lock: requirements-dev.in
-	$(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
-	  --no-emit-trusted-host --no-emit-find-links -o requirements-dev.lock requirements-dev.in
+	$(PIP_COMPILE) -o requirements-dev.lock requirements-dev.in
 	{ echo '# Every pin, written by `make lock` from requirements-dev.in and the pyprojects.'; \
 	  grep -v '^-e ' requirements-dev.lock; } > requirements-dev.txt
 	rm requirements-dev.lock
+	echo hatchling | $(PIP_COMPILE) --generate-hashes -c requirements-dev.txt -o .build-requirements.txt -
+	$(call image_lock,broker-image,--extra uvloop)
+	$(call image_lock,operator)
+	$(call image_lock,client)
+	rm .build-requirements.txt
+	$(PIP_COMPILE) -o tests/jobs/moto-requirements.txt tests/jobs/moto-requirements.in
 
 clean:
 	rm -rf .venv .jars .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out
@@ -69,13 +84,35 @@ ROUNDS ?= 5
 bench: setup $(KAFKA_JARS)/.complete
 	@PYTHONPATH=bench/src:tests/harness:examples/flights $(BIN)/python -P -m millstream_bench --rounds $(ROUNDS) $(BENCH)
 
+# One operator with thousands of resources, on the API server that KUBECONFIG names: SCALE="--topics 500 --clusters 5".
+operator-scale: setup
+	@PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.operator_scale $(SCALE)
+
 # A cluster is broken for twenty minutes: FAULTS="--seconds 300 --faults 50 --seed 3 --out DIR".
 faults: setup
 	@PYTHONPATH=tests/harness:tests/faults $(BIN)/python -P -m millstream_faults $(FAULTS)
 
+# The definitions' pod templates, the copies in chart and operator, and the list of all fields.
+definitions: setup
+	$(BIN)/python -m millstream_operator.definitions crds
+	cp crds/*.yaml charts/millstream/crds/
+	cp crds/*.yaml operator/src/millstream_operator/crds/
+	$(BIN)/python -m millstream_operator.document > docs/resources.md.new
+	mv docs/resources.md.new docs/resources.md
+
 # Which APIs and versions are served, from the handlers themselves.
 docs/protocol.md: setup
 	PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.protocol_document > $@.new
+	mv $@.new $@
+
+# Every command of `millstream`, from its parser.
+docs/command.md: setup
+	PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.command_document > $@.new
+	mv $@.new $@
+
+# Every metric, from the tables that the programs use.
+docs/metrics.md: setup
+	PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.metrics_document > $@.new
 	mv $@.new $@
 
 # Changes the code one operator at a time, for hours: MUTATION="--only log/compaction --only groups".
@@ -91,17 +128,26 @@ $(KAFKA_JARS)/.complete: bench/kafka/pom.xml
 	  -DoutputDirectory=$(CURDIR)/$(KAFKA_JARS))
 	@touch $@
 
+# The S3 server of tests, in an environment of its own (tests/jobs/moto-requirements.in).
+moto: .cache/moto/.installed
+
+.cache/moto/.installed: tests/jobs/moto-requirements.txt
+	@echo 'moto: making .cache/moto, the S3 server of tests'
+	@$(PYTHON) -m venv .cache/moto
+	@.cache/moto/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
 kafka-jars:
 	@$(call fetched,$(KAFKA_JARS),bench/kafka/pom.xml,what needs Apache Kafka is not tested)
 
-# What Spark needs to read the log. Without Maven, Spark fetches the same jars itself (spark.jars.packages).
+# What Spark needs beside itself (spark-operator-jobs/pom.xml). Without Maven, Spark fetches its Kafka source itself (spark.jars.packages).
 SPARK_JARS := .jars/spark
 
 jars:
 	@$(call fetched,$(SPARK_JARS),spark-operator-jobs/pom.xml,Spark will fetch its Kafka source itself (spark.jars.packages))
 
 $(SPARK_JARS)/.complete: spark-operator-jobs/pom.xml
-	@echo "jars: fetching Spark's Kafka source into $(SPARK_JARS) (10 MB)"
+	@echo "jars: fetching Spark's Kafka source, Delta, Iceberg and S3A into $(SPARK_JARS) (86 MB)"
 	@rm -rf $(SPARK_JARS)
 	@$(call timed,jars,$(MAVEN) -f spark-operator-jobs/pom.xml)
 	@touch $@

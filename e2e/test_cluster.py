@@ -103,7 +103,9 @@ def in_sync(admin: KafkaAdmin, factor: int, name: str = "orders") -> bool:
 def test_three_brokers_form_a_cluster(namespace: Namespace, admin: KafkaAdmin) -> None:
     found = namespace.get(KIND, "three")
     assert found["status"]["brokers"] == {"desired": 3, "ready": 3}
-    assert len(found["status"]["listeners"][0]["bootstrap"].split(",")) == 3
+    (listener,) = found["status"]["listeners"]
+    assert len(set(listener["addresses"])) == 3
+    assert listener["bootstrap"] not in listener["addresses"], "a Service in front of all"
     assert sorted(admin.brokers().racks) == [0, 1, 2]
     until(
         "the cluster's id",

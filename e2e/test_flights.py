@@ -57,7 +57,7 @@ def test_topic_group_and_load_say_how_they_are(namespace: Namespace) -> None:
         "batchload.millstream.dev",
         "flights-to-parquet",
         "Succeeded",
-        status="False",
+        status="Unknown",
         reason="WaitingForRecords",
     )
     columns = run("kubectl", "get", "millstream", "--namespace", namespace.name)

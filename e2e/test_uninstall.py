@@ -1,4 +1,4 @@
-"""The chart's own promises: its default Cluster, `helm test`, an upgrade, and an uninstall that keeps the data."""
+"""The chart's own promises: its default Cluster, `helm test`, and an uninstall that keeps the data."""
 
 from __future__ import annotations
 

@@ -63,3 +63,31 @@ def test_continuous_integration_leaves_no_test_out() -> None:
     )
     assert commands["test"].replace(" -m 'not long'", "") == commands["test-all"]
     assert re.findall(r"^make test.*", (ROOT / ".ci" / "run").read_text(), re.MULTILINE) == ["make test-all"]
+
+
+def pins(file: Path) -> dict[str, str]:
+    """Version by package; spelling of names as pip compares them."""
+    found = re.findall(r"^([\w.-]+)==([^\s\\]+)", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in found}
+
+
+@pytest.mark.parametrize("folder", ["broker-image", "client", "operator"])
+def test_images_install_what_is_pinned(folder: str) -> None:
+    tested = pins(ROOT / "requirements-dev.txt")
+    wanted = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())
+    installed = pins(ROOT / folder / "requirements.txt")
+    builds = pins(ROOT / folder / "requirements-build.txt")
+    assert (installed | builds).items() <= tested.items(), "make lock"
+    for needed, there in (
+        (wanted["project"]["dependencies"], installed),
+        (wanted["project"].get("optional-dependencies", {}).get("uvloop", []), installed),
+        (wanted["build-system"]["requires"], builds),
+    ):
+        for name, version in (one.split("==") for one in needed):
+            assert there[re.sub(r"[-_.]+", "-", name).lower()] == version, f"make lock: {name}"
+    for file in ("requirements.txt", "requirements-build.txt"):
+        text = (ROOT / folder / file).read_text()
+        assert len(re.findall(r"^\S+==\S+ \\\n    --hash=sha256:", text, re.MULTILINE)) == len(
+            pins(ROOT / folder / file)
+        )
+    assert "--require-hashes" in (ROOT / folder / "Dockerfile").read_text()

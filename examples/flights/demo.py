@@ -1,13 +1,13 @@
 """`make demo`: a year of flights through the log, end to end and without Kubernetes.
 
-    up        what `millstream local up` makes of this folder's manifests: a broker, a topic, a group, a load that waits
-    traffic   all flights are published, and consumed as they come by a group of two
+    up        apply this folder's manifests: a broker, a topic, a group, a load that waits
+    traffic   publish all flights, while a group of two consumes them
     up        again: there are enough records now, so Spark loads them into Parquet
     check     published = consumed = loaded, for each carrier
     cluster   the same through three brokers, one of which is killed on the way (replicated.py; needs Java)
-    report    demo-out/report.html and report.png
+    report    demo-out/report.html
 
-Everything is stopped at the end, however that comes. Exit status: 0 if all held, 1 if not, 130 interrupted.
+Everything is stopped at the end, however it ends. Exit status: 0 if all held, 1 if not, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NO_JAVA = "RunnerNotAvailable"
 
 
 class DemoFailed(Exception):
-    """Something did not hold; one line."""
+    """A check failed; one line."""
 
 
 def main() -> int:
@@ -58,11 +58,11 @@ def main() -> int:
         with timed(timings, "load"):
             resources = up()
             loaded = rows_loaded(resources["BatchLoad"]["status"])
-        counts = report.Counts(moved.published, moved.consumed, loaded, airlines())
+        counts = report.Counts(moved.published, moved.consumed, loaded, moved.cancelled, airlines())
         check(counts)
         with timed(timings, "three brokers"):
-            through_three(counts.published)
-        written = report.write(OUT, counts, moved, timings)
+            survived = through_three(counts.published)
+        written = report.write(OUT, report.Run(counts, moved, survived, timings))
     except KeyboardInterrupt:
         say("interrupted")
         return 130
@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def up() -> dict[str, Any]:
-    """Have everything as this folder's manifests ask for; the resources by kind."""
+    """Apply this folder's manifests; the resources by kind."""
     say("millstream local up -f examples/flights --data demo-out/data")
     with bars(["loaded"]) as show:
         reporter = Reporter(say=lambda line: say(f"  {line}"), progress=lambda _, done, __: show([done]))
@@ -105,6 +105,8 @@ def publish_and_consume(bootstrap: str) -> traffic.Traffic:
     say(
         f"published in {moved.publish_s:.1f} s ({rate:,.0f} a second), all consumed after {moved.consume_s:.1f} s"
     )
+    cancelled = moved.cancelled.total()
+    say(f"of {ROWS:,} flights {ROWS - cancelled:,} left and {cancelled:,} were cancelled")
     return moved
 
 
@@ -133,11 +135,11 @@ def check(counts: report.Counts) -> None:
                 )
 
 
-def through_three(expected: Counter[str]) -> None:
-    """The flights once more, through a cluster that loses a broker meanwhile."""
+def through_three(expected: Counter[str]) -> replicated.Survived | None:
+    """The flights once more, through a cluster that loses a broker meanwhile; None without Java."""
     if (problem := replicated.lacking()) is not None:
         say(f"three brokers: left out: their ZooKeeper needs Java: {problem}")
-        return
+        return None
     say("three brokers: millstream local up -f examples/cluster --data demo-out/cluster")
     with bars(["acknowledged"]) as show:
         survived = replicated.run(LocalRuntime(CLUSTER), events(), lambda count: show([count]))
@@ -146,19 +148,20 @@ def through_three(expected: Counter[str]) -> None:
             raise DemoFailed(f"three brokers: {what} {found.total():,} of {ROWS:,} flights")
     say(
         f"three brokers: broker {survived.broker} was killed and started again; the longest wait for an "
-        f"acknowledgement was {survived.silence_s:.1f} s; all {ROWS:,} are there, none twice"
+        f"acknowledgement was {survived.silence_s:.1f} s; all {ROWS:,} flights are there, none twice"
     )
+    return survived
 
 
 def fresh() -> None:
-    """An empty output folder; what a demo that was killed left running is stopped first."""
+    """Make the output folder empty, after stopping what a killed demo left running."""
     stop()
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir()
 
 
 def stop() -> None:
-    """Stop all processes, not to be interrupted."""
+    """Stop all processes, uninterruptibly."""
     before = [signal.signal(one, signal.SIG_IGN) for one in (signal.SIGINT, signal.SIGTERM)]
     for folder in (DATA, CLUSTER):
         LocalRuntime(folder).down()

@@ -1,9 +1,9 @@
 """The demo's last part: the same flights through three brokers, one of which is killed on the way.
 
 up       examples/cluster by the local runtime: three brokers and a ZooKeeper, a topic of three replicas
-publish  acks=all; at a third of the way the leader of partition 0 gets SIGKILL
-up       again, at once: what died is started, which elsewhere is Kubernetes' part
-read     what was acknowledged is there, each record once, and every replica is in sync
+publish  acks=all; a third of the way through, the leader of partition 0 gets SIGKILL
+up       again, at once: it starts the killed broker, which Kubernetes does elsewhere
+read     every acknowledged record is there, once, and every replica is in sync
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event as Flag
+from threading import Thread
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -27,24 +30,40 @@ from millstream_operator.local.runtime import LocalRuntime
 
 MANIFESTS = Path(__file__).parents[1] / "cluster"
 TOPIC = "orders"
+SAMPLE_EVERY_S = 0.05
 IN_SYNC_S = 60.0
 READ_S = 60.0
 
 
+class Acknowledged(NamedTuple):
+    """How many records were acknowledged ``seconds`` after publishing began."""
+
+    seconds: float
+    records: int
+
+
 @dataclass(slots=True)
 class Survived:
-    """What came of it."""
+    """The result. Times are in seconds since publishing began."""
 
     published: Counter[str]
     read: Counter[str]
     broker: int
     """The one that was killed."""
-    silence_s: float
-    """The longest time without a further acknowledgement."""
+    killed_s: float
+    restarted_s: float
+    """When the killed broker was ready again."""
+    samples: list[Acknowledged]
+    silence: tuple[float, float]
+    """The longest time without a further acknowledgement: from, to."""
+
+    @property
+    def silence_s(self) -> float:
+        return self.silence[1] - self.silence[0]
 
 
 def lacking() -> str | None:
-    """Why it cannot be done here."""
+    """What is missing to run this here."""
     try:
         find_java()
     except NotInstalled as error:
@@ -58,24 +77,40 @@ def run(runtime: LocalRuntime, events: Iterable[Event], moved: Callable[[int], N
     done = traffic.Traffic()
     watch = Watch(done.published)
     with ThreadPoolExecutor(1) as aside:
-        killed: list[tuple[int, Future[str]]] = []
+        killed: list[tuple[int, float, Future[float]]] = []
+
+        def restart() -> float:
+            up(runtime)
+            return watch.seconds
 
         def progress() -> None:
-            watch.look()
             if not killed and watch.count >= ROWS // 3:
-                killed.append((kill_leader(runtime, bootstrap), aside.submit(up, runtime)))
+                broker = kill_leader(runtime, bootstrap)
+                killed.append((broker, watch.seconds, aside.submit(restart)))
             moved(watch.count)
 
-        traffic.publish(bootstrap, TOPIC, events, done, progress)
+        watch.start()
+        try:
+            traffic.publish(bootstrap, TOPIC, events, done, progress)
+        finally:
+            watch.end()
         progress()
-        (broker, restarted) = killed[0]
-        restarted.result()
+        ((broker, killed_s, restarted),) = killed
+        restarted_s = restarted.result()
     await_in_sync(bootstrap)
-    return Survived(done.published, read(bootstrap), broker, watch.longest_s)
+    return Survived(
+        done.published,
+        read(bootstrap),
+        broker,
+        killed_s,
+        restarted_s,
+        watch.samples,
+        longest_silence(watch.samples),
+    )
 
 
 def up(runtime: LocalRuntime) -> str:
-    """Have the cluster and its topic as the manifests ask; where it listens."""
+    """Apply the manifests of the cluster and its topic; the bootstrap address."""
     outcome = runtime.up(MANIFESTS)
     for resource, problem in outcome.failures.items():
         raise RuntimeError(f"{resource}: {problem}")
@@ -84,24 +119,47 @@ def up(runtime: LocalRuntime) -> str:
     return bootstrap
 
 
-class Watch:
-    """How long nothing more was acknowledged, at the longest."""
+class Watch(Thread):
+    """Samples how many records are acknowledged, until it is ended."""
 
     def __init__(self, acknowledged: Counter[str]) -> None:
+        super().__init__(daemon=True)
         self._acknowledged = acknowledged
-        self._since = time.monotonic()
-        self.count = 0
-        self.longest_s = 0.0
+        self._begun = time.monotonic()
+        self._ended = Flag()
+        self.samples = [Acknowledged(0.0, 0)]
 
-    def look(self) -> None:
-        now, count = time.monotonic(), self._acknowledged.total()
-        if count > self.count:
-            self.longest_s = max(self.longest_s, now - self._since)
-            self._since, self.count = now, count
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begun
+
+    @property
+    def count(self) -> int:
+        return self._acknowledged.total()
+
+    def run(self) -> None:
+        while not self._ended.wait(SAMPLE_EVERY_S):
+            self.samples.append(Acknowledged(self.seconds, self.count))
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
+        self.samples.append(Acknowledged(self.seconds, self.count))
+
+
+def longest_silence(samples: Sequence[Acknowledged]) -> tuple[float, float]:
+    """From the last sample before the longest time without progress to the first one after it."""
+    longest, since = (0.0, 0.0), samples[0]
+    for sample in samples[1:]:
+        if sample.records > since.records:
+            if sample.seconds - since.seconds > longest[1] - longest[0]:
+                longest = (since.seconds, sample.seconds)
+            since = sample
+    return longest
 
 
 def kill_leader(runtime: LocalRuntime, bootstrap: str) -> int:
-    """kill -9 to whoever leads the topic's first partition; which broker that was."""
+    """kill -9 the leader of the topic's first partition; the id of that broker."""
     found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(TOPIC, timeout=10)
     leader = found.topics[TOPIC].partitions[0].leader
     address = f"{found.brokers[leader].host}:{found.brokers[leader].port}"
@@ -109,7 +167,7 @@ def kill_leader(runtime: LocalRuntime, bootstrap: str) -> int:
         if daemon["address"] == address:
             os.kill(daemon["pid"], signal.SIGKILL)
             return leader
-    raise RuntimeError(f"broker {leader} at {address} is none of this data folder")
+    raise RuntimeError(f"broker {leader} at {address} is not of this data folder")
 
 
 def await_in_sync(bootstrap: str) -> None:

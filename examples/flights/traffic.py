@@ -1,4 +1,4 @@
-"""Publishing the flights while a group of two waits for them and consumes them; watching how far both are."""
+"""Publishes the flights while a group of two consumes them, and samples how far both are."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDLE_TIMEOUT_S = 60.0
 
 
 class Sample(NamedTuple):
-    """How far things were, ``seconds`` after the begin."""
+    """Progress ``seconds`` after the start."""
 
     seconds: float
     published: int
@@ -38,7 +38,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Hour:
-    """The flights that were to leave in one hour of the day."""
+    """The flights scheduled to leave in one hour of the day; ``delay``: minutes, of those that left, in all."""
 
     flights: int = 0
     left: int = 0
@@ -55,6 +55,8 @@ class Traffic:
 
     published: Counter[str] = field(default_factory=Counter)
     consumed: Counter[str] = field(default_factory=Counter)
+    cancelled: Counter[str] = field(default_factory=Counter)
+    """Of those that were published: flights that did not leave, by carrier."""
     samples: list[Sample] = field(default_factory=list)
     hours: dict[int, Hour] = field(default_factory=lambda: defaultdict(Hour))
     publish_s: float = 0.0
@@ -204,6 +206,8 @@ def publish(
         if event.delay is not None:
             hour.left += 1
             hour.delay += event.delay
+        else:
+            traffic.cancelled[event.carrier] += 1
         while True:
             try:
                 producer.produce(topic, event.value, event.carrier, on_delivery=delivered)

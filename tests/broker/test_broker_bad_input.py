@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.messages import messages
+from millstream_harness.protocol import APIS
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, fetch_request, produce_request, record
 from millstream_kafka.batch import build_batch
 from millstream_kafka.protocol import api_versions, fetch, metadata, produce
 from millstream_kafka.protocol.errors import ErrorCode
-from millstream_kafka.protocol.registry import APIS
 
 StartBroker = Callable[..., BrokerProcess]
 
@@ -103,8 +103,7 @@ def test_api_versions_of_an_unknown_version_is_answered_in_v0(wire: Wire) -> Non
 def test_api_versions_lists_what_the_protocol_page_promises(wire: Wire) -> None:
     answer = wire.call(api_versions.API, 4, api_versions.ApiVersionsRequest("test", "1"))
     listed = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
-    transactional = {24, 25, 26, 27, 28}
-    assert listed == {key: api.versions for key, api in APIS.items() if key not in transactional}
+    assert listed == {key: api.versions for key, api in APIS.items()}
     assert listed[0][0] == 0, "or older librdkafka stops compressing"
 
 

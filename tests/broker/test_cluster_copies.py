@@ -11,9 +11,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster_load import QUICK, Writer, holds, read_all
 from millstream_harness.zookeeper import ZooKeeperProcess
-
-from .test_cluster import QUICK, Writer, holds, read_all
 
 PERIOD = {"replica.high.watermark.checkpoint.interval.ms": "200"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from millstream_broker.connection import routes_of
+from millstream_broker.routes import routes_of
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.wire import record
 from millstream_kafka.batch import build_batch

@@ -25,6 +25,7 @@ from millstream_kafka.protocol import (
     list_offsets,
     metadata,
     offset_commit,
+    offset_delete,
     offset_fetch,
     produce,
 )
@@ -161,6 +162,22 @@ def test_positions_of_many_partitions(wire: Wire) -> None:
             for topic in fetched.topics
             for one in topic.partitions
         } == stored
+    kept = [offset_delete.OffsetDeleteRequestTopic(topic.name, []) for topic in topics]
+    for topic in kept:
+        count = TOPICS[topic.name] + UNKNOWN
+        topic.partitions = [offset_delete.OffsetDeleteRequestPartition(index) for index in range(1, count)]
+    deleted = wire.call(offset_delete.API, 0, offset_delete.OffsetDeleteRequest("g", kept))
+    found = [
+        (topic.name, one.partition_index, one.error_code)
+        for topic in deleted.topics
+        for one in topic.partitions
+    ]
+    assert (deleted.error_code, found) == (0, [one for one in expected_errors() if one[1]])
+    fetched = wire.call(offset_fetch.API, 8, offset_fetch.OffsetFetchRequest(groups=[of_all])).groups[0]
+    left = [(topic.name, one.partition_index) for topic in fetched.topics for one in topic.partitions]
+    assert left == [(name, 0) for name in TOPICS]
+    nobody = wire.call(offset_delete.API, 0, offset_delete.OffsetDeleteRequest("nobody", kept))
+    assert (nobody.error_code, nobody.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
 
 
 def test_metadata_of_many_names_has_each_once(wire: Wire) -> None:

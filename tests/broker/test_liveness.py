@@ -15,10 +15,10 @@ from millstream_broker.coordination import BrokerRecord
 from millstream_broker.inter_broker import MECHANISM, Authenticator, InterBroker
 from millstream_broker.liveness import Watches, is_refused
 from millstream_harness.members import until
+from millstream_harness.protocol import APIS, encode_response_header
 from millstream_kafka.protocol import api_versions, sasl_authenticate, sasl_handshake
 from millstream_kafka.protocol.errors import ApiError
-from millstream_kafka.protocol.header import decode_request_header, encode_response_header
-from millstream_kafka.protocol.registry import APIS
+from millstream_kafka.protocol.header import decode_request_header
 from millstream_kafka.protocol.schema import Struct
 from millstream_process.loop import loop_factory
 

@@ -25,9 +25,11 @@ from millstream_broker.coordination.stores import (
     State,
     Unavailable,
 )
+from millstream_broker.coordination.stores import zookeeper as zookeeper_store
 from millstream_broker.coordination.stores.ensemble import Ensemble, parse_connect
 from millstream_broker.coordination.stores.zookeeper import ZooKeeperStore
 from millstream_harness.members import until
+from millstream_harness.wire import silent_listener
 from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
 
 States = list[tuple[State, bool]]
@@ -57,6 +59,15 @@ async def session(shared_zookeeper: ZooKeeperProcess) -> AsyncIterator[ZooKeeper
 def own_zookeeper(tmp_path: Path) -> Iterator[ZooKeeperProcess]:
     with ZooKeeperProcess(tmp_path / "zookeeper") as server:
         yield server
+
+
+def test_an_address_that_does_not_answer_is_left_long_before_the_sessions_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As that of a server that moved."""
+    monkeypatch.setattr(zookeeper_store, "CONNECT_S", 0.2)
+    with silent_listener() as address, pytest.raises(TimeoutError):
+        zookeeper_store._Handler().create_connection(address, timeout=3600.0)
 
 
 async def test_nodes_are_created_read_changed_and_deleted(session: ZooKeeperStore) -> None:

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
+from millstream_harness.protocol import APIS
 from millstream_harness.scenario import unique
 from millstream_kafka.batch import Record, build_batch, read_records
 from millstream_kafka.client import ClusterClient, Connection, UnsupportedApi
 from millstream_kafka.protocol import (
-    add_offsets_to_txn,
-    add_partitions_to_txn,
     alter_configs,
     alter_partition_reassignments,
     api_versions,
@@ -38,7 +37,6 @@ from millstream_kafka.protocol import (
     describe_producers,
     describe_user_scram_credentials,
     elect_leaders,
-    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -61,13 +59,10 @@ from millstream_kafka.protocol import (
     sasl_handshake,
     stop_replica,
     sync_group,
-    txn_offset_commit,
     update_metadata,
-    write_txn_markers,
 )
 from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.registry import APIS
 from millstream_kafka.protocol.schema import Struct
 
 
@@ -178,9 +173,6 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
     reassigned = alter_partition_reassignments.ReassignableTopic(
         topic, [alter_partition_reassignments.ReassignablePartition(0, None)]
     )
-    committed = txn_offset_commit.TxnOffsetCommitRequestTopic(
-        topic, [txn_offset_commit.TxnOffsetCommitRequestPartition(0, 1, committed_metadata="")]
-    )
     return {
         produce.API: produce_request(topic, batch(b"x")),
         fetch.API: fetch_request(topic),
@@ -241,15 +233,6 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
                     topic, [offset_for_leader_epoch.OffsetForLeaderPartition(0, leader_epoch=0)]
                 )
             ]
-        ),
-        add_partitions_to_txn.API: add_partitions_to_txn.AddPartitionsToTxnRequest(
-            "txn", 99, 0, [add_partitions_to_txn.AddPartitionsToTxnTopic(topic, [0])]
-        ),
-        add_offsets_to_txn.API: add_offsets_to_txn.AddOffsetsToTxnRequest("txn", 99, 0, group),
-        end_txn.API: end_txn.EndTxnRequest("txn", 99, 0, False),
-        write_txn_markers.API: write_txn_markers.WriteTxnMarkersRequest(),
-        txn_offset_commit.API: txn_offset_commit.TxnOffsetCommitRequest(
-            "txn", group, 99, 0, topics=[committed]
         ),
         describe_acls.API: describe_acls.DescribeAclsRequest(1, None, 3, None, None, 1, 1),
         create_acls.API: create_acls.CreateAclsRequest(

@@ -35,7 +35,7 @@ from millstream_harness.messages import VERSIONS, messages
 from millstream_harness.protocol_document import ZOOKEEPER
 from millstream_kafka.protocol import api_versions, consumer_group_heartbeat
 from millstream_kafka.protocol.api import Api
-from millstream_kafka.protocol.schema import ZERO_UUID, Struct, fields_of
+from millstream_kafka.protocol.schema import ZERO_UUID, Struct
 
 AnyApi = Api[Any, Any]
 
@@ -56,7 +56,7 @@ SOME = settings(
 def present(value: Struct, version: int) -> list[tuple[str, Any, Any]]:
     """The fields that a version carries and that are not absent tagged structs: name, declaration, value."""
     found = []
-    for name, wire in fields_of(type(value)):
+    for name, wire in type(value).FIELDS:
         field = getattr(value, name)
         if wire.in_version(version) and not (wire.tag is not None and wire.struct and field is None):
             found.append((name, wire, field))
@@ -124,7 +124,7 @@ def to_kio(value: Struct, version: int, entity: Any) -> Any:
         elif ours is not None:
             converted = kio_scalar(ours, theirs[known].metadata["kafka_type"])
         arguments[known] = converted
-    carried = [name for name, wire in fields_of(type(value)) if wire.in_version(version)]
+    carried = [name for name, wire in type(value).FIELDS if wire.in_version(version)]
     assert [name.removesuffix("_ms") for name in carried] == [name.removesuffix("_ms") for name in theirs]
     return entity(**arguments)
 
@@ -210,7 +210,7 @@ def to_kafka_python(value: Struct, version: int, container: Any) -> Any:
 
 def from_kafka_python(container: Any, version: int, struct: type[Struct]) -> Struct:
     arguments = {}
-    for name, wire in fields_of(struct):
+    for name, wire in struct.FIELDS:
         if not wire.in_version(version):
             continue
         theirs = getattr(container, alias(name))
@@ -266,7 +266,6 @@ def test_the_oracles_cover_what_kafka_still_has() -> None:
         "DescribeAcls-v0",
         "CreateAcls-v0",
         "DeleteAcls-v0",
-        "WriteTxnMarkers-v0",
     }
 
 
@@ -281,7 +280,7 @@ def kafka_name(name: str) -> str:
 def as_kafkas_json(value: Any) -> Any:
     if isinstance(value, Struct):
         # A tagged field is ours: Kafka keeps it, but does not know its name.
-        known = [name for name, wire in fields_of(type(value)) if wire.tag is None]
+        known = [name for name, wire in type(value).FIELDS if wire.tag is None]
         return {kafka_name(name): as_kafkas_json(getattr(value, name)) for name in known}
     if isinstance(value, list):
         return [as_kafkas_json(one) for one in value]

@@ -1,29 +1,33 @@
 """`millstream-load` as a process: killed and started again, and what it says when it cannot.
 
-Where exactly a kill strikes is up to the machine; test_publish kills after every single step.
+Where exactly a kill strikes is random; test_outputs and test_objects give up after every single step.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset
 import pytest
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.spark import LoadProcess, publish, spark_jars
+from millstream_harness.spark_loads import ICEBERG_TABLE, read_table
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of pyiceberg and deltalake
+]
 DAYS = 120
 A_DAY = 4
 
 
-def eventually(what: str, true: Callable[[], bool], process: LoadProcess, timeout: float = 100.0) -> None:
+def eventually(what: str, true: Callable[[], bool], process: LoadProcess, timeout: float = 240.0) -> None:
     deadline = time.monotonic() + timeout
     while not true():
         assert process.process.poll() is None, f"the load ended before {what}"
@@ -58,30 +62,62 @@ def year(shared_broker: BrokerProcess) -> dict[str, Any]:
     }
 
 
-def test_killed_in_mid_write_and_in_mid_publish_every_row_is_there_once(
-    year: dict[str, Any], tmp_path: Path
-) -> None:
-    lake = tmp_path / "lake"
-    run = {**year, "output": {**year["output"], "path": str(lake)}}
-    manifest, staging = lake / "_millstream/year-0001.json", lake / "_staging/year-0001"
+@pytest.fixture(params=["Parquet", "Delta", "Iceberg"])
+def run(request: pytest.FixtureRequest, year: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """The run in each format."""
+    output = {**year["output"], "path": str(tmp_path / "lake"), "format": request.param}
+    if request.param == "Iceberg":
+        output["table"] = ICEBERG_TABLE
+    return {**year, "output": output}
 
-    first = LoadProcess(tmp_path, run)
-    eventually("it writes rows", lambda: any(name.endswith(".parquet") for name in files(staging)), first)
-    first.kill()
-    assert manifest.exists() or all(path.name.startswith("_") for path in lake.iterdir())
 
-    second = LoadProcess(tmp_path, run)
-    eventually("it publishes files", manifest.exists, second)
-    second.kill()
-
-    third = LoadProcess(tmp_path, run).wait()
-    assert third.status == 0, third.stderr
-    assert third.result == {"state": "Succeeded", "rows": DAYS * A_DAY, "corruptRecords": 0, "error": ""}
-    assert third.stdout.splitlines()[-1] == f"load: Succeeded: {DAYS * A_DAY:,} rows"
-    table = pyarrow.dataset.dataset(lake, partitioning="hive").to_table(columns=["number", "day"])
+def check_the_year(run: dict[str, Any]) -> None:
+    table = read_table(run["output"]["format"], Path(run["output"]["path"])).select(["number", "day"])
     assert sorted(table["number"].to_pylist()) == list(range(DAYS * A_DAY))
     assert len(set(table["day"].to_pylist())) == DAYS
-    assert not staging.exists()
+
+
+def test_killed_at_any_moment_and_started_again_every_row_is_there_once(
+    run: dict[str, Any], tmp_path: Path
+) -> None:
+    first = LoadProcess(tmp_path / "first", run)
+    eventually(
+        "it writes", lambda: any(name.endswith(".parquet") for name in files(tmp_path / "lake")), first
+    )
+    pause = random.uniform(0, 2)
+    print(f"killed {pause:.3f} s after its first file")
+    time.sleep(pause)
+    first.kill()
+
+    second = LoadProcess(tmp_path / "second", run).wait()
+    assert second.status == 0, second.stderr
+    reported = {
+        "state": "Succeeded",
+        "rows": DAYS * A_DAY,
+        "corruptRecords": 0,
+        "error": "",
+        "run": "year-0001",
+    }
+    assert second.result == reported
+    assert second.stdout.splitlines()[-1] == f"load: Succeeded: {DAYS * A_DAY:,} rows"
+    check_the_year(run)
+
+
+def test_two_processes_of_one_run_publish_it_once(run: dict[str, Any], tmp_path: Path) -> None:
+    processes = [LoadProcess(tmp_path / name, run) for name in ("one", "other")]
+    ended = [process.wait() for process in processes]
+    assert [one.status for one in ended] == [0, 0], [one.last_line for one in ended]
+    said = [
+        (
+            f"load: published {DAYS * A_DAY:,} rows to {tmp_path / 'lake'}" in one.stdout,
+            "load: another driver has published year-0001 first; the rows of this one are dropped"
+            in one.stdout
+            or "load: year-0001 has been published before; nothing to do" in one.stdout,
+        )
+        for one in ended
+    ]
+    assert sorted(said) == [(False, True), (True, False)], "one wins, the other says so"
+    check_the_year(run)
 
 
 def test_an_output_that_cannot_be_written_is_one_line(year: dict[str, Any], tmp_path: Path) -> None:
@@ -90,7 +126,7 @@ def test_an_output_that_cannot_be_written_is_one_line(year: dict[str, Any], tmp_
     ended = LoadProcess(tmp_path, {**year, "output": {**year["output"], "path": path}}).wait()
     assert ended.status == 1
     assert ended.last_line.startswith(f"millstream-load: output.path: {path} cannot be written to: ")
-    assert ended.result["state"] == "Failed"
+    assert (ended.result["state"], ended.result["run"]) == ("Failed", "year-0001")
     assert ended.result["error"] == ended.last_line.removeprefix("millstream-load: ")
     assert "Traceback" not in ended.stderr
     assert "\tat " not in ended.stderr

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import uuid
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pyarrow.dataset
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.spark import publish
+from millstream_harness.scenario import eventually
+from millstream_harness.spark_loads import PY4J, Loads
+from millstream_jobs import completeness, table
 from millstream_jobs import load as job
-from millstream_jobs import table
-from millstream_jobs.hadoop import HadoopFiles
-from millstream_jobs.publish import PublishError, manifest_path
-from millstream_jobs.run import BadRun, OffsetRange, Output, Result, Run, Value
+from millstream_jobs.outputs import OutputError
+from millstream_jobs.run import BadRun, Result
+from millstream_jobs.value import Value
 
-# A Python thread has a connection of its own to Spark's JVM; py4j leaves closing it to the garbage collector.
-PY4J = "ignore::pytest.PytestUnraisableExceptionWarning"
-pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings(PY4J)]
-
-Load = Callable[..., Result]
-SCHEMA = "carrier STRING, delay DOUBLE, time_hour TIMESTAMP"
+pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings(PY4J)]
 
 
 def flight(carrier: str, delay: float | None, time_hour: str) -> bytes:
@@ -37,50 +30,6 @@ def flight(carrier: str, delay: float | None, time_hour: str) -> bytes:
 UA = flight("UA", 2, "2013-01-01T10:00:00Z")
 AA = flight("AA", None, "2013-01-01T23:59:59Z")
 DL = flight("DL", -1.5, "2013-01-02T00:00:00Z")
-
-
-class Loads:
-    """Runs over one topic of two partitions into one folder."""
-
-    def __init__(self, spark: SparkSession, bootstrap: str, folder: Path) -> None:
-        self.spark = spark
-        self.bootstrap = bootstrap
-        self.path = folder / "lake"
-        self.topic = f"loads-{uuid.uuid4().hex[:8]}"
-        self.files = HadoopFiles(spark, str(self.path))
-
-    def publish(self, *partitions: list[tuple[bytes | None, bytes | None]]) -> None:
-        publish(self.bootstrap, self.topic, partitions)
-
-    def run(
-        self,
-        *ranges: tuple[int, int, int],
-        name: str = "run-0001",
-        value: Value | None = None,
-        partition_by: tuple[str, ...] = (),
-    ) -> Run:
-        return Run(
-            name=name,
-            bootstrap=self.bootstrap,
-            offsets=tuple(OffsetRange(self.topic, *numbers) for numbers in ranges),
-            output=Output(str(self.path), partition_by=partition_by),
-            value=value or Value(schema=SCHEMA),
-        )
-
-    def load(self, *ranges: tuple[int, int, int], **given: Any) -> Result:
-        return job.load(self.spark, self.run(*ranges, **given), self.files)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """The table, in the order of partitions and offsets."""
-        rows: list[dict[str, Any]] = (
-            pyarrow.dataset.dataset(self.path, partitioning="hive").to_table().to_pylist()
-        )
-        return sorted(rows, key=lambda row: (row["_partition"], row["_offset"]))
-
-
-@pytest.fixture
-def loads(spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path) -> Loads:
-    return Loads(spark, shared_broker.bootstrap, tmp_path)
 
 
 def test_json_becomes_columns_by_date_and_the_record_is_kept(loads: Loads) -> None:
@@ -162,39 +111,80 @@ def test_a_finished_run_reports_again_and_writes_nothing(
     assert loads.load((0, 0, 2)) == first == Result("Succeeded", rows=2, corrupt_records=1)
     assert {path: path.stat().st_mtime_ns for path in loads.path.rglob("*")} == before
     assert capsys.readouterr().out == "load: run-0001 has been published before; nothing to do\n"
-    with pytest.raises(PublishError, match="take another name or another path"):
+    with pytest.raises(OutputError, match="take another name or another path"):
         loads.load((0, 0, 1))
 
 
-def test_publishing_that_fails_half_way_goes_on(loads: Loads) -> None:
-    """A file in the way of the second date's folder: what is renamed by then stays, the rest follows."""
-    loads.publish([(None, UA), (None, DL)])
-    loads.path.mkdir()
-    (loads.path / "date=2013-01-02").write_text("in the way")
-    with pytest.raises(OSError, match="date=2013-01-02"):
-        loads.load((0, 0, 2), partition_by=("date",))
-    assert (loads.path / manifest_path("run-0001")).exists()
-    (loads.path / "date=2013-01-02").unlink()
-    assert loads.load((0, 0, 2), partition_by=("date",)).rows == 2
-    assert [row["carrier"] for row in loads.rows()] == ["UA", "DL"]
+def test_a_record_that_was_not_written_or_twice_fails_the_run(loads: Loads) -> None:
+    loads.publish([(b"k", UA), (b"k", AA), (b"k", DL)], [(None, UA)])
+    run = loads.run((0, 0, 3), (1, 0, 1))
+    whole = table.read(loads.spark, run)
+    assert completeness.check(loads.spark, run, whole) == (4, 0)
+    one, more = whole.where("_offset = 0 AND _partition = 0"), whole.where("_offset = 1 AND _partition = 0")
+    said = f"offsets {loads.topic}-0 0 to 3 hold 3 records, but"
+    for written, count in ((whole.exceptAll(more), 2), (one.unionAll(one), 2), (whole.unionAll(whole), 6)):
+        with pytest.raises(completeness.Incomplete, match=f"{said} {count} were read"):
+            completeness.check(loads.spark, run, written)
 
 
-def test_a_topic_with_gaps_must_be_compacted(loads: Loads) -> None:
-    """Offsets without a record: an error, unless the topic is compacted, which may drop records."""
-    loads.publish([(b"k", UA), (b"k", AA), (b"k", DL)])
-    run = loads.run((0, 0, 3))
-    written = table.read(loads.spark, run).where("_offset != 1")
-    with pytest.raises(
-        job.LoadError, match=f"offsets {loads.topic}-0 0 to 3 hold 3 records, but 2 were read"
-    ):
-        job.check(loads.spark, run, written)
+def test_compaction_leaves_gaps_that_are_right(spark: SparkSession, tmp_path: Path) -> None:
+    """The broker removes all but the last record of each key; what it has left is loaded."""
+    with BrokerProcess(tmp_path / "broker", {"log.cleaner.backoff.ms": "100"}) as broker:
+        loads = Loads(spark, broker.bootstrap, tmp_path)
+        config = {
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0.01",
+            "segment.bytes": "1048576",
+        }
+        loads.publish([(b"k%d" % (number % 3), bytes(300_000)) for number in range(20)], config=config)
+        run = loads.run((0, 0, 20), value=Value("Binary"))
+        eventually(
+            lambda: table.records(spark, run, run.offsets).count(), lambda left: left < 10, "records left", 60
+        )
+        result = job.load(spark, run)
+    offsets = [row["_offset"] for row in loads.rows()]
+    assert result.rows == len(offsets) < 10
+    assert offsets[-1] == 19
+
+
+def test_only_records_at_or_after_the_time(loads: Loads) -> None:
+    """Producers' clocks: a record with an older time may stand behind the first one that counts."""
+    at = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
+    times = [at - dt.timedelta(hours=1), at, at - dt.timedelta(milliseconds=1), at + dt.timedelta(hours=1)]
+    loads.publish_at(*((UA, time) for time in times))
+    assert loads.load((0, 1, 4), from_timestamp=at).rows == 2
+    assert [(row["_offset"], row["_timestamp"]) for row in loads.rows()] == [(1, times[1]), (3, times[3])]
+
+
+def test_retention_that_overtakes_a_load_is_told_with_the_offsets_that_are_gone(loads: Loads) -> None:
+    loads.publish([(None, UA)] * 10, [(None, UA)] * 3)
     admin = AdminClient({"bootstrap.servers": loads.bootstrap})
-    compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, loads.topic, incremental_configs=[compact])
-    admin.incremental_alter_configs([resource])[resource].result(10)
-    assert job.check(loads.spark, run, written) == (2, 0)
-    with pytest.raises(job.LoadError, match="but 6 were read"):
-        job.check(loads.spark, run, written.unionAll(written).unionAll(written))
+    gone = TopicPartition(loads.topic, 0, 4)
+    admin.delete_records([gone])[gone].result(10)
+    said = f"offsets {loads.topic}-0 0 to 4 are gone"
+    with pytest.raises(completeness.Incomplete, match=said):
+        loads.load((0, 0, 10), (1, 0, 3))
+    assert not list(loads.path.rglob("*.parquet"))
+    assert loads.load((0, 4, 10), (1, 0, 3)).rows == 9
+
+
+@pytest.mark.parametrize(
+    ("sizes", "min_partitions", "tasks"),
+    [
+        ((1000, 0, 10), None, 2),
+        ((1000, 10), 5, 5),
+        ((150_000, 1000, 1000, 1000, 1000), None, 6),
+        ((100_000, 100_000), None, 2),
+    ],
+)
+def test_a_task_a_partition_unless_more_are_asked_for_or_one_is_skewed(
+    loads: Loads, sizes: tuple[int, ...], min_partitions: int | None, tasks: int
+) -> None:
+    """Spark plans by offsets alone, so the topic needs none of these records."""
+    loads.publish(*([] for _ in sizes))
+    ranges = [(number, 0, size) for number, size in enumerate(sizes)]
+    run = loads.run(*ranges, min_partitions=min_partitions)
+    assert table.records(loads.spark, run, run.offsets).rdd.getNumPartitions() == tasks
 
 
 @pytest.mark.parametrize(
@@ -205,7 +195,11 @@ def test_a_topic_with_gaps_must_be_compacted(loads: Loads) -> None:
         ("a INT, A INT", (), 'value.schema: "A" is not allowed: it is there twice'),
         ("_offset INT", (), 'value.schema: "_offset" is not allowed'),
         ("INT", (), 'value.schema: "INT" is not allowed: it must be columns'),
-        ("a INT", ("b",), r'output.partitionBy\[0\]: "b" is not allowed: one of date, a, _corrupt_record'),
+        (
+            "a INT",
+            ("b",),
+            r'output.partitionBy\[0\]: "b" is not allowed: one of date, hour, a, _corrupt_record',
+        ),
         ("a INT", ("a", "a"), r'output.partitionBy\[1\]: "a" is not allowed: it is listed before'),
     ],
 )
@@ -216,23 +210,3 @@ def test_columns_that_cannot_be_are_refused(
         loads.load((0, 0, 1), value=Value(schema=schema), partition_by=partition_by)
     assert "\n" not in str(caught.value)
     assert not list(loads.path.rglob("part-*"))
-
-
-def test_a_file_system_does_what_publishing_needs(loads: Loads) -> None:
-    """HadoopFiles keeps the promises of publish.Files."""
-    files = loads.files
-    assert not files.exists("a/b")
-    files.create("a/b", b"\x00\xff")
-    with pytest.raises(FileExistsError):
-        files.create("a/b", b"other")
-    assert files.read("a/b") == b"\x00\xff"
-    files.make_folder("c/date=2013-01-01")
-    files.make_folder("c/date=2013-01-01")
-    assert files.rename("a/b", "c/date=2013-01-01/b")
-    assert not files.rename("a/b", "c/date=2013-01-01/d"), "no such source"
-    files.create("a/b", b"other")
-    assert not files.rename("a/b", "c/date=2013-01-01/b"), "the target is there"
-    assert sorted(files.list("")) == ["a/b", "c/date=2013-01-01/b"]
-    files.delete("c")
-    files.delete("c")
-    assert files.list("") == ["a/b"]

@@ -14,8 +14,8 @@ from millstream_jobs.run import (
     MAX_RESULT_BYTES,
     BadRun,
     Result,
+    name_and_result,
     read_run,
-    result_path,
 )
 
 GOOD: dict[str, Any] = {
@@ -51,6 +51,11 @@ def changed(where: str, value: Any) -> dict[str, Any]:
     return run
 
 
+def iceberg(**output: Any) -> dict[str, Any]:
+    """A good run into Iceberg but for these fields."""
+    return changed("output", {"format": "Iceberg", "path": "/lake", "table": "a.b", **output})
+
+
 def test_a_run_is_read_as_it_is_written(tmp_path: Path) -> None:
     run = read_run(written(tmp_path, GOOD))
     assert run.name == "flights-daily-0001"
@@ -77,14 +82,54 @@ def test_a_run_is_read_as_it_is_written(tmp_path: Path) -> None:
         (changed("offsets.0.topic", "a b"), 'offsets[0].topic: "a b" is not allowed: a topic name'),
         (changed("offsets.0.topic", ...), "offsets[0].topic: is missing"),
         (changed("output.path", "lake"), 'output.path: "lake" is not allowed: an absolute path'),
-        (changed("output.format", "CSV"), 'output.format: "CSV" is not allowed: Parquet'),
+        (changed("output.format", "CSV"), 'output.format: "CSV" is not allowed: Parquet, Delta, Iceberg'),
+        (
+            changed("output.path", "hdfs://n/t"),
+            'output.path: "hdfs://n/t" is not allowed: an absolute path, or s3a',
+        ),
+        (changed("output.format", "Iceberg"), "output.table: is missing: Iceberg needs NAMESPACE.TABLE"),
+        (changed("output.table", "a.b"), "output.table is not allowed with output.format Parquet"),
+        (iceberg(path="s3a://b/t"), "output.catalog.type: Hadoop is not allowed with s3a://b/t"),
+        (iceberg(catalog={"type": "JDBC"}), 'output.catalog.uri: "" is not allowed with type JDBC: jdbc:…'),
+        (iceberg(catalog={"uri": "jdbc:x"}), "is not allowed with type Hadoop: leave it out"),
+        (iceberg(catalog={"type": "Hive"}), 'output.catalog.type: "Hive" is not allowed: Hadoop, JDBC, REST'),
+        (changed("output.s3", {"endpoint": "host"}), 'output.s3.endpoint: "host" is not allowed: a URL'),
         (changed("output.partitionby", []), "output.partitionby: is not a known field"),
         (
             changed("output.partitionBy", "date"),
             'output.partitionBy: "date" is not allowed: expected `array`',
         ),
-        (changed("value.format", "Avro"), 'value.format: "Avro" is not allowed: JSON, Binary'),
-        (changed("value.format", "Binary"), "value.schema: "),
+        (changed("value.format", "ORC"), 'value.format: "ORC" is not allowed: JSON, CSV, Avro, Text, Binary'),
+        (
+            changed("value.format", "Binary"),
+            "value.schema: not allowed with value.format Binary: only JSON and",
+        ),
+        (changed("value", {"format": "CSV"}), 'value.schema: "" is not allowed: CSV needs columns'),
+        (changed("value", {"format": "Avro"}), 'value.schema: "" is not allowed: Avro needs a record schema'),
+        (
+            changed("value", {"format": "Avro", "schema": "{"}),
+            'value.schema: "{" is not allowed: it is not JSON',
+        ),
+        (changed("value", {"format": "Avro", "schema": '"int"'}), "is not allowed: it must be a record"),
+        (
+            changed("value", {"format": "Avro", "schemaRegistry": {"url": "registry:8081"}}),
+            'value.schemaRegistry.url: "registry:8081" is not allowed: http:// or https:// with a host',
+        ),
+        (
+            changed("value.options", {"mode": "FAILFAST"}),
+            'value.options: "mode" is not allowed: allowBackslash',
+        ),
+        (
+            changed("value.maxCorruptRecords", "1.5"),
+            'maxCorruptRecords: "1.5" is not allowed: a count such as',
+        ),
+        (
+            changed("value.maxCorruptRecords", -1),
+            "value.maxCorruptRecords: -1 is not allowed: a count such as",
+        ),
+        (changed("record", {"key": "JSON"}), 'record.key: "JSON" is not allowed: Binary, Text'),
+        (changed("fromTimestamp", "2026-11-20T00:00:00"), "is not allowed: a time with its zone"),
+        (changed("minPartitions", 0), "minPartitions: 0 is not allowed: expected `int` >= 1"),
         (changed("value.schema", " "), 'value.schema: "" is not allowed: JSON needs columns'),
     ],
 )
@@ -105,9 +150,10 @@ def test_a_bad_run_is_told_by_field_value_and_what_is_allowed(
 def test_a_bad_run_reports_where_it_wants_its_result(tmp_path: Path) -> None:
     result = tmp_path / "result"
     path = written(tmp_path, {**changed("name", ""), "result": str(result)})
-    assert result_path(path) == str(result)
+    assert name_and_result(path) == ("", str(result))
     assert main([str(path)]) == 2
     reported = json.loads(result.read_bytes())
+    assert reported["run"] == ""
     assert reported["state"] == "Failed"
     assert 'name: "" is not allowed' in reported["error"]
 

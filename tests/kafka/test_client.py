@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from millstream_harness.protocol import APIS, encode_response_header
+from millstream_harness.wire import silent_listener
 from millstream_kafka.client import (
     BrokerError,
     ClusterClient,
@@ -25,8 +26,7 @@ from millstream_kafka.client import (
 from millstream_kafka.client import connection as connection_module
 from millstream_kafka.protocol import api_versions, find_coordinator, heartbeat, metadata
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.header import RequestHeader, decode_request_header, encode_response_header
-from millstream_kafka.protocol.registry import APIS
+from millstream_kafka.protocol.header import RequestHeader, decode_request_header
 from millstream_kafka.protocol.schema import Struct
 from millstream_process.loop import loop_factory
 
@@ -171,16 +171,10 @@ async def test_a_refused_connection() -> None:
 
 
 async def test_an_address_that_does_not_answer_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As that of a machine that is gone: here a listener whose queue is full, so that the kernel drops what comes."""
+    """As that of a machine that is gone."""
     monkeypatch.setattr(connection_module, "CONNECT_S", 0.2)
-    with contextlib.ExitStack() as held:
-        listener = held.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        for _ in range(3):
-            waiting = held.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(listener.getsockname())
-        with pytest.raises(ConnectFailed, match=r"no connection within 0\.2 s"):
-            await Connection.open("127.0.0.1", listener.getsockname()[1], timeout=30.0)
+    with silent_listener() as address, pytest.raises(ConnectFailed, match=r"no connection within 0\.2 s"):
+        await Connection.open(*address, timeout=30.0)
 
 
 @pytest.mark.parametrize(

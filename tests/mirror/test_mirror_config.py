@@ -59,6 +59,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         'target.bootstrap: "c" is not allowed: expected HOST:PORT, or several with commas between',
     ),
     ({"http": "9404x"}, 'http: "9404x" is not allowed: expected HOST:PORT'),
+    ({"logFormat": "xml"}, 'logFormat: "xml" is not allowed: expected plain or json'),
     ({"http": 9404}, "http: 9404 is not allowed: expected a string"),
     (
         {"topics": {"include": "x"}},
@@ -67,7 +68,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"topics": {"includes": []}}, "topics.includes: unknown field: expected exclude, include"),
     (
         {"replicas": 2},
-        "replicas: unknown field: expected http, mode, name, namespace, naming, sources, target, topics",
+        "replicas: unknown field: expected http, logFormat, mode, name, namespace, naming, sources, target, topics",
     ),
 ]
 

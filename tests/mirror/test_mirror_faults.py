@@ -80,7 +80,9 @@ def same_content(source: BrokerProcess, target: BrokerProcess, topic: str) -> No
 def records(mirror: MirrorProcess) -> int:
     """How many it has written since it was started."""
     lines = mirror.get("/metrics").splitlines()
-    return sum(int(line.split()[-1]) for line in lines if line.startswith("millstream_mirror_records_total{"))
+    return sum(
+        int(float(line.split()[-1])) for line in lines if line.startswith("millstream_mirror_records_total{")
+    )
 
 
 def wait_for_more(mirror: MirrorProcess) -> None:

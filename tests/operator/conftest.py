@@ -82,11 +82,16 @@ def start_operator(tmp_path: Path, namespace: Namespace) -> Iterator[StartOperat
     started: list[OperatorProcess] = []
     numbers = itertools.count(1)
 
-    def start(addresses: dict[str, str], namespaces: Sequence[Namespace] = ()) -> OperatorProcess:
+    def start(
+        addresses: dict[str, str],
+        namespaces: Sequence[Namespace] = (),
+        release: str = "",
+        kubeconfig: Path | None = None,
+    ) -> OperatorProcess:
         folder = tmp_path / f"operator-{next(numbers)}"
         folder.mkdir()
         names = [one.name for one in namespaces or (namespace,)]
-        operator = OperatorProcess(folder, names, addresses)
+        operator = OperatorProcess(folder, names, addresses, release, kubeconfig=kubeconfig)
         started.append(operator)
         return operator.start()
 
@@ -101,7 +106,10 @@ def start_operator(tmp_path: Path, namespace: Namespace) -> Iterator[StartOperat
             run("kubectl", "delete", "namespace", name, "--wait=false", "--ignore-not-found")
             held = (*kubectl, "get", "topics,consumergroups", "-o=jsonpath={.items[*].metadata.finalizers}")
             until(f"nothing held in {name}", lambda held=held: not run(*held), DELETION_TIMEOUT_S)  # type: ignore[misc]
+    for operator in started:
         operator.kill()
+        namespace_of_lease, _, lease = operator.lease.partition("/")
+        run("kubectl", "--namespace", namespace_of_lease, "delete", "lease", lease, "--ignore-not-found")
 
 
 @pytest.fixture

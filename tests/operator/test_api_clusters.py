@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ OBJECTS = (
     ("statefulset", "default-brokers"),
     ("service", "default-brokers"),
     ("service", "default-bootstrap"),
+    ("service", "default-broker0"),
     ("configmap", "default-brokers"),
     ("poddisruptionbudget", "default-brokers"),
 )
@@ -184,7 +186,7 @@ def test_volumes_grow(operator: OperatorProcess, namespace: Namespace) -> None:
 def test_a_node_port_listener_comes_and_goes(operator: OperatorProcess, namespace: Namespace) -> None:
     listeners = [
         {"name": "internal", "type": "Internal", "port": 9092},
-        {"name": "external", "type": "NodePort", "port": 9094},
+        {"name": "external", "type": "NodePort", "port": 9094, "allowPlaintext": True},
     ]
     namespace.apply(cluster(listeners=listeners))
     namespace.wait_condition("cluster", "default", status="False", reason="BrokersStarting")
@@ -202,7 +204,7 @@ def test_a_node_port_listener_comes_and_goes(operator: OperatorProcess, namespac
 def test_a_load_balancer_that_has_no_address_yet(operator: OperatorProcess, namespace: Namespace) -> None:
     listeners = [
         {"name": "internal", "type": "Internal", "port": 9092},
-        {"name": "external", "type": "LoadBalancer", "port": 9094},
+        {"name": "external", "type": "LoadBalancer", "port": 9094, "allowPlaintext": True},
     ]
     namespace.apply(cluster(listeners=listeners))
     namespace.wait_condition("cluster", "default", status="False", reason="ListenersPending")
@@ -218,9 +220,67 @@ def test_a_load_balancer_that_has_no_address_yet(operator: OperatorProcess, name
         json.dumps(ingress),
     )
     found = namespace.wait_condition("cluster", "default", status="False", reason="BrokersStarting")
-    assert found["status"]["listeners"] == [{"name": "external", "bootstrap": "broker-0.example.com:9094"}]
+    address = "broker-0.example.com:9094"
+    shown = {"name": "external", "bootstrap": address, "addresses": [address]}
+    assert found["status"]["listeners"] == [shown]
     data = namespace.get("configmap", "default-brokers")["data"]
     assert "EXTERNAL://broker-0.example.com:9094" in data["broker-0.properties"]
+
+
+def test_the_services_of_an_external_listener_are_as_its_user_says(
+    operator: OperatorProcess, namespace: Namespace
+) -> None:
+    external = {
+        "name": "external",
+        "type": "LoadBalancer",
+        "port": 9094,
+        "allowPlaintext": True,
+        "advertisedHost": "broker-{broker}.example.com",
+        "bootstrap": {"host": "kafka.example.com"},
+        "annotations": {"example.com/name": "broker-{broker}"},
+        "loadBalancerSourceRanges": ["192.0.2.0/24"],
+        "externalTrafficPolicy": "Local",
+    }
+    internal = {"name": "internal", "type": "Internal", "port": 9092}
+    namespace.apply(cluster(listeners=[internal, external]))
+    found = namespace.wait_condition("cluster", "default", status="False", reason="BrokersStarting")
+    shown = {"bootstrap": "kafka.example.com:9094", "addresses": ["broker-0.example.com:9094"]}
+    assert found["status"]["listeners"] == [{"name": "external", **shown}]
+    for name in ("default-external-0", "default-external-all"):
+        spec = namespace.get("service", name)["spec"]
+        assert spec["loadBalancerSourceRanges"] == ["192.0.2.0/24"]
+        assert spec["externalTrafficPolicy"] == "Local"
+    broker = namespace.get("service", "default-external-0")["metadata"]
+    assert broker["annotations"]["example.com/name"] == "broker-0"
+    del external["loadBalancerSourceRanges"], external["externalTrafficPolicy"]
+    namespace.apply(cluster(listeners=[internal, external]))
+    until(
+        "what was taken out is gone",
+        lambda: "loadBalancerSourceRanges" not in namespace.get("service", "default-external-all")["spec"],
+    )
+    assert namespace.get("service", "default-external-all")["spec"]["externalTrafficPolicy"] == "Cluster"
+
+
+def test_network_policies_are_made_owned_kept_and_deleted(
+    operator: OperatorProcess, namespace: Namespace
+) -> None:
+    prometheus = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    storage = {"storage": {"size": "1Gi"}}
+    three = {"brokers": {"replicas": 3, **storage}, "zookeeper": {"replicas": 3}}
+    namespace.apply(cluster(**three, networkPolicy={"enabled": True, "metricsPeers": [prometheus]}))
+    namespace.wait_condition("cluster", "default", status="False", reason="ZooKeeperNotReady")
+    uid = namespace.get("cluster", "default")["metadata"]["uid"]
+    policies = {one["metadata"]["name"]: one for one in namespace.list("networkpolicy")}
+    assert policies.keys() == {"default-brokers", "default-zookeeper"}
+    assert all(one["metadata"]["ownerReferences"][0]["uid"] == uid for one in policies.values())
+    rules = policies["default-brokers"]["spec"]["ingress"]
+    assert rules[-1] == {"ports": [{"port": 9404, "protocol": "TCP"}], "from": [prometheus]}
+    # what somebody deletes comes back
+    namespace.kubectl("delete", "networkpolicy", "default-zookeeper")
+    namespace.kubectl("annotate", "cluster", "default", "a=b")
+    until("the policy is back", lambda: len(namespace.list("networkpolicy")) == 2)
+    namespace.apply(cluster(**three))
+    until("the policies are gone", lambda: not namespace.list("networkpolicy"))
 
 
 def test_three_brokers_wait_for_a_zookeeper_that_is_not_there(
@@ -268,3 +328,49 @@ def test_racks_come_from_the_nodes(operator: OperatorProcess, namespace: Namespa
     ]
     racks = namespace.get("configmap", "default-brokers")["data"]["racks.properties"]
     assert sorted(racks.splitlines()) == sorted(f"{name}={name}" for name in nodes)
+
+
+RESTRICTED = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+
+
+@contextlib.contextmanager
+def restricted(namespace: Namespace, provisioner: str) -> Iterator[None]:
+    """A restricted namespace with a Cluster whose volumes are of a storage class of that provisioner."""
+    storage_class = f"class-{namespace.name}"
+    manifest = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": storage_class},
+        "provisioner": provisioner,
+    }
+    namespace.patch("namespace", namespace.name, RESTRICTED)
+    namespace.apply(manifest)
+    try:
+        namespace.apply(cluster(brokers={"storage": {"className": storage_class}}))
+        yield
+    finally:
+        run("kubectl", "delete", "storageclass", storage_class)
+
+
+def test_a_restricted_namespace_takes_the_pods(operator: OperatorProcess, namespace: Namespace) -> None:
+    """Their volumes follow fsGroup, as far as anybody knows; this Kubernetes' default ones may not."""
+    with restricted(namespace, "test.millstream.dev/disks"):
+        until("a broker", lambda: len(namespace.list("pod", "-l", "app.kubernetes.io/component=broker")) == 1)
+
+
+def test_a_cluster_says_what_kubernetes_has_against_its_pods(
+    operator: OperatorProcess, namespace: Namespace
+) -> None:
+    """Volumes of the node belong to root, so an init container that is root gives them away."""
+    with restricted(namespace, "kubernetes.io/host-path"):
+        found = namespace.wait_condition("cluster", "default", status="False", reason="PodsRefused")
+        (ready,) = (one for one in found["status"]["conditions"] if one["type"] == "Ready")
+        assert "Kubernetes refuses pod default-brokers-0:" in ready["message"]
+        assert 'violates PodSecurity "restricted:latest"' in ready["message"]
+        assert "operator.volumeOwnership=FsGroup" in ready["message"]
+        namespace.patch(
+            "namespace",
+            namespace.name,
+            {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}},
+        )
+        namespace.wait_condition("cluster", "default", status="False", reason="BrokersStarting")

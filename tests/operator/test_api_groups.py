@@ -13,7 +13,8 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.kube import Json, Namespace, until
 from millstream_harness.manifests import cluster, group
 from millstream_harness.operator import OperatorProcess
-from millstream_operator.kafka_admin import KafkaAdmin, NewTopic, Partition
+from millstream_operator.kafka_admin import KafkaAdmin
+from millstream_operator.kafka_records import NewTopic, Partition
 
 KIND = "consumergroup.millstream.dev"
 

@@ -20,6 +20,7 @@ from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
 from millstream_harness.tools import require
 
+pytestmark = pytest.mark.timeout(400)
 KIND = "batchload.millstream.dev"
 SPARK_OPERATOR = "github.com/kubeflow/spark-operator/v2@v2.3.0"
 SPARK_CRD = "sparkapplications.sparkoperator.k8s.io"
@@ -65,19 +66,22 @@ def test_a_run_is_pinned_and_started_once(
     namespace.apply(a_load("daily", minRecords=100))
     namespace.wait_condition(KIND, "daily", status="False", reason="TopicNotFound")
     namespace.apply(topic("flights", partitions=3))
-    waiting = namespace.wait_condition(KIND, "daily", "Succeeded", status="False", reason="WaitingForRecords")
+    waiting = namespace.wait_condition(
+        KIND, "daily", "Succeeded", status="Unknown", reason="WaitingForRecords"
+    )
     assert "lastRun" not in waiting["status"]
 
     publish(broker, 120)
-    namespace.wait_condition(KIND, "daily", reason="RunPending")
     until("a Job", lambda: namespace.list("job"))
-    status = namespace.get(KIND, "daily")["status"]
-    assert (status["lastRun"]["name"], status["lastRun"]["state"]) == ("daily-0001", "Pending")
+    found = namespace.get(KIND, "daily")
+    status, name = found["status"], f"daily-0001-{found['metadata']['uid'][:8]}"
+    assert (status["lastRun"]["name"], status["lastRun"]["state"]) == (name, "Pending")
     assert sum(part["until"] - part["from"] for part in status["offsets"]) == 120
-    told = json.loads(namespace.get("configmap", "daily-0001")["data"]["run.json"])
-    assert told["offsets"] == status["offsets"]
+    told = json.loads(namespace.get("configmap", name)["data"]["run.json"])
+    pinned = [{key: value for key, value in part.items() if key != "topicId"} for part in status["offsets"]]
+    assert told["offsets"] == pinned
     assert told["bootstrap"] == f"default-bootstrap.{namespace.name}.svc:9092"
-    job = namespace.get("job", "daily-0001")
+    job = namespace.get("job", name)
     assert job["metadata"]["ownerReferences"][0]["name"] == "daily"
     assert job["spec"]["template"]["spec"]["serviceAccountName"] == "millstream-spark"
     assert (
@@ -88,19 +92,133 @@ def test_a_run_is_pinned_and_started_once(
     # What comes later is not in this run, whatever happens to operator and Job.
     publish(broker, 50)
     operator.kill()
-    namespace.kubectl("delete", "job", "daily-0001", "--cascade=foreground")
+    namespace.kubectl("delete", "job", name, "--cascade=foreground")
     operator.start()
     until("the Job again", lambda: namespace.list("job"))
     again = namespace.get(KIND, "daily")["status"]
     assert again["offsets"] == status["offsets"]
-    assert again["lastRun"]["name"] == "daily-0001"
+    assert again["lastRun"]["name"] == name
 
-    # The pod waits for its volume, and the load says so.
+    # The pod waits for its volume, and the load says so. There need be no scheduler here.
+    pod = until("a driver's pod", lambda: namespace.list("pod"))[0]["metadata"]["name"]
+    why = {"reason": "Unschedulable", "message": 'persistentvolumeclaim "lake" not found'}
+    change = json.dumps({"status": {"conditions": [{"type": "PodScheduled", "status": "False", **why}]}})
+    namespace.kubectl("patch", "pod", pod, "--subresource=status", "--type=merge", "--patch", change)
     until("why it waits", lambda: "lake" in namespace.condition(KIND, "daily")["message"])
 
     namespace.kubectl("delete", KIND, "daily")
     own = ("-l", "millstream.dev/batch-load=daily")
     until("what the load owned is gone", lambda: not namespace.list("job,configmap,pod", *own))
+
+
+def end_well(namespace: Namespace, pod: dict[str, Any], run: str, rows: int) -> None:
+    """Play the node: the pod's driver has ended and reported."""
+    message = json.dumps({"run": run, "state": "Succeeded", "rows": rows, "corruptRecords": 0, "error": ""})
+    driver = {"name": "driver", "image": "x", "imageID": "x", "ready": False, "restartCount": 0}
+    ended = {"exitCode": 0, "reason": "Completed", "message": message}
+    status = {"phase": "Succeeded", "containerStatuses": [{**driver, "state": {"terminated": ended}}]}
+    change = json.dumps({"status": status})
+    name = pod["metadata"]["name"]
+    namespace.kubectl("patch", "pod", name, "--subresource=status", "--type=merge", "--patch", change)
+
+
+@pytest.mark.parametrize("cascade", ["orphan", "background"])
+def test_a_load_that_is_made_again_has_nothing_of_its_predecessors_runs(
+    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, cascade: str
+) -> None:
+    namespace.apply(topic("flights"))
+    publish(broker, 10)
+    namespace.apply(a_load("daily", output={"path": "/lake/old", "volumeClaimName": "lake"}))
+    old = until("a driver's pod", lambda: namespace.list("pod"))[0]
+    old_run = namespace.get(KIND, "daily")["status"]["lastRun"]["name"]
+    # It runs on and ends well when its BatchLoad is another one.
+    hold = json.dumps(
+        {"metadata": {"finalizers": ["millstream.dev/test", *old["metadata"].get("finalizers", ())]}}
+    )
+    namespace.kubectl("patch", "pod", old["metadata"]["name"], "--type=merge", "--patch", hold)
+    namespace.kubectl("delete", KIND, "daily", f"--cascade={cascade}")
+    namespace.apply(a_load("daily", output={"path": "/lake/new", "volumeClaimName": "lake"}))
+    try:
+        end_well(namespace, old, old_run, 1046)
+        until("a run of its own", lambda: namespace.get(KIND, "daily").get("status", {}).get("lastRun"))
+        run = namespace.get(KIND, "daily")["status"]["lastRun"]["name"]
+        assert run != old_run
+        label = f"millstream.dev/run={run}"
+        driver = until("a driver of its own", lambda: namespace.list("pod", "-l", label))[0]
+        told = json.loads(namespace.get("configmap", run)["data"]["run.json"])
+        assert told["output"]["path"] == "/lake/new"
+        assert namespace.get(KIND, "daily")["status"]["lastRun"]["state"] == "Pending"
+        end_well(namespace, driver, run, 10)
+        ended = namespace.wait_condition(KIND, "daily", "Succeeded", status="True")
+        assert (ended["status"]["lastRun"]["name"], ended["status"]["lastRun"]["rows"]) == (run, 10)
+    finally:
+        free = json.dumps({"metadata": {"finalizers": []}})
+        namespace.kubectl("patch", "pod", old["metadata"]["name"], "--type=merge", "--patch", free)
+
+
+def drivers(namespace: Namespace, run: str) -> list[dict[str, Any]]:
+    return namespace.list("pod", "-l", f"millstream.dev/run={run}")
+
+
+def last_run(namespace: Namespace, number: int) -> str:
+    """Wait for the run of this number; its name."""
+
+    def begun() -> str | None:
+        run = namespace.get(KIND, "daily").get("status", {}).get("lastRun", {}).get("name", "")
+        return run if run.startswith(f"daily-{number:04d}-") else None
+
+    return until(f"run {number}", begun, timeout=200)
+
+
+def test_a_schedule_continues_where_the_last_success_ended_and_an_edit_is_acted_on(
+    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess
+) -> None:
+    namespace.apply(topic("flights"))
+    publish(broker, 10)
+    every_minute = {"cron": "* * * * *"}
+    namespace.apply(a_load("daily", schedule=every_minute, successfulRunsHistoryLimit=0))
+    first = last_run(namespace, 1)
+    driver = until("a driver", lambda: drivers(namespace, first))[0]
+    # What a node says of a pod that it has no image for is the load's reason.
+    no_image = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
+    state = {
+        "name": "driver",
+        "image": "x",
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": no_image,
+    }
+    change = json.dumps({"status": {"containerStatuses": [state]}})
+    name = driver["metadata"]["name"]
+    namespace.kubectl("patch", "pod", name, "--subresource=status", "--type=merge", "--patch", change)
+    namespace.wait_condition(KIND, "daily", status="False", reason="PodsPending")
+    publish(broker, 5)
+    end_well(namespace, driver, first, 10)
+    # The next time of the schedule loads what has come since, and the first run is cleaned up.
+    second = last_run(namespace, 2)
+    status = namespace.get(KIND, "daily")["status"]
+    assert [(part["from"], part["until"]) for part in status["offsets"]] == [(10, 15)]
+    assert [part["offset"] for part in status["committed"]["offsets"]] == [10]
+    until(
+        "only the last run is left",
+        lambda: [one["metadata"]["name"] for one in namespace.list("job")] == [second],
+    )
+    end_well(namespace, until("a driver", lambda: drivers(namespace, second))[0], second, 5)
+    until(
+        "the end of run 2",
+        lambda: namespace.get(KIND, "daily")["status"]["committed"]["offsets"][0]["offset"] == 15,
+    )
+    # Without its schedule it runs when what it loads is edited, into another table from the start.
+    namespace.apply(a_load("daily", output={"path": "/lake/other", "volumeClaimName": "lake"}))
+
+    def of_the_edit() -> dict[str, Any] | None:
+        found = namespace.get(KIND, "daily")["status"]
+        return found if found["lastRun"].get("path") == "/lake/other" else None
+
+    edited = until("the run of the edit", of_the_edit)
+    assert [(part["from"], part["until"]) for part in edited["offsets"]] == [(0, 15)]
+    assert edited["observedGeneration"] == namespace.get(KIND, "daily")["metadata"]["generation"]
 
 
 def test_a_load_that_cannot_run_says_why_and_heals(
@@ -135,21 +253,26 @@ def test_a_spark_application_is_made_once_it_can_be_and_followed(
     operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, spark_crd: Path
 ) -> None:
     namespace.apply(topic("flights"))
-    namespace.apply(a_load("daily", runner="SparkApplication", minRecords=0))
+    publish(broker, 10)
+    namespace.apply(a_load("daily", runner="SparkApplication"))
     missing = namespace.wait_condition(KIND, "daily", status="False", reason="RunnerNotAvailable")
-    assert "install Kubeflow's Spark operator, or choose Job" in missing["status"]["conditions"][0]["message"]
+    assert (
+        "install Kubeflow's Spark operator, or set spec.runner to Job"
+        in missing["status"]["conditions"][0]["message"]
+    )
 
     run("kubectl", "apply", "--server-side", "-f", str(spark_crd))
     namespace.wait_condition(KIND, "daily", reason="RunPending")
     application = until("a SparkApplication", lambda: namespace.list(SPARK_CRD))[0]
-    assert application["metadata"]["name"] == "daily-0001"
+    first = application["metadata"]["name"]
+    assert first == f"daily-0001-{namespace.get(KIND, 'daily')['metadata']['uid'][:8]}"
     assert application["spec"]["mode"] == "cluster"
 
     def tells(state: str, **more: str) -> None:
         status = {"applicationState": {"state": state, **more}, "driverInfo": {}}
         change = json.dumps({"status": status})
         namespace.kubectl(
-            "patch", SPARK_CRD, "daily-0001", "--subresource=status", "--type=merge", "--patch", change
+            "patch", SPARK_CRD, first, "--subresource=status", "--type=merge", "--patch", change
         )
 
     tells("RUNNING")
@@ -161,9 +284,7 @@ def test_a_spark_application_is_made_once_it_can_be_and_followed(
 
     # A changed spec after a failure is the next run; the first one stays as it was.
     generation = application["metadata"]["generation"]
-    namespace.apply(
-        a_load("daily", runner="SparkApplication", minRecords=0, spark={"driver": {"memory": "2g"}})
-    )
+    namespace.apply(a_load("daily", runner="SparkApplication", spark={"driver": {"memory": "2g"}}))
     until("the next run", lambda: len(namespace.list(SPARK_CRD)) == 2)
-    assert namespace.get(KIND, "daily")["status"]["lastRun"]["name"] == "daily-0002"
-    assert namespace.get(SPARK_CRD, "daily-0001")["metadata"]["generation"] == generation
+    assert namespace.get(KIND, "daily")["status"]["lastRun"]["name"].startswith("daily-0002-")
+    assert namespace.get(SPARK_CRD, first)["metadata"]["generation"] == generation

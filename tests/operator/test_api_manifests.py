@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from millstream_harness.kube import CommandFailed, Namespace
-from millstream_operator.models import Cluster, decode
+from millstream_harness.kube import CommandFailed, Namespace, run, until
+from millstream_operator.admission import decode
+from millstream_operator.models import Cluster
 from millstream_operator.models.spark_conf import ALLOWED_CONF
 from millstream_operator.resources.cluster import stateful_set
 
+ROOT = Path(__file__).resolve().parents[2]
 REF = {"clusterRef": {"name": "default"}}
 LOAD = {**REF, "topics": ["t"], "value": {"format": "Binary"}, "output": {"path": "/lake/t"}}
 MIRROR = {
@@ -30,6 +35,18 @@ def template(**fields: Any) -> dict[str, Any]:
     return {"brokers": {"template": fields}}
 
 
+def outside(**fields: Any) -> dict[str, Any]:
+    """A Cluster with a listener for clients outside Kubernetes."""
+    inside = {"name": "internal", "type": "Internal", "port": 9092}
+    return {
+        "listeners": [inside, {"name": "out", "type": "LoadBalancer", "port": 9094, **fields}],
+    }
+
+
+PLAIN = {"allowPlaintext": True}
+CLAIM = {"name": "v", "persistentVolumeClaim": {"claimName": "theirs"}}
+
+
 BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("Topic", {**REF, "partitons": 3}, ('unknown field "spec.partitons"',)),
     ("Topic", {**REF, "partitions": "six"}, ("spec.partitions", "must be of type integer")),
@@ -39,6 +56,12 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("Topic", {**REF, "topicName": "a/b"}, ("spec.topicName", "should match")),
     ("Topic", {**REF, "topicName": ".."}, ("topicName: . and .. are not allowed",)),
     ("Topic", {**REF, "deletionPolicy": "Drop"}, ('supported values: "Retain", "Delete"',)),
+    (
+        "Cluster",
+        {"maintenance": {"windows": [{"start": "02:00", "end": "02:00"}]}},
+        ("windows: start and end must differ",),
+    ),
+    ("Cluster", {"maintenance": {"windows": [{"start": "2:00", "end": "24:00"}]}}, ("should match",)),
     ("Cluster", {"zookeeper": {}}, ("exactly one of replicas and connect is required",)),
     ("Cluster", {"config": {"a\nlog.dirs": "/tmp"}}, ("config: keys consist of letters",)),
     ("Cluster", {"config": {"log.dirs = /tmp #": ""}}, ("config: keys consist of letters",)),
@@ -56,13 +79,11 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
             "hostPID": {"hostPID": True},
             "securityContext": {"securityContext": {"runAsUser": 0, "runAsNonRoot": False}},
             "serviceAccountName": {"serviceAccountName": "admin"},
-            "volumes": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]},
+            "volumes[0].hostPath": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]},
+            "volumes[0].secret": {"volumes": [{"name": "s", "secret": {"secretName": "s"}}]},
             "initContainers": {"initContainers": [{"name": "x", "image": "y"}]},
             "containers[0].securityContext": {
                 "containers": [{"name": "broker", "securityContext": {"privileged": True}}]
-            },
-            "containers[0].volumeMounts": {
-                "containers": [{"name": "broker", "volumeMounts": [{"name": "data", "mountPath": "/x"}]}]
             },
             "containers[0].env[0].valueFrom": {
                 "containers": [
@@ -75,7 +96,7 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     (
         "Cluster",
         template(spec={"containers": [{"name": "broker", "env": [{"name": "POD_INDEX", "value": "0"}]}]}),
-        ("env: HOST_IP, NODE_NAME and POD_INDEX are set by the operator",),
+        ("env: HOST_IP, NODE_NAME, POD_INDEX and POD_IP are set by the operator",),
     ),
     (
         "Cluster",
@@ -90,6 +111,84 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
         ),
         ("annotations: keys of",),
     ),
+    ("ConsumerGroup", {**REF, "topics": [".."]}, ("topics: . and .. are not allowed",)),
+    ("Cluster", outside(), ("needs allowPlaintext: true: without TLS whoever reaches it",)),
+    ("Cluster", outside(type="NodePort", allowPlaintext=False), ("needs allowPlaintext: true",)),
+    (
+        "Cluster",
+        outside(**PLAIN, type="NodePort", loadBalancerSourceRanges=["192.0.2.0/24"]),
+        ("loadBalancerSourceRanges are allowed with type LoadBalancer only",),
+    ),
+    (
+        "Cluster",
+        outside(**PLAIN, bootstrap={"nodePort": 31000}),
+        ("bootstrap.nodePort is allowed with type",),
+    ),
+    ("Cluster", outside(**PLAIN, advertisedHost="a:9094"), ("advertisedHost", "should match")),
+    ("Cluster", outside(**PLAIN, annotations={"millstream.dev/applied": "x"}), ("annotations: keys of",)),
+    ("Cluster", outside(**PLAIN, networkPolicyPeers=[{}]), ("either ipBlock or podSelector",)),
+    (
+        "Cluster",
+        {"listeners": [{"name": "internal", "type": "Internal", "port": 9092, "advertisedHost": "x"}]},
+        ("are allowed with type NodePort and LoadBalancer only",),
+    ),
+    (
+        "Cluster",
+        {"zookeeper": {"replicas": 1, "template": {"spec": {"hostNetwork": True}}}},
+        ('unknown field "spec.zookeeper.template.spec.hostNetwork"',),
+    ),
+    (
+        "Cluster",
+        {"zookeeper": {"replicas": 1, "template": {"spec": {"containers": [{"name": "broker"}]}}}},
+        ('supported values: "zookeeper"',),
+    ),
+    (
+        "MirrorMaker",
+        {**MIRROR, "template": {"spec": {"volumes": [CLAIM]}}},
+        ('unknown field "spec.template.spec.volumes[0].persistentVolumeClaim"',),
+    ),
+    (
+        "MirrorMaker",
+        {**MIRROR, "template": {"spec": {"volumes": [{"name": "v"}]}}},
+        ("exactly one of emptyDir and configMap is required",),
+    ),
+    (
+        "MirrorMaker",
+        {
+            **MIRROR,
+            "template": {
+                "spec": {
+                    "containers": [
+                        {"name": "mirror", "volumeMounts": [{"name": "tmp", "mountPath": "/mnt/x"}]}
+                    ]
+                }
+            },
+        },
+        ("a mount must name one of spec.volumes",),
+    ),
+    (
+        "BatchLoad",
+        {
+            **LOAD,
+            "spark": {
+                "executor": {
+                    "template": {
+                        "spec": {
+                            "containers": [
+                                {"name": "executor", "env": [{"name": "LD_PRELOAD", "value": "/x"}]}
+                            ]
+                        }
+                    }
+                }
+            },
+        },
+        ("env: Spark's pods may have AWS_DEFAULT_REGION",),
+    ),
+    (
+        "BatchLoad",
+        {**LOAD, "spark": {"driver": {"resources": {"limits": {"memory": "1Gi"}}}}},
+        ("resources: memory follows from the Java process",),
+    ),
     ("ConsumerGroup", {**REF, "startAt": "Earliest"}, ("startAt: the topics it holds for are required",)),
     ("ConsumerGroup", {**REF, "maxLag": {}}, ("spec.maxLag",)),
     (
@@ -98,13 +197,23 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
         ("target: exactly one of clusterRef and bootstrap is required",),
     ),
     ("MirrorMaker", {**MIRROR, "mode": "Identity"}, ("spec.mode",)),
-    ("BatchLoad", {**LOAD, "value": {"format": "JSON"}}, ("schema is required with format JSON",)),
+    ("BatchLoad", {**LOAD, "value": {"format": "JSON"}}, ("schema is required with formats JSON and CSV",)),
     ("BatchLoad", {**LOAD, "from": {"position": "Offsets"}}, ("offsets are required with position Offsets",)),
     ("BatchLoad", {**LOAD, "spark": {"conf": {"spark.jars": "x"}}}, ("conf: a key is not allowed",)),
     (
         "BatchLoad",
         {**LOAD, "output": {"path": "s3a://b/x", "volumeClaimName": "v"}},
         ("path must be a folder",),
+    ),
+    (
+        "BatchLoad",
+        {**LOAD, "output": {"path": "/lake/t", "format": "Iceberg"}},
+        ("table is required with format Iceberg",),
+    ),
+    (
+        "BatchLoad",
+        {**LOAD, "output": {"path": "s3a://b/x", "format": "Iceberg", "table": "a.b"}},
+        ("catalog type JDBC or REST is required",),
     ),
 ]
 
@@ -121,7 +230,7 @@ def test_refused(namespace: Namespace, kind: str, spec: dict[str, Any], words: t
 
 def test_what_a_template_may_not_have_never_reaches_the_operator(namespace: Namespace) -> None:
     """A client that does not ask for strict validation gets a warning, and the field is not stored."""
-    spec = {"hostPID": True, "nodeSelector": {"disk": "ssd"}, "volumes": [{"name": "v", "hostPath": {}}]}
+    spec = {"hostPID": True, "nodeSelector": {"disk": "ssd"}, "serviceAccountName": "admin"}
     document = json.dumps(manifest("Cluster", template(spec=spec)))
     apply = ("kubectl", "-n", namespace.name, "apply", "--validate=warn", "-f", "-")
     done = subprocess.run(apply, input=document, capture_output=True, text=True, timeout=60, check=True)
@@ -244,11 +353,89 @@ def test_what_may_change(namespace: Namespace) -> None:
     namespace.apply(manifest("Cluster", {"brokers": {"storage": {"size": "1024Mi"}}}))
     namespace.apply(manifest("Cluster", {"brokers": {"storage": {"size": "2Gi"}}}))
     inside = {"name": "internal", "type": "Internal", "port": 9092}  # what it was by default
-    outside = {"name": "outside", "type": "NodePort", "port": 9094}
+    nodes = {"name": "outside", "type": "NodePort", "port": 9094, **PLAIN}
     storage = {"brokers": {"storage": {"size": "2Gi"}}}
-    namespace.apply(manifest("Cluster", {**storage, "listeners": [inside, outside]}))
-    namespace.apply(manifest("Cluster", {**storage, "listeners": [{**outside, "port": 9095}, inside]}))
+    namespace.apply(manifest("Cluster", {**storage, "listeners": [inside, nodes]}))
+    namespace.apply(manifest("Cluster", {**storage, "listeners": [{**nodes, "port": 9095}, inside]}))
     namespace.apply(manifest("Cluster", storage))
+
+
+FULL = {
+    "volumes": [
+        {"name": "ca", "configMap": {"name": "ca"}},
+        {"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}},
+    ],
+    "tolerations": [{"key": "spot", "operator": "Exists"}],
+    "imagePullSecrets": [{"name": "registry"}],
+}
+
+
+def full(container: str) -> dict[str, Any]:
+    env, mounts = [{"name": "TZ", "value": "UTC"}], [{"name": "ca", "mountPath": "/mnt/ca"}]
+    return {"spec": {**FULL, "containers": [{"name": container, "env": env, "volumeMounts": mounts}]}}
+
+
+def test_every_kind_takes_templates_and_resources(namespace: Namespace) -> None:
+    resources = {"requests": {"cpu": "50m"}, "limits": {"ephemeral-storage": "1Gi"}}
+    parts = {one: {"template": full(one), "resources": resources} for one in ("driver", "executor")}
+    ensemble = {"replicas": 3, "template": full("zookeeper"), "resources": resources}
+    for kind, spec in {
+        "Cluster": {**template(**full("broker")), "zookeeper": ensemble},
+        "MirrorMaker": {**MIRROR, "template": full("mirror"), "resources": resources},
+        "BatchLoad": {**LOAD, "spark": parts},
+    }.items():
+        namespace.apply(manifest(kind, spec))
+        decode(namespace.get(f"{kind.lower()}s.millstream.dev", "x"))
+    stored = namespace.get("msc", "x")["spec"]["zookeeper"]
+    assert stored["template"]["spec"]["volumes"][1] == FULL["volumes"][1]
+    assert stored["resources"] == resources
+
+
+@pytest.fixture
+def before_plaintext(api_server: None) -> Iterator[None]:
+    """The definition of Clusters as it was before external listeners had to allow plain text."""
+    crd = yaml.safe_load((ROOT / "crds/clusters.yaml").read_text())
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    listener = spec["listeners"]["items"]
+    listener["x-kubernetes-validations"] = [
+        rule for rule in listener["x-kubernetes-validations"] if "needs allowPlaintext" not in rule["message"]
+    ]
+    definition(json.dumps(crd))
+    yield
+    definition((ROOT / "crds/clusters.yaml").read_text())
+
+
+def definition(text: str) -> None:
+    apply = ("kubectl", "apply", "--server-side", "--force-conflicts", "-f", "-")
+    run(*apply, stdin=text.encode())
+
+
+def test_a_cluster_from_before_external_listeners_had_to_allow_plain_text_is_not_wedged(
+    before_plaintext: None, namespace: Namespace
+) -> None:
+    old = manifest("Cluster", outside(), "old")
+    until("the older definition serves", lambda: namespace.apply(old) or True)
+    definition((ROOT / "crds/clusters.yaml").read_text())
+    until("the new definition serves", lambda: refused(namespace, manifest("Cluster", outside(), "new")))
+    # what does not touch the listener goes through: metadata, other fields, the operator's status, a finalizer
+    namespace.kubectl("annotate", "msc", "old", "a=b")
+    namespace.patch("msc", "old", {"spec": {"config": {"log.retention.hours": "3"}}})
+    namespace.patch("msc", "old", {"metadata": {"finalizers": ["millstream.dev/operator"]}})
+    namespace.patch("msc", "old", {"metadata": {"finalizers": []}})
+    status = json.dumps({"status": {"clusterId": "c"}})
+    namespace.kubectl("patch", "msc", "old", "--subresource=status", "--type=merge", "--patch", status)
+    assert namespace.get("msc", "old")["status"] == {"clusterId": "c"}
+    # a listener that changes must say it
+    assert refused(namespace, manifest("Cluster", outside(port=9095), "old"))
+    namespace.apply(manifest("Cluster", outside(port=9095, **PLAIN), "old"))
+
+
+def refused(namespace: Namespace, document: dict[str, Any]) -> bool:
+    try:
+        namespace.kubectl("apply", "--dry-run=server", "-f", "-", stdin=json.dumps(document).encode())
+    except CommandFailed as error:
+        return "needs allowPlaintext: true" in str(error)
+    return False
 
 
 def test_defaults_columns_categories_and_scale(namespace: Namespace) -> None:

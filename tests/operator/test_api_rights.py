@@ -19,17 +19,22 @@ import pytest
 import yaml
 from kubernetes.client import Configuration
 from kubernetes.config import load_kube_config
+from msgspec.structs import replace
 
 from millstream_harness.kube import CommandFailed, Namespace, run, until
 from millstream_harness.tools import require
 from millstream_operator.kube import Kube, KubeError
 from millstream_operator.local.clusters import command
-from millstream_operator.models import BatchLoad, Cluster, MirrorMaker, decode_as
+from millstream_operator.models import BatchLoad, BatchLoadStatus, Cluster, MirrorMaker, Run, decode_as
+from millstream_operator.reconcile.load_cleanup import clean
 from millstream_operator.reconcile.objects import ensure
 from millstream_operator.resources import cluster as cluster_objects
 from millstream_operator.resources import load as load_objects
 from millstream_operator.resources import mirror as mirror_objects
-from millstream_operator.services import Images, SparkRole
+from millstream_operator.resources.images import Images, SparkRole
+from millstream_operator.resources.load_job import job
+from millstream_operator.resources.network_policy import network_policies
+from millstream_operator.services import Services
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASE = "here"
@@ -80,9 +85,14 @@ def as_account(namespace: Namespace, account: str) -> str:
     return f"--as=system:serviceaccount:{namespace.name}:{account}"
 
 
+def who(namespace: Namespace, account: str) -> tuple[str, ...]:
+    """How kubectl acts for a service account, or by a kubeconfig."""
+    return ("--kubeconfig", account) if "/" in account else (as_account(namespace, account),)
+
+
 def refused(namespace: Namespace, account: str, manifest: dict[str, Any]) -> str:
     """Why the account may not create this; empty when it may."""
-    arguments = ("create", "--dry-run=server", "-f", "-", as_account(namespace, account))
+    arguments = ("create", "--dry-run=server", "-f", "-", *who(namespace, account))
     try:
         namespace.kubectl(*arguments, stdin=json.dumps(manifest).encode())
     except CommandFailed as error:
@@ -114,19 +124,34 @@ def may(namespace: Namespace, account: str, verb: str, what: str, where: str) ->
         return False
 
 
-def token(namespace: Namespace, account: str) -> str:
-    return namespace.kubectl("create", "token", account).strip()
+def token(namespace: Namespace, account: str, *bound: str) -> str:
+    return namespace.kubectl("create", "token", account, *bound).strip()
+
+
+def kubeconfig(file: Path, token: str) -> str:
+    """The API server for whoever has a token."""
+    admin = json.loads(run("kubectl", "config", "view", "--raw", "--minify", "-o", "json"))
+    admin["users"][0]["user"] = {"token": token}
+    file.write_text(json.dumps(admin))
+    return str(file)
+
+
+def a_driver(namespace: Namespace, name: str) -> tuple[str, str]:
+    """A pod with the drivers' service account: its uid and its token, as a kubelet gives it to the pod."""
+    pod = a_pod({}, {"serviceAccountName": load_objects.SERVICE_ACCOUNT})
+    namespace.apply({**pod, "metadata": {"name": name}})
+    bound = ("--bound-object-kind=Pod", f"--bound-object-name={name}")
+    return namespace.get("pod", name)["metadata"]["uid"], token(
+        namespace, load_objects.SERVICE_ACCOUNT, *bound
+    )
 
 
 @pytest.fixture
 def operator(watched: Namespace, tmp_path: Path) -> Kube:
     """The API server as the operator may use it."""
-    admin = json.loads(run("kubectl", "config", "view", "--raw", "--minify", "-o", "json"))
-    admin["users"][0]["user"] = {"token": token(watched, OPERATOR)}
-    file = tmp_path / "kubeconfig"
-    file.write_text(json.dumps(admin))
+    file = kubeconfig(tmp_path / "kubeconfig", token(watched, OPERATOR))
     configuration = Configuration()
-    load_kube_config(config_file=str(file), client_configuration=configuration)  # type: ignore[no-untyped-call]
+    load_kube_config(config_file=file, client_configuration=configuration)  # type: ignore[no-untyped-call]
     return Kube(configuration)
 
 
@@ -163,6 +188,7 @@ def test_the_operator_can_do_its_work(policed: Namespace, operator: Kube) -> Non
     made = [
         cluster_objects.brokers_service(cluster),
         cluster_objects.config_map(cluster, 1, {}, None),
+        *network_policies(cluster, watched.name),
         cluster_objects.stateful_set(cluster, image="broker", pull_policy="Never"),
         mirror_objects.config_map(mirror, file),
         mirror_objects.deployment(mirror, file, Images()),
@@ -172,7 +198,31 @@ def test_the_operator_can_do_its_work(policed: Namespace, operator: Kube) -> Non
     for manifest in made:
         ensure(operator, manifest)  # it is not there
         ensure(operator, {**manifest, "metadata": {**manifest["metadata"], "annotations": {"a": "b"}}})
-    assert operator.delete("apps/v1", "Deployment", watched.name, mirror_objects.object_name(mirror))
+    workers = watched.get("deployment", mirror_objects.object_name(mirror))["metadata"]
+    assert operator.delete("apps/v1", "Deployment", watched.name, workers["name"], uid=workers["uid"])
+
+
+def test_the_operator_can_run_a_load_and_clean_up_after_it(policed: Namespace, operator: Kube) -> None:
+    spec = {
+        "clusterRef": {"name": "default"},
+        "topics": ["t"],
+        "value": {"format": "Binary"},
+        "output": {"path": "s3a://bucket/t"},
+    }
+    load = decode_as(BatchLoad, stored(policed, "BatchLoad", "daily", spec))
+    begun = BatchLoadStatus(last_run=Run(name="daily-0001-x", id="daily-0001-x", state="Pending"), offsets=())
+    run_of = replace(load, status=begun)
+    for manifest in (load_objects.config_map(run_of, "b:9092", Images()), job(run_of, Images())):
+        operator.create(manifest)
+    services = Services(operator)
+    clean(services, load, begun)
+    assert policed.get("job", "daily-0001-x")["metadata"]["name"] == "daily-0001-x"
+    pod = until("a driver", lambda: policed.list("pod", "-l", "millstream.dev/run=daily-0001-x"))[0]
+    # There is no log, as there is no node; that is no refusal.
+    assert operator.log(policed.name, pod["metadata"]["name"], "driver", 20) == []
+    clean(services, load, BatchLoadStatus())
+    own = ("-l", "millstream.dev/batch-load=daily")
+    until("what the run owned is gone", lambda: not policed.list("job,configmap,pod", *own))
 
 
 def test_the_operator_can_bind_no_other_role_and_nobody_else(watched: Namespace, operator: Kube) -> None:
@@ -237,7 +287,7 @@ def test_policies_bound_the_operator(foreign: Namespace, operator: Kube) -> None
             }
         )
     with pytest.raises(KubeError, match="the operator writes only what is labelled"):
-        operator.delete("v1", "Pod", foreign.name, "p")
+        operator.delete("v1", "Pod", foreign.name, "p", uid=foreign.get("pod", "p")["metadata"]["uid"])
     assert refused(foreign, OPERATOR, config_map("mine", OURS)) == ""
 
     def deployment(pod: dict[str, Any]) -> dict[str, Any]:
@@ -258,18 +308,33 @@ def test_policies_bound_the_operator(foreign: Namespace, operator: Kube) -> None
         assert refused(foreign, OPERATOR, deployment(a_pod({}, spec, **more))), what
 
 
-def test_policies_bound_a_driver(foreign: Namespace) -> None:
-    account = load_objects.SERVICE_ACCOUNT
+def test_policies_bound_a_driver(foreign: Namespace, tmp_path: Path) -> None:
+    uid, its_token = a_driver(foreign, "driver")
+    driver = kubeconfig(tmp_path / "driver", its_token)
+    neighbour = kubeconfig(tmp_path / "neighbour", a_driver(foreign, "neighbour")[1])
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "driver", "uid": uid}
     labels = {"spark-role": "executor", "millstream.dev/batch-load": "daily"}
-    assert refused(foreign, account, {**a_pod(labels), "metadata": {"name": "e", "labels": labels}}) == ""
+
+    def executor(spec: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+        metadata = {"name": "e", "labels": labels, "ownerReferences": [owner]}
+        return {**a_pod(labels, spec, **more), "metadata": metadata}
+
+    assert refused(foreign, driver, executor()) == ""
     for what, (spec, more) in ESCALATING.items():
-        pod = a_pod(labels, spec, **more)
-        pod["metadata"]["name"] = "e"
-        assert refused(foreign, account, pod), what
-    for arguments in (("p",), ("--all",)):
-        with pytest.raises(CommandFailed, match="a driver makes and deletes only the executors"):
-            foreign.kubectl("delete", "pod", *arguments, "--wait=false", as_account(foreign, account))
+        assert refused(foreign, driver, executor(spec, **more)), what
+    # Another driver's executors are not its own, nor is what no driver owns.
+    theirs = "a driver makes and deletes only its own executors"
+    assert theirs in refused(foreign, neighbour, executor())
+    assert theirs in refused(foreign, driver, {**executor(), "metadata": {"name": "e", "labels": labels}})
+    foreign.apply(executor())
+    for arguments in (("e",), ("--all",), ("-l", "spark-role=executor")):
+        with pytest.raises(CommandFailed, match="a driver makes and deletes only"):
+            foreign.kubectl("delete", "pod", *arguments, "--wait=false", "--kubeconfig", neighbour)
+    with pytest.raises(CommandFailed, match="a driver makes and deletes only the executors"):
+        foreign.kubectl("delete", "pod", "p", "--wait=false", "--kubeconfig", driver)
     assert "deletionTimestamp" not in foreign.get("pod", "p")["metadata"]
+    assert "deletionTimestamp" not in foreign.get("pod", "e")["metadata"]
+    foreign.kubectl("delete", "pod", "-l", "spark-role=executor", "--wait=false", "--kubeconfig", driver)
 
 
 def test_a_driver_runs_its_executors_with_rights_on_pods_only(policed: Namespace, tmp_path: Path) -> None:
@@ -294,11 +359,12 @@ def test_a_driver_runs_its_executors_with_rights_on_pods_only(policed: Namespace
             },
         ),
     )
-    watched.kubectl("run", "driver", "--image=nowhere/driver", "--restart=Never")
+    load = replace(load, status=BatchLoadStatus(last_run=Run(name="daily-0001", state="Pending")))
+    its_token = a_driver(watched, "driver")[1]
     ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
     change = json.dumps(ready)
     watched.kubectl("patch", "pod", "driver", "--subresource=status", "--type=merge", "--patch", change)
-    (tmp_path / "token").write_text(token(watched, account))
+    (tmp_path / "token").write_text(its_token)
     (tmp_path / "executor.yaml").write_text(yaml.safe_dump(load_objects.executor_template(load, Images())))
     (tmp_path / "app.py").write_text(
         "import pathlib, sys, time\n"

@@ -1,4 +1,4 @@
-"""A thousand topics of three replicas: soon ready, in little memory, and when nothing changes nothing is written."""
+"""Many topics, groups and Clusters: soon ready, in little memory, and when nothing changes nothing is written."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.kube import Namespace, until
 from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
+from millstream_harness.operator_scale import EDIT_TIMEOUT_S, Api, Measurement, Size
+from millstream_operator.pace import BUDGET, PER_SECOND
 
 TOPICS = 1000
 READY_S = 180
@@ -56,3 +58,19 @@ def test_a_thousand_topics(
             operator.has_looked_at(f"Topic {namespace.name}/{name}")
         assert versions() == before
         assert operator.resident_bytes() < MAX_RESIDENT_BYTES
+
+
+@pytest.mark.timeout(600)
+def test_many_of_each_kind_under_traffic(tmp_path: Path, api_server: None) -> None:
+    """`make operator-scale` at a small size: what is written does not grow with the traffic."""
+    size = Size(
+        clusters=4, topics=200, groups=40, brokers=4, period_s=2.0, steady_s=40.0, edits=20, frozen=0.25
+    )
+    api = Api.connect()
+    assert isinstance(api, Api)
+    found = Measurement(api, tmp_path, size, print).run()
+    assert found.restart_statuses == 0
+    assert found.statuses_per_s * size.steady_s <= BUDGET + PER_SECOND * size.steady_s
+    assert found.peak_bytes < MAX_RESIDENT_BYTES
+    assert len(found.edits_s) == len(found.edits_beside_frozen_s) == size.edits
+    assert max(found.edits_s + found.edits_beside_frozen_s) < EDIT_TIMEOUT_S

@@ -11,7 +11,8 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.kube import Namespace, run, until
 from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
-from millstream_operator.kafka_admin import KafkaAdmin, NewTopic
+from millstream_operator.kafka_admin import KafkaAdmin
+from millstream_operator.kafka_records import NewTopic
 from millstream_operator.status import FINALIZER
 
 KIND = "topic.millstream.dev"

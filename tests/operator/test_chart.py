@@ -13,7 +13,10 @@ import yaml
 from millstream_harness.chart import VERSION
 from millstream_harness.kube import CommandFailed, run
 from millstream_harness.tools import require
-from millstream_operator.models import Cluster, decode
+from millstream_operator.admission import decode
+from millstream_operator.models import Cluster, MirrorMaker
+from millstream_operator.resources import mirror as mirrors
+from millstream_operator.resources import owned
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts/millstream"
@@ -70,6 +73,7 @@ def test_versions_are_in_step() -> None:
 def test_images_that_batch_loads_may_name() -> None:
     documents = render("operator.sparkImages={registry.example/spark/*,other:1}")
     args = of_kind(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--broker-log-format=plain" in args
     assert [one for one in args if "allowed-spark" in one] == [
         "--allowed-spark-image=registry.example/spark/*",
         "--allowed-spark-image=other:1",
@@ -110,6 +114,7 @@ def test_rights_are_least(settings: tuple[str, ...], kind: str) -> None:
     assert "delete" not in verbs["", "persistentvolumeclaims"] | verbs["apps", "statefulsets"]
     named = {rule["resources"][0]: rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule}
     assert named == {
+        "leases": ["millstream.dev"],
         "serviceaccounts": ["millstream-spark"],
         "rolebindings": [f"ms:millstream-operator-spark.{kind.lower()}"],
         f"{kind.lower()}s": ["ms:millstream-operator-spark"],
@@ -118,6 +123,28 @@ def test_rights_are_least(settings: tuple[str, ...], kind: str) -> None:
     assert f"--spark-role={kind}/ms:millstream-operator-spark" in args
     spark = of_kind(documents, kind, "ms:millstream-operator-spark")
     assert granted(spark).keys() == {("", "pods")}, "no volumes, no configuration, no Services"
+
+
+def test_the_lease_of_a_release_is_its_own() -> None:
+    for release, operator in (("millstream", "millstream-operator"), ("east", "east-millstream-operator")):
+        documents = render(
+            "operator.replicas=2", "cluster.enabled=false", release=release, namespace="system"
+        )
+        deployment = of_kind(documents, "Deployment")
+        assert deployment["spec"]["replicas"] == 2
+        assert f"--lease=system/{operator}" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+        role = of_kind(documents, "Role", f"system:{operator}-lease")
+        assert "namespace" not in role["metadata"], "that of the release"
+        assert role["rules"] == [
+            {
+                "apiGroups": ["coordination.k8s.io"],
+                "resources": ["leases"],
+                "resourceNames": [operator],
+                "verbs": ["get", "create", "patch"],
+            }
+        ]
+        hook = of_kind(documents, "Job", f"{operator}-release")["spec"]["template"]["spec"]["containers"][0]
+        assert f"--lease=system/{operator}" in hook["command"]
 
 
 def test_the_operator_may_hold_up_the_deletion_of_its_resources() -> None:
@@ -133,6 +160,8 @@ def test_rights_end_with_the_watched_namespaces() -> None:
         found = [d["metadata"] for d in documents if d["kind"] == kind and d["metadata"]["name"] == name]
         assert [metadata["namespace"] for metadata in found] == ["ms", "flights"]
     roles = [d["roleRef"] for d in documents if d["kind"] == "RoleBinding"]
+    leases = of_kind(documents, "RoleBinding", f"{name}-lease")
+    assert leases["roleRef"]["name"] == f"{name}-lease"
     assert {role["kind"] for role in roles} == {"Role"}
     # what belongs to no namespace: storage classes, and definitions (of the upgrade hook)
     for kind in ("ClusterRole", "ClusterRoleBinding"):
@@ -226,6 +255,7 @@ def test_the_upgrade_hook_has_every_definition() -> None:
         ("cluster.zookeeper.replicas=2", "value must be one of 1, 3"),
         ("images.pullPolicy=Sometimes", "value must be one of 'Always', 'IfNotPresent', 'Never'"),
         ("cluster.storage.size=big", "does not match pattern"),
+        ("monitoring.monitors=maybe", "value must be one of 'Auto', true, false"),
         ("cluster.name=Default", "does not match pattern"),
         ("operator.watchNamespaces={elsewhere}", "is not in operator.watchNamespaces"),
     ],
@@ -233,3 +263,89 @@ def test_the_upgrade_hook_has_every_definition() -> None:
 def test_bad_values(setting: str, words: str) -> None:
     with pytest.raises(CommandFailed, match=re.escape(words)):
         render(setting)
+
+
+MONITORS = ["ServiceMonitor", "PodMonitor", "PodMonitor"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kinds"),
+    [
+        ((), []),
+        (("monitoring.monitors=true",), MONITORS),
+        (("monitoring.rules=true",), ["PrometheusRule"]),
+        (("monitoring.monitors=true", "monitoring.rules=false"), MONITORS),
+    ],
+)
+def test_monitors_and_rules_are_made_where_they_are_wanted(
+    settings: tuple[str, ...], kinds: list[str]
+) -> None:
+    found = [one["kind"] for one in render(*settings) if one["apiVersion"] == "monitoring.coreos.com/v1"]
+    assert sorted(found) == sorted(kinds)
+
+
+def test_monitors_and_rules_are_made_where_kubernetes_knows_them() -> None:
+    kinds = [
+        f"--api-versions=monitoring.coreos.com/v1/{kind}" for kind in ("ServiceMonitor", "PrometheusRule")
+    ]
+    arguments = ("template", "r", str(CHART), "--kube-version", "1.34", *kinds)
+    documents = yaml.safe_load_all(run(require("helm"), *arguments))
+    found = [one["kind"] for one in documents if one and one["apiVersion"] == "monitoring.coreos.com/v1"]
+    assert sorted(found) == sorted([*MONITORS, "PrometheusRule"])
+
+
+def test_monitors_find_the_pods_that_the_operator_makes() -> None:
+    documents = render("monitoring.monitors=true", "operator.watchNamespaces={ms,flights}")
+    monitors = {d["metadata"]["name"]: d["spec"] for d in documents if d["kind"] == "PodMonitor"}
+    cluster = decode(of_kind(documents, "Cluster"))
+    assert isinstance(cluster, Cluster)
+    mirror = decode(
+        {
+            "apiVersion": "millstream.dev/v1alpha1",
+            "kind": "MirrorMaker",
+            "metadata": {"name": "m", "namespace": "ms"},
+            "spec": {
+                "sources": [{"name": "a", "bootstrap": "b:1"}],
+                "target": {"bootstrap": "c:1"},
+                "topics": {"include": [".*"]},
+            },
+        }
+    )
+    assert isinstance(mirror, MirrorMaker)
+    pods = {
+        "millstream-operator-brokers": (owned.labels(cluster), "cluster"),
+        "millstream-operator-mirrors": (mirrors.labels(mirror), "mirror"),
+    }
+    assert monitors.keys() == pods.keys()
+    for name, (labels, own) in pods.items():
+        assert monitors[name]["selector"]["matchLabels"].items() <= labels.items()
+        assert monitors[name]["namespaceSelector"] == {"matchNames": ["ms", "flights"]}
+        (endpoint,) = monitors[name]["podMetricsEndpoints"]
+        assert endpoint["relabelings"][0]["targetLabel"] == own
+    zookeeper = owned.labels(cluster, "zookeeper")
+    assert not any(one["selector"]["matchLabels"].items() <= zookeeper.items() for one in monitors.values())
+    service, monitor = of_kind(documents, "Service"), of_kind(documents, "ServiceMonitor")["spec"]
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    container = of_kind(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert service["spec"]["ports"][0]["targetPort"] in ports
+    assert service["spec"]["ports"][0]["port"] == ports["metrics"]
+
+
+def test_rules_and_dashboards_are_shipped_whole() -> None:
+    documents = render(
+        "monitoring.rules=true", "monitoring.dashboards=true", "monitoring.runbooks=https://example.org/r"
+    )
+    metric = "(millstream_operator_leading"
+    rules = (CHART / "rules/millstream.yaml").read_text().replace("docs/runbooks.md", "https://example.org/r")
+    groups = yaml.safe_load(rules.replace(f"{metric})", f'{metric}{{lease="ms/millstream-operator"}})'))
+    assert of_kind(documents, "PrometheusRule")["spec"] == groups
+    labelled = [
+        d["data"]
+        for d in documents
+        if d["kind"] == "ConfigMap" and "grafana_dashboard" in d["metadata"]["labels"]
+    ]
+    files = {path.name: path.read_text() for path in (CHART / "dashboards").glob("*.json")}
+    assert len(files) == 6
+    assert {name: text for data in labelled for name, text in data.items()} == files
+    assert not any("grafana_dashboard" in d["metadata"].get("labels", {}) for d in render())

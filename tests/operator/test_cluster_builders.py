@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millstream_broker.config_keys import BROKER_KEYS
+from millstream_harness.java import SHORT_LIVED
+from millstream_harness.tools import require
+from millstream_operator.admission import decode
 from millstream_operator.conditions import Reason
-from millstream_operator.models import API_VERSION, Cluster, ManifestError, decode
-from millstream_operator.models.pods import RESERVED_ENV
+from millstream_operator.models import API_VERSION, Cluster, ManifestError
 from millstream_operator.reconcile.cluster import broker_pods, refusal, why_not_ready
-from millstream_operator.reconcile.cluster_objects import listener_status
 from millstream_operator.reconcile.rolling import BrokerPod, restart_reasons
 from millstream_operator.resources import cluster as build
 from millstream_operator.resources.broker_config import (
@@ -21,8 +25,15 @@ from millstream_operator.resources.broker_config import (
     broker_config,
     properties,
 )
-from millstream_operator.resources.listeners import Address, address_of, external_services
+from millstream_operator.resources.listeners import (
+    Address,
+    address_of,
+    broker_services,
+    external_services,
+)
 from millstream_operator.resources.merge import merge
+from millstream_operator.resources.network_policy import network_policies
+from millstream_operator.resources.owned import RELEASE
 from millstream_operator.resources.volumes import (
     DEFAULT_CLASS,
     UserIds,
@@ -46,6 +57,19 @@ def cluster(**spec: Any) -> Cluster:
     return decoded
 
 
+def test_the_operators_log_format_is_for_clusters_that_set_none() -> None:
+    def pod(log_format: str, **config: str) -> tuple[list[str], dict[str, str]]:
+        found = stateful_set(cluster(config=config), log_format=log_format)["spec"]["template"]
+        return found["spec"]["containers"][0]["args"], found["metadata"]["annotations"]
+
+    plain, wanted = pod("plain"), pod("json")
+    assert wanted[0] == [*plain[0], "--override", "log.format=json"]
+    assert pod("json", **{"log.format": "plain"})[0] == plain[0]
+    for key in (build.CONFIG_HASH, build.SPEC_HASH):  # so it is an upgrade, and not the Cluster's own change
+        assert wanted[1][key] == plain[1][key]
+    assert wanted[1][build.TEMPLATE_HASH] != plain[1][build.TEMPLATE_HASH]
+
+
 def stateful_set(wanted: Cluster, **more: Any) -> dict[str, Any]:
     options: dict[str, Any] = {"image": "broker:1", "pull_policy": "IfNotPresent", **more}
     return build.stateful_set(wanted, **options)
@@ -65,16 +89,16 @@ def test_the_brokers_configuration() -> None:
     assert broker_config(cluster(config={"log.retention.hours": "2"})) == {
         "log.retention.hours": "2",
         "log.dirs": "/var/lib/millstream",
-        "listeners": "INTERNAL://0.0.0.0:9092",
-        "listener.security.protocol.map": "INTERNAL:PLAINTEXT",
-        "inter.broker.listener.name": "INTERNAL",
+        "listeners": "INTERNAL://0.0.0.0:9092,REPLICATION-9091://0.0.0.0:9091",
+        "listener.security.protocol.map": "INTERNAL:PLAINTEXT,REPLICATION-9091:PLAINTEXT",
+        "inter.broker.listener.name": "REPLICATION-9091",
         "http.listener": "0.0.0.0:9404",
     }
     assert properties({"b": "two\nlines\\", "a": " x"}) == "a=\\ x\nb=two\\nlines\\\\\n"
 
 
 def test_a_cluster_of_three_finds_its_zookeeper() -> None:
-    connect = ",".join(f"east-zookeeper-{n}.east-zookeeper.ns.svc:2181" for n in (1, 2, 3))
+    connect = ",".join(f"east-zookeeper{n}.ns.svc:2181" for n in (1, 2, 3))
     assert broker_config(cluster(**THREE))["zookeeper.connect"] == connect
     elsewhere = cluster(brokers={"replicas": 3}, zookeeper={"connect": "zk:2181/east"})
     assert broker_config(elsewhere)["zookeeper.connect"] == "zk:2181/east"
@@ -82,22 +106,34 @@ def test_a_cluster_of_three_finds_its_zookeeper() -> None:
 
 
 def test_the_zookeeper_ensemble() -> None:
-    service, budget, ensemble = zookeeper_objects(
+    headless, *_, budget, ensemble = zookeeper_objects(
         cluster(**{**THREE, "brokers": {"replicas": 3, "storage": {"deletionPolicy": "Delete"}}}),
         image="zk:1",
         pull_policy="Never",
     )
-    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert headless["spec"]["clusterIP"] == "None"
+    assert headless["metadata"]["name"] == ensemble["spec"]["serviceName"]
     assert budget["spec"]["maxUnavailable"] == 1
     spec, pod = ensemble["spec"], ensemble["spec"]["template"]["spec"]
     assert (spec["replicas"], spec["ordinals"]) == (3, {"start": 1})
     assert spec["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
     assert spec["selector"]["matchLabels"]["app.kubernetes.io/component"] == "zookeeper"
     environment = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
-    assert environment["ZOO_SERVERS"].split()[2] == (
-        "server.3=east-zookeeper-3.east-zookeeper.ns.svc:2888:3888;2181"
-    )
+    assert environment["ZOO_SERVERS"].split()[2] == "server.3=east-zookeeper3.ns.svc:2888:3888;2181"
     assert pod["containers"][0]["image"] == "zk:1"
+
+
+def test_each_zookeeper_server_has_an_address_that_stays() -> None:
+    _, *services, _, _ = zookeeper_objects(cluster(**THREE), image="zk:1", pull_policy="Never")
+    assert [one["metadata"]["name"] for one in services] == [f"east-zookeeper{n}" for n in (1, 2, 3)]
+    for n, one in enumerate(services, 1):
+        spec = one["spec"]
+        assert spec["type"] == "ClusterIP"
+        assert "clusterIP" not in spec
+        # a server is ready when it serves, for which it needs its peers
+        assert spec["publishNotReadyAddresses"] is True
+        assert spec["selector"]["statefulset.kubernetes.io/pod-name"] == f"east-zookeeper-{n}"
+        assert {port["port"] for port in spec["ports"]} == {2181, 2888, 3888}
 
 
 def test_what_the_operator_sets_live_is_what_brokers_take_live() -> None:
@@ -121,7 +157,7 @@ def test_the_brokers_own_files() -> None:
         "server.properties",
     ]
     assert data["broker-0.properties"] == (
-        "advertised.listeners=INTERNAL://east-brokers-0.east-brokers.ns.svc:9092,"
+        "advertised.listeners=REPLICATION-9091://${env:POD_IP}:9091,INTERNAL://east-broker0.ns.svc:9092,"
         "OUT_SIDE://${env:HOST_IP}:30094\n"
     )
     assert data["broker-1.properties"].endswith(",OUT_SIDE://lb-1.example.com:9094\n")
@@ -162,6 +198,27 @@ def test_no_pod_names_a_user_where_the_platform_assigns_them() -> None:
             "runAsNonRoot": True,
             "seccompProfile": {"type": "RuntimeDefault"},
         }
+
+
+def test_zookeeper_writes_its_configuration_as_whatever_user_it_is(tmp_path: Path) -> None:
+    fixed, assigned = (
+        zookeeper_objects(cluster(**THREE), image="z", pull_policy="Never", user_ids=ids)[-1]
+        for ids in (UserIds.FIXED, UserIds.ASSIGNED)
+    )
+    assert "volumes" not in fixed["spec"]["template"]["spec"]
+    pod = assigned["spec"]["template"]["spec"]
+    assert pod["volumes"] == [{"name": "conf", "emptyDir": {}}]
+    assert {"name": "conf", "mountPath": "/conf"} in pod["containers"][0]["volumeMounts"]
+    # its init container takes over what the image has there
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/logback.xml").write_text("<configuration/>")
+    (tmp_path / "own-conf").mkdir()
+    shell, option, script = pod["initContainers"][0]["command"]
+    for folder in ("/conf", "/own-conf"):
+        script = script.replace(f" {folder}/", f" {tmp_path}{folder}/")
+    subprocess.run([shell, option, script], cwd=tmp_path, check=True)
+    made = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert {"own-conf/logback.xml", "data/java.security", "datalog"} <= made
 
 
 def test_a_deletion_policy_and_the_size_of_what_is_there() -> None:
@@ -207,6 +264,63 @@ def test_only_the_broker_whose_address_changed_restarts() -> None:
     assert [restart_reasons(broker, made, now) for broker in range(3)] == [(), ("AddressChanged",), ()]
 
 
+def test_a_broker_has_an_address_that_outlives_its_pods() -> None:
+    services = broker_services(cluster(**THREE, listeners=[{**INTERNAL, "port": 9095}]), 2)
+    assert [one["metadata"]["name"] for one in services] == ["east-broker0", "east-broker1"]
+    assert services[1]["spec"] == {
+        "type": "ClusterIP",
+        "selector": {
+            "millstream.dev/cluster": "east",
+            "app.kubernetes.io/component": "broker",
+            "statefulset.kubernetes.io/pod-name": "east-brokers-1",
+        },
+        "publishNotReadyAddresses": True,
+        "ports": [{"name": "kafka", "port": 9095, "targetPort": 9095}],
+    }
+    assert all(one["metadata"]["ownerReferences"][0]["uid"] == "u-1" for one in services)
+
+
+@pytest.mark.parametrize("name", ["broker", "broker0", "brokers", "replication", "a-9091"])
+def test_no_external_listener_takes_the_place_of_what_is_inside(name: str) -> None:
+    wanted = cluster(**THREE, listeners=[INTERNAL, {**EXTERNAL, "name": name}])
+    inside = [build.brokers_service(wanted), build.bootstrap_service(wanted), *broker_services(wanted, 30)]
+    outside = external_services(wanted, 30).values()
+    names = [one["metadata"]["name"] for one in (*inside, *outside)]
+    assert len(set(names)) == len(names)
+    listeners = [one.partition("://")[0] for one in broker_config(wanted)["listeners"].split(",")]
+    assert len(set(listeners)) == 3
+    ports = [one["name"] for one in container(stateful_set(wanted))["ports"]]
+    assert len(set(ports)) == 4
+
+
+@pytest.mark.parametrize(
+    ("listeners", "listeners_hash"),
+    [([], "297f30fd29575ed5"), ([INTERNAL, EXTERNAL], "2255ae89371356ae")],
+)
+def test_brokers_of_before_they_had_a_listener_of_their_own_are_upgraded(
+    listeners: list[dict[str, Any]], listeners_hash: str
+) -> None:
+    """So their roll waits for its turn and its window. The hashes are those that the operator wrote then."""
+    now = annotations(cluster(listeners=listeners), release="2")
+    before = {**now, build.LISTENERS_HASH: listeners_hash, build.TEMPLATE_HASH: "old", RELEASE: "1"}
+    assert restart_reasons(0, before, now) == ("Upgrade",)
+    ports = container(stateful_set(cluster(listeners=listeners)))["ports"]
+    assert 9091 in [port["containerPort"] for port in ports], "what makes it another template"
+
+
+def test_the_brokers_own_listener_steps_aside_for_one_that_has_its_port() -> None:
+    """The port of an Internal listener cannot change, so a Cluster of before 9091 was taken goes on with it."""
+    wanted = cluster(**THREE, listeners=[{**INTERNAL, "port": 9091}, {**EXTERNAL, "port": 9090}])
+    listeners = "INTERNAL://0.0.0.0:9091,OUT_SIDE://0.0.0.0:9090,REPLICATION-9091://0.0.0.0:9089"
+    assert broker_config(wanted)["listeners"] == listeners
+    own = build.config_map(wanted, 1, {("out-side", 0): Address(None, 30094)}, None)["data"]
+    assert "=REPLICATION-9091://${env:POD_IP}:9089,INTERNAL://" in own["broker-0.properties"]
+    ports = {port["name"]: port["containerPort"] for port in container(stateful_set(wanted))["ports"]}
+    assert ports["9091-brokers"] == 9089
+    (policy, _) = network_policies(wanted, None)
+    assert policy["spec"]["ingress"][0]["ports"] == [{"protocol": "TCP", "port": 9089}]
+
+
 def test_an_external_listener_has_a_service_for_each_broker() -> None:
     wanted = cluster(**THREE, listeners=[INTERNAL, EXTERNAL])
     services = external_services(wanted, 3)
@@ -218,11 +332,9 @@ def test_an_external_listener_has_a_service_for_each_broker() -> None:
     assert service["spec"]["ports"] == [
         {"name": "kafka", "port": 9094, "targetPort": 9094, "nodePort": 30096}
     ]
-    assert broker_config(wanted)["listeners"] == "INTERNAL://0.0.0.0:9092,OUT_SIDE://0.0.0.0:9094"
-    addresses = {("out-side", 0): Address(None, 30094), ("out-side", 1): Address("lb-1", 9094)}
-    (status,) = listener_status(addresses, {0: "10.0.0.7"}, 3)
-    assert (status.name, status.bootstrap) == ("out-side", "10.0.0.7:30094,lb-1:9094")
-    assert listener_status(addresses, {}, 1) == ()
+    assert broker_config(wanted)["listeners"] == (
+        "INTERNAL://0.0.0.0:9092,OUT_SIDE://0.0.0.0:9094,REPLICATION-9091://0.0.0.0:9091"
+    )
 
 
 @pytest.mark.parametrize(
@@ -270,26 +382,32 @@ def test_pod_additions() -> None:
     assert pod["metadata"]["annotations"].items() >= template["metadata"]["annotations"].items()
     assert build.CONFIG_HASH in pod["metadata"]["annotations"]
     for field, value in template["spec"].items():
-        if field not in ("containers", "affinity"):
+        if field not in ("containers", "affinity", "topologySpreadConstraints"):
             assert pod["spec"][field] == value
+    (spread,) = pod["spec"]["topologySpreadConstraints"]
+    own = {"millstream.dev/cluster": "east", "app.kubernetes.io/component": "broker"}
+    assert spread.pop("labelSelector") == {"matchLabels": own}, "Kubernetes would count no pods"
+    assert [spread] == template["spec"]["topologySpreadConstraints"]
     assert pod["spec"]["affinity"] == plain["spec"]["affinity"] | {"nodeAffinity": {"x": 1}}
-    assert [e["name"] for e in container(manifest)["env"]] == ["POD_INDEX", "NODE_NAME", "HOST_IP", "EXTRA"]
+    assert [e["name"] for e in container(manifest)["env"]] == [
+        "POD_INDEX",
+        "NODE_NAME",
+        "HOST_IP",
+        "POD_IP",
+        "EXTRA",
+    ]
     assert {key: value for key, value in container(manifest).items() if key != "env"} == {
         key: value for key, value in container(stateful_set(cluster())).items() if key != "env"
     }
 
 
-def test_a_template_cannot_take_the_variables_that_the_operator_sets() -> None:
-    assert {entry["name"] for entry in container(stateful_set(cluster()))["env"]} == RESERVED_ENV
-
-
 def test_a_template_cannot_take_the_labels_that_the_operator_sets() -> None:
     pod = stateful_set(cluster())["spec"]["template"]
     for key in pod["metadata"]["labels"]:
-        with pytest.raises(ManifestError, match="is reserved"):
+        with pytest.raises(ManifestError, match="are reserved"):
             cluster(brokers={"template": {"metadata": {"labels": {key: "mine"}}}})
     for key in pod["metadata"]["annotations"]:
-        with pytest.raises(ManifestError, match="is reserved"):
+        with pytest.raises(ManifestError, match="are reserved"):
             cluster(brokers={"template": {"metadata": {"annotations": {key: "mine"}}}})
 
 
@@ -408,3 +526,36 @@ def test_why_brokers_are_not_ready() -> None:
     assert why_not_ready([pod(conditions=[unready])], 0, 1).message == "0 of 1 brokers are ready"
     assert "0/1 nodes" in why_not_ready([pod(conditions=[unscheduled])], 0, 1).message
     assert why_not_ready([], 0, 1).message == "0 of 1 brokers are ready"
+
+
+JAVA_PROGRAM = """
+import java.net.InetAddress;
+class Addresses {
+    public static void main(String[] arguments) throws Exception {
+        var policy = Class.forName("sun.net.InetAddressCachePolicy");
+        for (var name : new String[] {"get", "getNegative"}) {
+            System.out.println(name + " " + policy.getMethod(name).invoke(null));
+        }
+    }
+}
+"""
+
+
+def test_java_keeps_the_addresses_of_zookeeper_servers_no_longer_than_a_second(tmp_path: Path) -> None:
+    """What the init container writes, read by Java itself as the server gets it."""
+    ensemble = zookeeper_objects(cluster(**THREE), image="zk:1", pull_policy="Never")[-1]
+    (prepare,) = ensemble["spec"]["template"]["spec"]["initContainers"]
+    variables = {one["name"]: one["value"] for one in prepare["env"]}
+    (mount,) = prepare["volumeMounts"]
+    assert prepare["workingDir"] == mount["mountPath"]
+    subprocess.run(prepare["command"], cwd=tmp_path, env={**os.environ, **variables}, check=True)
+    flags = {one["name"]: one.get("value", "") for one in container(ensemble)["env"]}["JAVA_TOOL_OPTIONS"]
+    folder = {one["mountPath"]: one["subPath"] for one in container(ensemble)["volumeMounts"]}["/data"]
+    (tmp_path / "Addresses.java").write_text(JAVA_PROGRAM)
+    command = [require("java"), "--add-opens=java.base/sun.net=ALL-UNNAMED", *SHORT_LIVED]
+    command.append(str(tmp_path / "Addresses.java"))
+    options = {"JAVA_TOOL_OPTIONS": flags.replace("=/data/", f"={tmp_path}/{folder}/")}
+    answer = subprocess.run(
+        command, env={**os.environ, **options}, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.splitlines() == ["get 1", "getNegative 0"]

@@ -8,23 +8,26 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from millstream_harness.in_memory import InMemory, in_memory, stored
 from millstream_harness.manifests import resource
 from millstream_operator.conditions import Reason
 from millstream_operator.kube import KubeError
 from millstream_operator.models import Cluster, decode_as
+from millstream_operator.reconcile.cluster import Outside, is_settled, listener_status, ready_replicas
 from millstream_operator.reconcile.cluster_objects import (
     apply_brokers,
     apply_ensemble,
     apply_listeners,
-    listener_status,
+    apply_network_policies,
     live_brokers,
     racks_by_node,
-    ready_replicas,
     server_address,
+    updates_ensemble,
     why_no_zookeeper,
 )
+from millstream_operator.resources.images import Images
 from millstream_operator.resources.listeners import Address
 from millstream_operator.resources.owned import labels, metadata
 from millstream_operator.resources.volumes import VolumeOwnership
@@ -32,7 +35,7 @@ from millstream_operator.resources.volumes import VolumeOwnership
 ENSEMBLE = {"brokers": {"replicas": 3}, "zookeeper": {"replicas": 3}}
 LISTENERS = [
     {"name": "internal", "type": "Internal", "port": 9092},
-    {"name": "public", "type": "LoadBalancer", "port": 9094},
+    {"name": "public", "type": "LoadBalancer", "port": 9094, "allowPlaintext": True},
 ]
 Said = list[tuple[Reason, str]]
 
@@ -197,10 +200,13 @@ def test_zookeeper_servers_of_others_are_left_alone(zookeeper: dict[str, Any] | 
     assert found.kube.applied == []
 
 
-def test_an_ensemble_comes_with_its_service() -> None:
+def test_an_ensemble_comes_after_its_services() -> None:
     found = in_memory()
     ensemble(found, a_cluster(**ENSEMBLE))
-    assert [one["kind"] for one in found.kube.applied] == ["Service", "PodDisruptionBudget", "StatefulSet"]
+    made = [(one["kind"], one["metadata"]["name"]) for one in found.kube.applied]
+    names = ["east-zookeeper", "east-zookeeper1", "east-zookeeper2", "east-zookeeper3"]
+    others = [("PodDisruptionBudget", "east-zookeeper"), ("StatefulSet", "east-zookeeper")]
+    assert made == [*(("Service", name) for name in names), *others]
     assert found.kube.objects["StatefulSet", "east-zookeeper"]["spec"]["replicas"] == 3
 
 
@@ -241,6 +247,42 @@ def test_brokers_wait_for_a_majority_of_their_zookeeper(servers: int, ready: int
         assert problem is not None
         assert problem.reason is Reason.ZOOKEEPER_NOT_READY
         assert problem.message == f"the brokers wait for ZooKeeper: {waits}"
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "waits"),
+    [
+        (2, {"currentRevision": "a", "updateRevision": "a", "updatedReplicas": 3}, ""),
+        (
+            2,  # a change that was taken back while one server was new
+            {"currentRevision": "a", "updateRevision": "a", "updatedReplicas": 2},
+            "2 of 3 servers are restarted",
+        ),
+        (
+            2,
+            {"currentRevision": "a", "updateRevision": "b", "updatedReplicas": 1},
+            "1 of 3 servers are restarted",
+        ),
+        (2, {"currentRevision": "a", "updateRevision": "b"}, "0 of 3 servers are restarted"),
+        (
+            1,
+            {"currentRevision": "a", "updateRevision": "a", "updatedReplicas": 3},
+            "0 of 3 servers are restarted",
+        ),
+    ],
+)
+def test_a_roll_waits_while_kubernetes_updates_zookeeper(
+    seen: int, status: dict[str, Any], waits: str
+) -> None:
+    servers = stateful_set("east-zookeeper", observedGeneration=seen, **status)
+    servers["metadata"]["generation"] = 2
+    said = updates_ensemble(in_memory(servers).services, a_cluster(**ENSEMBLE))
+    assert said == (f"waiting for ZooKeeper: {waits}" if waits else "")
+
+
+@pytest.mark.parametrize("spec", [{}, {"zookeeper": {"connect": "zk:2181"}}, ENSEMBLE])
+def test_a_roll_waits_for_no_zookeeper_that_is_not_there_or_not_ours(spec: dict[str, Any]) -> None:
+    assert updates_ensemble(in_memory().services, a_cluster(**spec)) == ""
 
 
 def test_a_broker_without_zookeeper_does_not_wait_for_it() -> None:
@@ -285,30 +327,74 @@ def balancer(name: str, ip: str) -> dict[str, Any]:
 
 def test_each_broker_has_a_service_for_each_external_listener() -> None:
     found = in_memory(balancer("east-public-0", "192.0.2.7"))
-    addresses = apply_listeners(found.services, a_cluster(listeners=LISTENERS), 2)
-    assert addresses == {("public", 0): Address("192.0.2.7", 9094), ("public", 1): None}
+    outside = apply_listeners(found.services, a_cluster(listeners=LISTENERS), 2)
+    assert outside.brokers == {("public", 0): Address("192.0.2.7", 9094), ("public", 1): None}
+    assert outside.known == {("public", 0): Address("192.0.2.7", 9094)}
+    assert outside.bootstraps == {"public": None}
     assert found.kube.applied_names("Service") == [
         "east-brokers",
         "east-bootstrap",
+        "east-broker0",
+        "east-broker1",
         "east-public-0",
         "east-public-1",
+        "east-public-all",
     ]
     assert found.kube.deleted == []
+
+
+def test_a_listener_of_before_plain_text_was_asked_for_is_reached_at_its_brokers() -> None:
+    (internal, public) = LISTENERS
+    old = [internal, {key: value for key, value in public.items() if key != "allowPlaintext"}]
+    found = in_memory(balancer("east-public-0", "192.0.2.7"))
+    outside = apply_listeners(found.services, a_cluster(listeners=old), 1)
+    assert found.kube.applied_names("Service")[-1] == "east-public-0"
+    (public,) = listener_status(a_cluster(listeners=old), outside, {})
+    assert public.bootstrap == "192.0.2.7:9094"
+
+
+def test_policies_that_are_not_wanted_are_looked_for_once_and_again_when_the_cluster_changes() -> None:
+    cluster = a_cluster()
+    policy = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(cluster, "east-brokers"),
+    }
+    found = in_memory(policy)
+    services = found.services
+
+    def is_there_after_a_look(cluster: Cluster) -> bool:
+        apply_network_policies(services, cluster)
+        return ("NetworkPolicy", "east-brokers") in found.kube.objects
+
+    assert not is_there_after_a_look(cluster)
+    found.kube.create(policy)  # by nobody, so that a look would show
+    assert is_there_after_a_look(cluster)
+    changed = structs.replace(cluster, metadata=structs.replace(cluster.metadata, generation=7))
+    assert not is_there_after_a_look(changed)
+    found.kube.create(policy)
+    services.forget_brokers(services.address_of(cluster))
+    assert not is_there_after_a_look(changed)
 
 
 def test_services_that_are_no_longer_wanted_go_and_others_stay() -> None:
     cluster = a_cluster()
     own = metadata(cluster, "east-public-0")
+    drained = metadata(cluster, "east-broker1")
     foreign = {**own, "name": "foreign", "ownerReferences": [{"uid": "someone-else"}]}
     nobodys = {"name": "nobodys", "namespace": "ns", "labels": labels(cluster)}
     found = in_memory(
-        *({"apiVersion": "v1", "kind": "Service", "metadata": one} for one in (own, foreign, nobodys))
+        *(
+            {"apiVersion": "v1", "kind": "Service", "metadata": one}
+            for one in (own, drained, foreign, nobodys)
+        )
     )
     apply_listeners(found.services, cluster, 1)
-    assert found.kube.deleted == [("Service", "east-public-0")]
+    assert sorted(found.kube.deleted) == [("Service", "east-broker1"), ("Service", "east-public-0")]
     assert {name for kind, name in found.kube.objects if kind == "Service"} == {
         "east-brokers",
         "east-bootstrap",
+        "east-broker0",
         "foreign",
         "nobodys",
     }
@@ -318,7 +404,56 @@ def test_the_status_has_the_address_of_each_broker_that_stays() -> None:
     addresses = {
         ("public", broker): Address(None if broker == 1 else f"lb-{broker}", 9094) for broker in range(4)
     }
-    (public,) = listener_status(addresses, {}, 3)
-    assert public.bootstrap == "lb-0:9094,lb-2:9094"  # the host of broker 1 is not known yet
-    (public,) = listener_status(addresses, {1: "10.0.0.7"}, 3)
-    assert public.bootstrap == "lb-0:9094,10.0.0.7:9094,lb-2:9094"
+    east = a_cluster(listeners=LISTENERS, brokers={"replicas": 3}, zookeeper={"replicas": 3})
+    (public,) = listener_status(east, Outside(addresses, {"public": None}), {})
+    assert public.addresses == ("lb-0:9094", "lb-2:9094")  # the host of broker 1 is not known yet
+    assert public.bootstrap == "lb-0:9094,lb-2:9094", "the brokers do as well, until there is one for all"
+    (public,) = listener_status(east, Outside(addresses, {"public": Address("lb", 9094)}), {1: "10.0.0.7"})
+    assert public.addresses == ("lb-0:9094", "10.0.0.7:9094", "lb-2:9094")
+    assert public.bootstrap == "lb:9094"
+
+
+def test_servers_of_an_earlier_release_wait_for_their_upgrade() -> None:
+    found, cluster = in_memory(), a_cluster(**ENSEMBLE)
+
+    def image() -> str:
+        live = found.kube.objects["StatefulSet", f"{cluster.name}-zookeeper"]
+        return str(live["spec"]["template"]["spec"]["containers"][0]["image"])
+
+    apply_ensemble(found.services, cluster, lambda *_: None)
+    before = image()
+    found.kube.objects["StatefulSet", f"{cluster.name}-zookeeper"]["status"] = {"readyReplicas": 2}
+    newer = dataclasses.replace(found.services, images=Images(zookeeper="zookeeper:later"))
+    asked: list[bool] = []
+
+    def may(answer: bool) -> bool:
+        asked.append(answer)
+        return answer
+
+    apply_ensemble(newer, cluster, lambda *_: None, lambda: may(False))
+    assert image() == before
+    apply_ensemble(newer, cluster, lambda *_: None, lambda: may(True))
+    assert image() == "zookeeper:later"
+    apply_ensemble(newer, cluster, lambda *_: None, lambda: may(False))
+    assert asked == [False, True], "what is done is not asked for again"
+
+
+def test_servers_without_a_quorum_wait_for_nothing() -> None:
+    """As when their image was not there: nobody could upgrade a Cluster that waits for its brokers."""
+    found, cluster = in_memory(), a_cluster(**ENSEMBLE)
+    apply_ensemble(found.services, cluster, lambda *_: None)
+    live = f"{cluster.name}-zookeeper"
+    found.kube.objects["StatefulSet", live]["status"] = {"readyReplicas": 1}
+    newer = dataclasses.replace(found.services, images=Images(zookeeper="zookeeper:later"))
+    apply_ensemble(newer, cluster, lambda *_: None, lambda: False)
+    template = found.kube.objects["StatefulSet", live]["spec"]["template"]
+    assert template["spec"]["containers"][0]["image"] == "zookeeper:later"
+
+
+def test_an_ensemble_is_settled_when_all_its_servers_are_the_new_ones() -> None:
+    live: dict[str, Any] = {"metadata": {"generation": 2}, "spec": {"replicas": 3}}
+    done = {"observedGeneration": 2, "updatedReplicas": 3, "readyReplicas": 3}
+    assert is_settled({**live, "status": done})
+    for key in done:
+        assert not is_settled({**live, "status": {**done, key: 1}})
+    assert not is_settled(live)

@@ -14,7 +14,7 @@ from millstream_harness.manifests import cluster, topic
 from millstream_operator import listing
 from millstream_operator.controller import Runner
 from millstream_operator.handlers import CONTROLLERS
-from millstream_operator.kafka_admin import TopicState
+from millstream_operator.kafka_records import TopicState
 from millstream_operator.kube import KubeError
 from millstream_operator.status import FINALIZER
 

@@ -9,9 +9,9 @@ import pytest
 
 from millstream_harness.in_memory import NOW, InMemory, deleted, in_memory, stored
 from millstream_harness.manifests import cluster, group
-from millstream_operator.kafka_admin import EARLIEST, LATEST, AdminError, GroupState, Partition, Refusal
+from millstream_operator.kafka_records import EARLIEST, LATEST, AdminError, GroupState, Partition, Refusal
 from millstream_operator.models import ConsumerGroup, decode_as
-from millstream_operator.reconcile.group import reconcile_groups
+from millstream_operator.reconcile.group_kafka import reconcile_groups
 from millstream_operator.status import FINALIZER
 
 CLUSTER = stored(cluster("default"))
@@ -67,6 +67,15 @@ def test_a_group_is_shown_with_its_lag() -> None:
     ]
     assert ready(found) == ("True", "GroupObserved", "the group exists")
     assert found.again["watch"] == 10
+
+
+def test_a_paused_group_is_shown_and_commits_nothing() -> None:
+    wanted = group("watch", topics=["a", "b"], startAt="Earliest")
+    paused = stored(wanted, annotations={"millstream.dev/paused": "true"})
+    found = look(paused, brokers=brokers({"watch": {B0: 30}}))
+    assert found.brokers.requests("commit") == []
+    assert ready(found) == ("True", "GroupObserved", "the group exists")
+    assert (found.condition("ConsumerGroup", "watch", "Paused") or ())[:2] == ("True", "ReconcilePaused")
 
 
 def test_only_partitions_behind_are_asked_for_their_age() -> None:
@@ -213,7 +222,7 @@ def test_what_is_waited_for_is_told_once(reason: str, events: int) -> None:
         stored(group("watch", deletionPolicy="Delete"), {"conditions": [known]}, **deleted(1)),
         brokers={"delete_groups": AdminError("nobody listens")},
     )
-    assert [told for told, _ in found.kube.events] == ["WaitingForDeletion"] * events
+    assert [told.reason for told in found.kube.events] == ["WaitingForDeletion"] * events
 
 
 @pytest.mark.parametrize(
@@ -248,5 +257,5 @@ def test_offsets_that_are_not_deleted_hold_their_resource(seconds: float) -> Non
         "set annotation millstream.dev/skip-deletion=true to give up"
     )
     assert ready(found) == ("False", "Deleting", words)
-    assert found.kube.events == [("WaitingForDeletion", words)]
+    assert found.kube.events == [("Warning", "WaitingForDeletion", words)]
     assert found.again == {"watch": 5, "retained": 30}

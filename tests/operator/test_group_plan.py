@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from millstream_operator.kafka_admin import GroupMember, GroupState, Partition
-from millstream_operator.models import API_VERSION, ConsumerGroup, ConsumerGroupStatus, Lag, MaxLag, decode
+from millstream_operator.admission import decode
+from millstream_operator.kafka_records import GroupMember, GroupState, Partition
+from millstream_operator.lag_age import Wanted
+from millstream_operator.models import API_VERSION, ConsumerGroup, ConsumerGroupStatus, Lag, MaxLag
 from millstream_operator.reconcile.group import (
     Observed,
     above,
     build_status,
     lag_by_partition,
-    lag_seconds,
     plan_start,
+    wanted_ages,
 )
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -68,89 +67,20 @@ def test_lag_is_end_minus_committed() -> None:
     assert lag_by_partition(observed) == {A0: 3, A1: 0}
 
 
-class Log:
-    """ListOffsets by time over records of the given ages in seconds, oldest first."""
-
-    def __init__(self, now_ms: int, ages: Mapping[Partition, list[int]]) -> None:
-        self.times = {
-            p: [now_ms - age * 1000 for age in sorted(seconds, reverse=True)] for p, seconds in ages.items()
-        }
-        self.calls = 0
-
-    def find(self, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
-        self.calls += 1
-        found = {}
-        for partition, when in wanted.items():
-            late = [offset for offset, time in enumerate(self.times[partition]) if time >= when]
-            found[partition] = late[0] if late else -1
-        return found
-
-
-@given(
-    ages=st.lists(st.integers(0, 400_000_000), min_size=1, max_size=20),
-    other=st.lists(st.integers(0, 1000), min_size=1, max_size=5),
-    data=st.data(),
-)
-def test_lag_in_seconds_is_the_age_of_the_oldest_unread_record(
-    ages: list[int], other: list[int], data: st.DataObject
-) -> None:
-    now_ms = 1_800_000_000_000
-    log = Log(now_ms, {A0: ages, A1: other})
-    behind = {A0: data.draw(st.integers(0, len(ages) - 1)), A1: data.draw(st.integers(0, len(other) - 1))}
-    oldest = max((now_ms - log.times[p][offset]) // 1000 for p, offset in behind.items())
-    seconds = lag_seconds(behind, now_ms, log.find)
-    assert oldest <= seconds <= oldest + max(1, oldest // 8)
-    assert log.calls < 45
-
-
-@pytest.mark.parametrize(
-    ("age_ms", "seconds", "ages"),
-    [
-        (0, 1, [1]),
-        (1000, 1, [1]),
-        (1001, 2, [1, 2]),
-        (3000, 3, [1, 2, 4, 3]),
-        (20_000, 20, [1, 2, 4, 8, 16, 32, 24, 20, 18]),
-        (100_000, 104, [1, 2, 4, 8, 16, 32, 64, 128, 96, 112, 104]),
-        (29_000, 30, [1, 2, 4, 8, 16, 32, 24, 28, 30]),
-    ],
-)
-def test_the_age_is_found_by_doubling_and_then_halving(age_ms: int, seconds: int, ages: list[int]) -> None:
-    now_ms, asked = 1_800_000_000_000, []
-
-    def find(wanted: Mapping[Partition, int]) -> dict[Partition, int]:
-        asked.append((now_ms - wanted[A0]) / 1000)
-        return {A0: 7 if wanted[A0] <= now_ms - age_ms else -1}
-
-    found = lag_seconds({A0: 7}, now_ms, find)
-    assert (found, type(found)) == (seconds, int)
-    assert asked == ages
-
-
-def test_a_record_that_no_time_finds_is_as_old_as_a_record_can_be() -> None:
-    assert lag_seconds({A0: 7}, 1_800_000_000_000, lambda wanted: dict.fromkeys(wanted, -1)) == 2**31
-
-
-def test_a_record_without_a_time_is_as_old_as_time() -> None:
-    now_ms = 1_800_000_000_000
-    log = Log(now_ms, {A0: [now_ms // 1000]})
-    assert 1_800_000_000 <= lag_seconds({A0: 0}, now_ms, log.find) <= 1_900_000_000
-
-
-def test_nothing_behind_asks_nothing() -> None:
-    log = Log(0, {})
-    assert lag_seconds({}, 0, log.find) == 0
-    assert log.calls == 0
+def test_the_first_unread_record_of_each_partition_is_asked_for_its_age() -> None:
+    observed = Observed(GroupState("Empty", ()), {A0: 5, A1: 8, B0: 4}, {A0: 8, A1: 8})
+    assert wanted_ages(group(), observed) == [Wanted(A0, 5)]
+    assert wanted_ages(group(maxLag={"seconds": 60}), observed) == [Wanted(A0, 5, 60)]
 
 
 @pytest.mark.parametrize(
     ("limit", "lag", "words"),
     [
         (MaxLag(records=10), Lag(records=10, seconds=999), None),
-        (MaxLag(records=10), Lag(records=11, seconds=0), "11 records behind, maxLag is 10"),
+        (MaxLag(records=10), Lag(records=11, seconds=0), "the lag is above maxLag.records: 10"),
         (MaxLag(records=0), Lag(), None),
         (MaxLag(seconds=60), Lag(records=999, seconds=60), None),
-        (MaxLag(seconds=60), Lag(records=999, seconds=61), "61 seconds behind, maxLag is 60"),
+        (MaxLag(seconds=60), Lag(records=999, seconds=61), "the lag is above maxLag.seconds: 60"),
         (MaxLag(seconds=0), Lag(), None),
     ],
 )

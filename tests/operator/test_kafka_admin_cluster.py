@@ -10,11 +10,15 @@ import pytest
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.kube import until
 from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_operator.admission import decode
 from millstream_operator.conditions import ConditionType, Reason
-from millstream_operator.kafka_admin import ConfigChange, KafkaAdmin, NewTopic
-from millstream_operator.models import API_VERSION, Cluster, Resource, Topic, decode
-from millstream_operator.reconcile.cluster import Look, View, configure_live, scale, spread
-from millstream_operator.reconcile.replication import Replication, replicate
+from millstream_operator.kafka_admin import KafkaAdmin
+from millstream_operator.kafka_records import ConfigChange, NewTopic
+from millstream_operator.models import API_VERSION, Cluster, Resource, Topic
+from millstream_operator.reconcile.cluster import Look
+from millstream_operator.reconcile.cluster_kafka import View, configure_live, scale, spread
+from millstream_operator.reconcile.replication import Replication
+from millstream_operator.reconcile.replication_kafka import replicate
 
 
 @pytest.fixture(scope="module")

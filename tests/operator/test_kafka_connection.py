@@ -8,7 +8,8 @@ import time
 import pytest
 
 from millstream_operator import kafka_connection
-from millstream_operator.kafka_admin import AdminError, KafkaAdmin
+from millstream_operator.kafka_admin import KafkaAdmin
+from millstream_operator.kafka_records import AdminError
 
 
 def seconds_of_failure(admin: KafkaAdmin) -> float:

@@ -13,15 +13,18 @@ import msgspec
 import pytest
 import yaml
 
+from millstream_harness.spark import ROOT
 from millstream_harness.tools import require
+from millstream_jobs.load import AVRO_LIMITS
 from millstream_jobs.run import read_run
-from millstream_operator.local.schema import validate
+from millstream_jobs.value import OPTIONS
 from millstream_operator.models import BatchLoad, BatchLoadStatus, OffsetRange, Run, decode_as
 from millstream_operator.resources import load as resources
+from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.load_spark_application import spark_application
 from millstream_operator.resources.volumes import UserIds
-from millstream_operator.services import Images, SparkRole
+from millstream_operator.schema import validate
 
 SPARK_OPERATOR = "github.com/kubeflow/spark-operator/v2@v2.3.0"
 IMAGES = Images(spark="registry.example/millstream/spark:1", pull_policy="Always")
@@ -44,7 +47,7 @@ def a_load(**spec: Any) -> BatchLoad:
         },
     )
     status = BatchLoadStatus(
-        last_run=Run(name="daily-0001", state="Pending"),
+        last_run=Run(name="daily-0001-u-1", state="Pending"),
         offsets=(OffsetRange(topic="flights", partition=0, from_=0, until=56129),),
     )
     return msgspec.structs.replace(load, status=status)
@@ -92,6 +95,117 @@ def test_the_runs_file_is_what_the_job_reads(tmp_path: Path) -> None:
     assert run.result == "/dev/termination-log"
 
 
+def test_a_run_that_an_older_release_began_keeps_the_name_of_its_rows() -> None:
+    load = a_load()
+    older = msgspec.structs.replace(load, status=BatchLoadStatus(last_run=Run(name="daily-0001")))
+    assert resources.run_file(older, "b:1", result="")["name"] == "daily-0001-u-1"
+    assert resources.run_file(load, "b:1", result="")["name"] == "daily-0001-u-1"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"format": "CSV", "schema": "a INT", "options": {"delimiter": ";"}, "maxCorruptRecords": "0.1%"},
+        {"format": "JSON", "schema": "at TIMESTAMP", "timeColumn": "at", "maxCorruptRecords": 7},
+        {"format": "Avro", "schemaRegistry": {"url": "http://registry:8081"}},
+        {"format": "Text"},
+    ],
+)
+def test_values_and_records_are_read_by_the_job_as_the_spec_says(
+    tmp_path: Path, value: dict[str, Any]
+) -> None:
+    load = a_load(value=value, record={"key": "Text", "headers": True}, minPartitions=16)
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(resources.run_file(load, "b:1", result="")))
+    run = read_run(file)
+    told = msgspec.to_builtins(run.value)
+    assert {name: told[name] for name in value} == value
+    assert (run.record.key, run.record.headers, run.min_partitions) == ("Text", True, 16)
+
+
+def test_a_run_that_begins_at_a_time_leaves_out_older_records() -> None:
+    at = {"position": "Timestamp", "timestamp": "2026-11-20T00:00:00Z"}
+    later = {"position": "Timestamp", "timestamp": "2026-11-21T00:00:00Z"}
+    load = a_load(**{"from": at, "rerun": {"requestId": "again", "from": later}})
+    assert resources.run_file(load, "b:1", result="")["fromTimestamp"] == "2026-11-20T00:00:00+00:00"
+    run = msgspec.structs.replace(load.status.last_run, trigger="Rerun", request_id="again")
+    rerun = msgspec.structs.replace(load, status=msgspec.structs.replace(load.status, last_run=run))
+    assert resources.run_file(rerun, "b:1", result="")["fromTimestamp"] == "2026-11-21T00:00:00+00:00"
+    assert "fromTimestamp" not in resources.run_file(a_load(), "b:1", result="")
+
+
+def test_every_way_to_run_the_job_has_the_same_limits_on_avro() -> None:
+    manifests = ROOT / "spark-operator-jobs" / "manifests"
+    assert (
+        resources.AVRO_LIMITS
+        == AVRO_LIMITS
+        == resources.spark_conf(a_load())["spark.executor.extraJavaOptions"]
+    )
+    assert AVRO_LIMITS in (manifests / "job.yaml").read_text()
+    assert AVRO_LIMITS in (manifests / "spark-application.yaml").read_text()
+
+
+def test_the_options_that_the_definition_allows_are_those_of_the_job() -> None:
+    spec = yaml.safe_load((ROOT / "crds" / "batchloads.yaml").read_text())["spec"]["versions"][0]["schema"]
+    rules = spec["openAPIV3Schema"]["properties"]["spec"]["properties"]["value"]["x-kubernetes-validations"]
+    for name, options in OPTIONS.items():
+        assert f"value.options: allowed with format {name}: {', '.join(options)}" in [
+            rule["message"] for rule in rules
+        ]
+
+
+def test_an_outputs_store_and_catalog_are_in_the_runs_file_and_its_credentials_are_not(
+    tmp_path: Path,
+) -> None:
+    load = a_load(
+        output={
+            "path": "s3a://lake/warehouse",
+            "format": "Iceberg",
+            "table": "flights.daily",
+            "targetFileSize": "128Mi",
+            "catalog": {"type": "JDBC", "uri": "jdbc:postgresql://db/lake", "credentialsSecret": "catalog"},
+            "s3": {"endpoint": "https://store:9000", "pathStyle": True, "credentialsSecret": "store"},
+        }
+    )
+    data = resources.config_map(load, "b:9092", IMAGES)["data"]
+    file = tmp_path / "run.json"
+    file.write_text(data["run.json"])
+    output = read_run(file).output
+    assert (output.owner, output.table, output.target_file_size) == (
+        "flights/daily",
+        "flights.daily",
+        128 << 20,
+    )
+    assert (output.s3.endpoint, output.s3.path_style) == ("https://store:9000", True)
+    assert (output.catalog.type, output.catalog.uri) == ("JDBC", "jdbc:postgresql://db/lake")
+    assert "store" not in json.loads(data["run.json"])["output"].values()
+
+    executor = yaml.safe_load(data["executor.yaml"])["spec"]["containers"][0]
+    application = spark_application(load, IMAGES)["spec"]["driver"]["template"]["spec"]["containers"][0]
+    for container in (driver_container(load), executor, application):
+        secrets = {
+            variable["name"]: variable["valueFrom"]["secretKeyRef"]
+            for variable in container["env"]
+            if "secretKeyRef" in variable.get("valueFrom", {})
+        }
+        assert secrets["AWS_ACCESS_KEY_ID"] == {
+            "name": "store",
+            "key": "AWS_ACCESS_KEY_ID",
+            "optional": False,
+        }
+        assert secrets["CATALOG_PASSWORD"] == {"name": "catalog", "key": "CATALOG_PASSWORD", "optional": True}
+        assert all(name == one["key"] for name, one in secrets.items()), (
+            "all that the admission policy allows"
+        )
+    assert not any("valueFrom" in variable for variable in a_plain_executor()["env"])
+
+
+def a_plain_executor() -> dict[str, Any]:
+    template = yaml.safe_load(resources.config_map(a_load(), "b:9092", IMAGES)["data"]["executor.yaml"])
+    container: dict[str, Any] = template["spec"]["containers"][0]
+    return {"env": [], **container}
+
+
 def test_binary_values_have_no_schema() -> None:
     assert resources.run_file(a_load(value={"format": "Binary"}), "b:1", result="")["value"] == {
         "format": "Binary"
@@ -106,7 +220,7 @@ def test_what_belongs_to_a_run_belongs_to_its_load() -> None:
         spark_application(load, IMAGES),
     ):
         metadata = manifest["metadata"]
-        assert (metadata["namespace"], metadata["name"]) == ("flights", "daily-0001")
+        assert (metadata["namespace"], metadata["name"]) == ("flights", "daily-0001-u-1")
         assert metadata["ownerReferences"][0]["uid"] == "u-1"
         assert metadata["labels"]["app.kubernetes.io/managed-by"] == "millstream-operator"
     assert resources.config_map(load, "b:9092", IMAGES)["immutable"] is True
@@ -117,8 +231,7 @@ def test_the_job_runs_the_driver_in_its_pod() -> None:
         spark={"driver": {"memory": "1g"}, "executor": {"instances": 2, "cores": 3, "memory": "2g"}}
     )
     spec = job(load, IMAGES)["spec"]
-    assert spec["backoffLimit"] > 0
-    assert spec["activeDeadlineSeconds"] > 0
+    assert (spec["backoffLimit"], spec["activeDeadlineSeconds"]) == (2, 86400)
     pod = spec["template"]["spec"]
     assert pod["restartPolicy"] == "Never"
     assert pod["serviceAccountName"] == "millstream-spark"

@@ -9,22 +9,22 @@ import pytest
 
 from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
 from millstream_harness.manifests import cluster, resource
-from millstream_operator.kafka_admin import EARLIEST
+from millstream_operator.kafka_records import EARLIEST, AdminError, TopicIdentity
 from millstream_operator.kube import KubeError
 from millstream_operator.models import BatchLoad, decode_as
 from millstream_operator.reconcile.load_kubernetes import reconcile_load
 from millstream_operator.reconcile.load_limits import check_image
 from millstream_operator.reconcile.objects import NotOurs
-from millstream_operator.services import Images
+from millstream_operator.resources.images import Images
 
 AT_ONCE, SOON, ENDED = 0, 5, 300
 CLUSTER = stored(cluster("default"))
 BROKERS = {
-    "partitions": {"flights": 1},
+    "identities": {"flights": TopicIdentity("T1", 1)},
     "offsets": lambda wanted: {one: 2 if when == EARLIEST else 10 for one, when in wanted.items()},
 }
-OFFSETS = [{"topic": "flights", "partition": 0, "from": 2, "until": 10}]
-PENDING = {"lastRun": {"name": "daily-0001", "state": "Pending"}, "offsets": OFFSETS}
+OFFSETS = [{"topic": "flights", "partition": 0, "from": 2, "until": 10, "topicId": "T1"}]
+PENDING = {"lastRun": {"name": "daily-0001-u-daily", "state": "Pending"}, "offsets": OFFSETS}
 
 
 def a_load(status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def test_a_watch_that_is_behind_begins_no_second_run() -> None:
     found = in_memory(CLUSTER, a_load(PENDING), **BROKERS)
     assert look(found, seen=a_load()) == SOON
     assert found.brokers.asked == []
-    assert found.kube.applied_names("Job") == ["daily-0001"]
+    assert found.kube.applied_names("Job") == ["daily-0001-u-daily"]
 
 
 def test_a_load_that_is_gone_begins_nothing() -> None:
@@ -85,10 +85,53 @@ def test_a_deleted_load_is_left_to_kubernetes() -> None:
     assert found.kube.applied == []
 
 
+def paused(found: InMemory, value: str | None = "true") -> InMemory:
+    annotations = {"millstream.dev/paused": value} if value else {}
+    found.kube.objects["BatchLoad", "daily"]["metadata"]["annotations"] = annotations
+    return found
+
+
+def test_a_paused_load_begins_no_run_until_it_is_resumed() -> None:
+    found = paused(in_memory(CLUSTER, a_load(), **BROKERS))
+    assert look(found) == SOON
+    words = "no run is started: paused by annotation millstream.dev/paused; remove it to resume"
+    assert says(found) == ("False", "ReconcilePaused", words)
+    assert (says(found, "Paused") or ())[:2] == ("True", "ReconcilePaused")
+    assert "lastRun" not in found.status("BatchLoad", "daily")
+    assert look(paused(found, None)) == AT_ONCE
+    assert says(found, "Paused") is None
+    assert run_state(found) == "Pending"
+
+
+def test_a_run_that_has_begun_is_not_started_while_its_load_is_paused() -> None:
+    found = paused(in_memory(CLUSTER, a_load(PENDING), **BROKERS))
+    assert look(found) == SOON
+    assert written(found) == []
+    assert look(paused(found, None)) == SOON
+    assert written(found) == ["ServiceAccount", "RoleBinding", "ConfigMap", "Job"]
+
+
+def test_a_run_that_was_started_goes_on_and_is_followed_when_its_load_is_paused() -> None:
+    found = in_memory(CLUSTER, a_load(PENDING), **BROKERS)
+    look(found)
+    found.kube.applied.clear()
+    ended = {"conditions": [{"type": "Complete", "status": "True"}]}
+    found.kube.objects["Job", "daily-0001-u-daily"]["status"] = ended
+    look(paused(found))
+    assert run_state(found) == "Succeeded"
+    assert (says(found, "Paused") or ())[:2] == ("True", "ReconcilePaused")
+    assert written(found) == []
+    look(paused(found, None))
+    assert says(found, "Paused") is None
+    look(paused(found))
+    assert (says(found, "Paused") or ())[:2] == ("True", "ReconcilePaused")
+    assert run_state(found) == "Succeeded"
+
+
 def test_a_load_waits_for_records() -> None:
     found = in_memory(CLUSTER, a_load(minRecords=9), **BROKERS)
     assert look(found) == SOON
-    assert says(found, "Succeeded") == ("False", "WaitingForRecords", "8 of 9 records")
+    assert says(found, "Succeeded") == ("Unknown", "WaitingForRecords", "8 of 9 records")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +140,7 @@ def test_a_load_waits_for_records() -> None:
         ({"output": {"path": "/lake"}}, BROKERS, True, "InvalidSpec"),
         ({"spark": {"image": "mine"}}, BROKERS, True, "InvalidSpec"),
         ({}, BROKERS, False, "ClusterNotFound"),
-        ({}, {"partitions": {}}, True, "TopicNotFound"),
+        ({}, {"identities": {}}, True, "TopicNotFound"),
         ({"from": {"position": "Offsets", "offsets": []}}, BROKERS, True, "InvalidSpec"),
     ],
     ids=["output", "image", "cluster", "topic", "offsets"],
@@ -115,16 +158,25 @@ def test_a_run_that_cannot_begin_says_why_and_is_tried_again(
 def test_a_run_that_has_ended_is_left_alone(state: str) -> None:
     found = in_memory(CLUSTER, a_load({"lastRun": {"name": "daily-0001", "state": state}}))
     assert look(found) == ENDED
-    assert found.kube.applied == []
+    assert written(found) == []
+    found.kube.applied.clear()
+    assert look(found) == ENDED
+    assert found.kube.applied == [], "nothing is written again"
 
 
 def a_pod(run: str, phase: str, created: str = "1") -> dict[str, Any]:
     labels = {"millstream.dev/run": run}
     metadata = {"namespace": "ns", "name": f"{run}-{created}", "labels": labels, "creationTimestamp": created}
+    metadata["ownerReferences"] = [{"kind": "Job", "uid": "u-job"}]
     return {"kind": "Pod", "metadata": metadata, "status": {"phase": phase}}
 
 
-OWN = {"namespace": "ns", "name": "daily-0001", "ownerReferences": [{"kind": "BatchLoad", "uid": "u-daily"}]}
+OWN = {
+    "namespace": "ns",
+    "name": "daily-0001-u-daily",
+    "uid": "u-job",
+    "ownerReferences": [{"kind": "BatchLoad", "uid": "u-daily"}],
+}
 
 
 def a_job(**status: Any) -> dict[str, Any]:
@@ -133,7 +185,7 @@ def a_job(**status: Any) -> dict[str, Any]:
 
 def test_a_run_is_as_its_own_pods_are() -> None:
     others = a_pod("other-0001", "Pending", "2")
-    found = in_memory(CLUSTER, a_load(PENDING), a_job(), a_pod("daily-0001", "Running"), others)
+    found = in_memory(CLUSTER, a_load(PENDING), a_job(), a_pod("daily-0001-u-daily", "Running"), others)
     assert look(found) == SOON
     assert run_state(found) == "Running"
     assert written(found) == []
@@ -147,7 +199,7 @@ def test_a_run_ends_with_its_job() -> None:
 
 
 def test_a_runner_that_has_vanished_is_made_again_from_the_same_offsets() -> None:
-    load = a_load({**PENDING, "lastRun": {"name": "daily-0001", "state": "Running"}})
+    load = a_load({**PENDING, "lastRun": {"name": "daily-0001-u-daily", "state": "Running"}})
     file = {"kind": "ConfigMap", "metadata": OWN}
     found = in_memory(CLUSTER, load, file)
     assert look(found) == SOON
@@ -172,7 +224,7 @@ def test_an_output_volume_gets_an_owner_where_it_needs_one() -> None:
         images = Images(spark="spark:1", spark_allowed=("mine",))
         services = dataclasses.replace(found.services, images=images)
         reconcile_load(services, decode_as(BatchLoad, found.kube.objects["BatchLoad", "daily"]))
-        pod = found.kube.objects["Job", "daily-0001"]["spec"]["template"]["spec"]
+        pod = found.kube.objects["Job", "daily-0001-u-daily"]["spec"]["template"]["spec"]
         assert pod["containers"][0]["image"] == "mine"
         made = [(one["name"], one["image"]) for one in pod.get("initContainers", ())]
         assert made == ([("volume-owner", "spark:1")] if owner else []), (
@@ -243,7 +295,7 @@ def spark(**status: Any) -> dict[str, Any]:
 def test_a_spark_application_is_started_and_followed() -> None:
     found = in_memory(CLUSTER, a_load(PENDING, runner="SparkApplication"))
     assert look(found) == SOON
-    assert found.kube.applied_names("SparkApplication") == ["daily-0001"]
+    assert found.kube.applied_names("SparkApplication") == ["daily-0001-u-daily"]
     running = {"applicationState": {"state": "RUNNING"}}
     found = in_memory(CLUSTER, a_load(PENDING, runner="SparkApplication"), spark(**running))
     look(found)  # its driver has no pod yet
@@ -251,7 +303,7 @@ def test_a_spark_application_is_started_and_followed() -> None:
 
 
 def test_a_spark_application_tells_its_rows_by_its_driver() -> None:
-    message = '{"state": "Succeeded", "rows": 8}'
+    message = '{"run": "daily-0001-u-daily", "state": "Succeeded", "rows": 8}'
     terminated = {"name": "spark-kubernetes-driver", "state": {"terminated": {"message": message}}}
     driver = {
         "kind": "Pod",
@@ -271,8 +323,8 @@ def test_a_kubernetes_without_the_spark_operator_is_told() -> None:
     assert says(found) == (
         "False",
         "RunnerNotAvailable",
-        "spec.runner: SparkApplication is not there in this Kubernetes: install Kubeflow's Spark operator, or choose "
-        "Job",
+        "SparkApplication is no kind of this Kubernetes: install Kubeflow's Spark operator, or set spec.runner to Job "
+        "(runner: Job)",
     )
     found.kube.refused["SparkApplication"] = KubeError(500, "", "down")
     with pytest.raises(KubeError, match="down"):
@@ -281,11 +333,13 @@ def test_a_kubernetes_without_the_spark_operator_is_told() -> None:
 
 @pytest.mark.parametrize("runner", ["Job", "SparkApplication"])
 def test_a_runner_of_somebody_else_is_not_taken_for_ours(runner: str) -> None:
-    metadata = {"namespace": "ns", "name": "daily-0001"}
+    metadata = {"namespace": "ns", "name": "daily-0001-u-daily"}
     complete = {"conditions": [{"type": "Complete", "status": "True"}]}
     theirs = {"kind": runner, "metadata": metadata, "status": complete}
     found = in_memory(CLUSTER, a_load(PENDING, runner=runner), theirs)
-    with pytest.raises(NotOurs, match=f"^{runner} daily-0001 exists and does not belong to this BatchLoad"):
+    with pytest.raises(
+        NotOurs, match=f"^{runner} daily-0001-u-daily exists and does not belong to this BatchLoad"
+    ):
         look(found)
     assert found.kube.applied == []
 
@@ -296,3 +350,160 @@ def test_a_service_account_of_somebody_else_is_left_alone() -> None:
     with pytest.raises(NotOurs, match=r"^ServiceAccount millstream-spark exists"):
         look(found)
     assert found.kube.applied == []
+
+
+def of_a_run(kind: str, name: str, uid: str = "u-daily", **status: Any) -> dict[str, Any]:
+    labels = {"millstream.dev/batch-load": "daily", "millstream.dev/run": name}
+    metadata = {"namespace": "ns", "name": name, "labels": labels, "ownerReferences": [{"uid": uid}]}
+    return {"kind": kind, "metadata": metadata, "status": status}
+
+
+COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
+LOADED = {
+    "lastRun": {
+        "name": "daily-0003-u-daily",
+        "state": "Succeeded",
+        "endTime": "2026-11-22T07:00:00Z",
+        "rows": 8,
+    },
+    "runs": [{"name": "daily-0002-u-daily", "state": "Failed", "endTime": "2026-11-22T06:00:00Z"}],
+    "committed": {
+        "path": "s3a://bucket/flights",
+        "from": "x",
+        "offsets": [{"topic": "flights", "partition": 0, "offset": 4, "topicId": "T1"}],
+    },
+}
+
+
+def test_a_pod_that_kubernetes_refuses_is_told() -> None:
+    event = {
+        "kind": "Event",
+        "metadata": {"namespace": "ns", "name": "e"},
+        "involvedObject": {"uid": "u-job"},
+        "reason": "FailedCreate",
+        "message": "exceeded quota: small",
+    }
+    found = in_memory(CLUSTER, a_load(PENDING), a_job(), event)
+    assert look(found) == SOON
+    words = "daily-0001-u-daily with 0 records waits for its pods: exceeded quota: small"
+    assert says(found) == ("False", "PodsPending", words)
+    assert (says(found, "Succeeded") or ())[0] == "Unknown"
+
+
+def test_a_failed_run_keeps_the_end_of_its_drivers_log() -> None:
+    failed = {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]}
+    found = in_memory(CLUSTER, a_load(PENDING), a_job(**failed), a_pod("daily-0001-u-daily", "Failed"))
+    found.kube.logs["daily-0001-u-daily-1", "driver"] = [f"line {number}" for number in range(50)] + [
+        "x" * 5000
+    ]
+    assert look(found) == ENDED
+    log = found.status("BatchLoad", "daily")["lastRun"]["log"]
+    assert (len(log), log[0], len(log[-1])) == (20, "line 31", 400)
+
+
+def test_a_run_that_takes_too_long_is_stopped() -> None:
+    begun = {**PENDING, "lastRun": {**PENDING["lastRun"], "startTime": "2026-11-22T06:00:00Z"}}
+    job = of_a_run("Job", "daily-0001-u-daily", active=1)
+    found = in_memory(CLUSTER, a_load(begun, timeoutSeconds=3600), job)
+    assert look(found) == ENDED
+    assert (says(found) or ())[:2] == ("False", "DeadlineExceeded")
+    assert ("Job", "daily-0001-u-daily") in found.kube.deleted
+
+
+def test_what_a_load_has_not_loaded_is_its_lag() -> None:
+    found = in_memory(CLUSTER, a_load(LOADED), **BROKERS)
+    found.brokers.answers["offsets"] = lambda wanted: {
+        one: 10 if when < 0 else 0 for one, when in wanted.items()
+    }
+    assert look(found) == ENDED
+    status = found.status("BatchLoad", "daily")
+    assert status["lag"]["records"] == 6
+    assert status["lag"]["seconds"] > 0
+    assert status["committed"]["offsets"][0]["lag"] == 6
+
+
+def test_the_lag_stays_as_it_was_seen_while_brokers_do_not_answer() -> None:
+    found = in_memory(
+        CLUSTER, a_load({**LOADED, "lag": {"records": 5, "seconds": 9}}), identities=AdminError("no")
+    )
+    look(found)
+    assert found.status("BatchLoad", "daily")["lag"] == {"records": 5, "seconds": 9}
+
+
+def test_what_runs_have_left_goes_with_them() -> None:
+    kept = [of_a_run(kind, name, **COMPLETE) for kind in ("Job", "ConfigMap") for name in
+            ("daily-0003-u-daily", "daily-0002-u-daily")]  # fmt: skip
+    old = [
+        of_a_run(kind, "daily-0001-u-daily", **COMPLETE) for kind in ("Job", "ConfigMap", "SparkApplication")
+    ]
+    theirs = of_a_run("Job", "daily-0009-u-other", uid="u-other")
+    found = in_memory(CLUSTER, a_load(LOADED), *kept, *old, theirs, **BROKERS)
+    look(found)
+    gone = {
+        ("Job", "daily-0001-u-daily"),
+        ("ConfigMap", "daily-0001-u-daily"),
+        ("SparkApplication", "daily-0001-u-daily"),
+    }
+    assert set(found.kube.deleted) == gone
+
+
+def test_a_run_outlives_its_end_by_its_ttl() -> None:
+    jobs = [of_a_run("Job", name, **COMPLETE) for name in ("daily-0003-u-daily", "daily-0002-u-daily")]
+    found = in_memory(CLUSTER, a_load(LOADED, ttlSecondsAfterFinished=5400), *jobs, **BROKERS)
+    assert look(found) == ENDED
+    assert found.kube.deleted == [
+        ("Job", "daily-0002-u-daily")
+    ]  # it ended two hours ago, the last one an hour
+    near = in_memory(CLUSTER, a_load(LOADED, ttlSecondsAfterFinished=3700), *jobs, **BROKERS)
+    assert look(near) == 101
+
+
+def test_without_the_spark_operator_nothing_of_it_is_looked_for() -> None:
+    found = in_memory(CLUSTER, a_load(LOADED), of_a_run("ConfigMap", "daily-0001-u-daily"), **BROKERS)
+    found.kube.refused["SparkApplication"] = KubeError(404, "NotFound", "no such kind")
+    look(found)
+    assert found.kube.deleted == [("ConfigMap", "daily-0001-u-daily")]
+    found.kube.refused["SparkApplication"] = KubeError(403, "Forbidden", "no")
+    with pytest.raises(KubeError, match="no"):
+        look(found)
+
+
+def test_a_schedule_is_looked_at_when_its_time_has_come() -> None:
+    found = in_memory(CLUSTER, a_load(schedule={"cron": "0,1 * * * *"}), **BROKERS)  # it is 08:00:00
+    assert look(found) == 60
+    assert says(found) == ("True", "Scheduled", "the first run begins at 2026-11-22T08:01:00Z")
+    assert written(found) == []
+
+
+def iceberg(table: str) -> dict[str, Any]:
+    return {"format": "Iceberg", "path": "/lake/warehouse", "volumeClaimName": "a", "table": table}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine", "taken"),
+    [
+        ({"path": "s3a://bucket/flights/"}, {"path": "s3a://bucket/flights"}, True),
+        ({"path": "s3a://bucket/flights"}, {"path": "s3a://bucket/others"}, False),
+        ({"path": "/lake/x", "volumeClaimName": "a"}, {"path": "/lake/x", "volumeClaimName": "a"}, True),
+        ({"path": "/lake/x", "volumeClaimName": "b"}, {"path": "/lake/x", "volumeClaimName": "a"}, False),
+        (iceberg("db.flights"), iceberg("db.flights"), True),
+        (iceberg("db.flights"), iceberg("db.others"), False),
+    ],
+)
+def test_a_table_belongs_to_the_oldest_load(
+    theirs: dict[str, Any], mine: dict[str, Any], taken: bool
+) -> None:
+    older = a_load(output=theirs)
+    older["metadata"] |= {"name": "older", "uid": "u-older", "creationTimestamp": "2025-01-01T00:00:00Z"}
+    found = in_memory(CLUSTER, older, a_load(output=mine), **BROKERS)
+    assert look(found) == (SOON if taken else AT_ONCE)
+    if taken:
+        field = "table" if "table" in mine else "path"
+        words = (
+            f"spec.output.{field}: {mine[field]} is the table of BatchLoad older, which is older: "
+            f"choose another {field}"
+        )
+        assert (says(found) or ())[:2] == ("False", "ConflictingTable")
+        assert (says(found) or ())[2].startswith(words)
+    # The older one has its table.
+    assert reconcile_load(found.services, decode_as(BatchLoad, older)) == AT_ONCE

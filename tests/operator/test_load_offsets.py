@@ -7,14 +7,16 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from millstream_harness.in_memory import ToldBrokers
-from millstream_operator.kafka_admin import EARLIEST, LATEST, AdminError, KafkaAdmin, Partition
+from millstream_operator.kafka_admin import KafkaAdmin
+from millstream_operator.kafka_records import EARLIEST, LATEST, AdminError, Partition, TopicIdentity
 from millstream_operator.models import BatchLoad, decode_as
-from millstream_operator.reconcile.load import Ends
 from millstream_operator.reconcile.load_offsets import find_ends
-from millstream_operator.reconcile.report import Problem
+from millstream_operator.reconcile.load_ranges import Ends
+from millstream_operator.reconcile.problem import Problem
 
 MOMENT = datetime(2026, 11, 20, tzinfo=UTC)
 AT = int(MOMENT.timestamp()) * 1000
+TOPICS = {"a": TopicIdentity("id-a", 2), "b": TopicIdentity("id-b", 1)}
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 LOGS = {
     EARLIEST: {A0: 1, A1: 2, B0: 3},
@@ -46,7 +48,7 @@ def brokers(**answers: Any) -> ToldBrokers:
     def offsets(wanted: Mapping[Partition, int]) -> dict[Partition, int]:
         return {partition: LOGS[when][partition] for partition, when in wanted.items()}
 
-    return ToldBrokers(**{"partitions": {"a": 2, "b": 1}, "offsets": offsets, **answers})
+    return ToldBrokers(**{"identities": TOPICS, "offsets": offsets, **answers})
 
 
 def ends(load: BatchLoad, told: ToldBrokers) -> Any:
@@ -55,7 +57,11 @@ def ends(load: BatchLoad, told: ToldBrokers) -> Any:
 
 def test_every_partition_is_asked_for_its_first_and_last_offset() -> None:
     told = brokers()
-    assert ends(a_load(), told) == {A0: Ends(1, 10), A1: Ends(2, 20), B0: Ends(3, 30)}
+    assert ends(a_load(), told) == {
+        A0: Ends(1, 10, topic_id="id-a"),
+        A1: Ends(2, 20, topic_id="id-a"),
+        B0: Ends(3, 30, topic_id="id-b"),
+    }
     assert len(told.requests("offsets")) == 2
 
 
@@ -65,9 +71,9 @@ def test_times_are_asked_for_in_milliseconds_and_what_has_nothing_that_late_has_
         "until": {"position": "Timestamp", "timestamp": "2026-11-20T00:00:00.5Z"},
     }
     assert ends(a_load(**spec), brokers()) == {
-        A0: Ends(1, 10, from_time=0, until_time=4),
-        A1: Ends(2, 20, from_time=None, until_time=5),
-        B0: Ends(3, 30, from_time=7, until_time=None),
+        A0: Ends(1, 10, from_time=0, until_time=4, topic_id="id-a"),
+        A1: Ends(2, 20, from_time=None, until_time=5, topic_id="id-a"),
+        B0: Ends(3, 30, from_time=7, until_time=None, topic_id="id-b"),
     }
 
 
@@ -81,6 +87,14 @@ def test_topics_that_are_not_there_are_named() -> None:
 
 
 def test_brokers_that_do_not_answer_are_told() -> None:
-    found = ends(a_load(), brokers(partitions=AdminError("nobody listens")))
+    found = ends(a_load(), brokers(identities=AdminError("nobody listens")))
     assert isinstance(found, Problem)
     assert (found.reason, found.message) == ("ClusterNotReady", "nobody listens")
+
+
+def test_a_rerun_has_times_of_its_own() -> None:
+    rerun = {"requestId": "1", "from": {"position": "Timestamp", "timestamp": "2026-11-20T00:00:00.5Z"}}
+    load = a_load(rerun=rerun)
+    found = find_ends(cast(KafkaAdmin, brokers()), load, load.spec.rerun)
+    assert not isinstance(found, Problem)
+    assert [one.from_time for one in found.values()] == [4, 5, None]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable
+
 import pytest
 
 from millstream_harness.local import Sandbox, produce
 from millstream_harness.spark import spark_jars
 from millstream_operator.local.runtime import LocalRuntime, Reporter
+
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_without_java_a_load_waits_and_says_what_to_install(sandbox: Sandbox) -> None:
@@ -47,11 +53,12 @@ def test_a_load_runs_once_its_records_are_there(sandbox: Sandbox, monkeypatch: p
     status = sandbox.found("BatchLoad", "daily")["status"]
     assert (status["lastRun"]["state"], status["lastRun"]["rows"]) == ("Succeeded", 1200)
     assert sum(part["until"] - part["from"] for part in status["offsets"]) == 1200
-    assert progress[-1] == ("daily-0001", 1200, 1200)
-    assert list((sandbox.data / "volumes/lake/orders").glob("*.parquet"))
+    uid = sandbox.found("BatchLoad", "daily")["metadata"]["uid"][:8]
+    assert progress[-1] == (f"daily-0001-{uid}", 1200, 1200)
+    assert list((sandbox.data / "volumes/lake/orders").rglob("*.parquet"))
     # It is done: up again does not run it again.
     sandbox.runtime().up(sandbox.manifests)
-    assert sandbox.said[-1] == "BatchLoad daily: daily-0001 has written 1,200 rows"
+    assert sandbox.said[-1] == f"BatchLoad daily: daily-0001-{uid} has written 1,200 rows"
 
     # An output that cannot be written to is said in the job's words; `up` tries again as the next run.
     sandbox.write("BatchLoad", "daily", load.format("orders"))
@@ -62,4 +69,71 @@ def test_a_load_runs_once_its_records_are_there(sandbox: Sandbox, monkeypatch: p
     assert sandbox.ready("BatchLoad", "bad")[:2] == ("False", "OutputNotWritable")
     (sandbox.data / "volumes/lake/file").unlink()
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
-    assert sandbox.found("BatchLoad", "bad")["status"]["lastRun"]["name"] == "bad-0002"
+    assert sandbox.found("BatchLoad", "bad")["status"]["lastRun"]["name"].startswith("bad-0002-")
+
+
+def test_a_load_that_is_made_again_runs_its_own_job(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLSTREAM_SPARK_JARS", str(spark_jars()))
+    sandbox.cluster()
+    sandbox.write("Topic", "orders", "{clusterRef: {name: west}}")
+    load = (
+        "{{clusterRef: {{name: west}}, topics: [orders], value: {{format: Binary}},"
+        " output: {{path: /lake/{}, volumeClaimName: lake}}, spark: {{driver: {{memory: 512m}}}}}}"
+    )
+    sandbox.write("BatchLoad", "daily", load.format("old"))
+    sandbox.runtime().up(sandbox.manifests)
+    produce(sandbox.bootstrap, "orders", 10)
+    # Its predecessor's Spark was left alone, and has reported.
+    first = sandbox.found("BatchLoad", "daily")["metadata"]["uid"][:8]
+    folder = sandbox.data / "loads/daily" / f"daily-0001-{first}"
+    folder.mkdir(parents=True)
+    report = {"run": f"daily-0001-{first}", "state": "Succeeded", "rows": 1046}
+    (folder / "result.json").write_text(json.dumps(report))
+    assert sandbox.run("delete", "-f", str(sandbox.manifests / "BatchLoad-daily.yaml")).returncode == 0
+    sandbox.write("BatchLoad", "daily", load.format("new"))
+    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    found = sandbox.found("BatchLoad", "daily")
+    assert found["status"]["lastRun"]["name"] == f"daily-0001-{found['metadata']['uid'][:8]}"
+    assert found["status"]["lastRun"]["rows"] == 10
+    assert list((sandbox.data / "volumes/lake/new").rglob("*.parquet"))
+    assert json.loads((folder / "result.json").read_text()) == report
+
+
+def test_a_schedule_runs_between_two_commands(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_SPARK_JARS", str(spark_jars()))
+    sandbox.cluster()
+    sandbox.write("Topic", "orders", "{clusterRef: {name: west}}")
+    load = (
+        "{clusterRef: {name: west}, topics: [orders], value: {format: Binary}, schedule: {cron: '* * * * *'},"
+        " output: {path: /lake/orders, volumeClaimName: lake}, spark: {driver: {memory: 512m}}}"
+    )
+    sandbox.write("BatchLoad", "daily", load)
+    try:
+        assert sandbox.runtime().up(sandbox.manifests).failures == {}
+        assert sandbox.said[-1].startswith("BatchLoad daily: next run at ")
+        produce(sandbox.bootstrap, "orders", 10)
+
+        def loaded() -> int:
+            committed = sandbox.found("BatchLoad", "daily")["status"].get("committed")
+            return committed["offsets"][0]["offset"] if committed else 0
+
+        eventually("a run of the schedule", lambda: loaded() == 10)
+        run = sandbox.found("BatchLoad", "daily")["status"]["lastRun"]
+        assert (run["trigger"], run["state"]) == ("Schedule", "Succeeded")
+        assert list((sandbox.data / "volumes/lake/orders").rglob("*.parquet"))
+        # Another command has the folder at once, though the scheduler may be at work.
+        produce(sandbox.bootstrap, "orders", 5)
+        sandbox.write("BatchLoad", "daily", load.replace("* * * * *", "0 0 1 1 *"))
+        assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    finally:
+        sandbox.runtime().down()
+    assert json.loads((sandbox.data / "state.json").read_text())["daemons"] == {}
+
+
+def eventually(what: str, true: Callable[[], bool], timeout: float = 200.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not true():
+        assert time.monotonic() < deadline, f"not in {timeout} s: {what}"
+        time.sleep(0.5)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from millstream_operator.local.manifests import ManifestError, Manifests, read
-from millstream_operator.local.schema import crd_schemas, validate, with_defaults
 from millstream_operator.local.state import key_of
+from millstream_operator.schema import crd_schemas, validate, with_defaults
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = "apiVersion: millstream.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n"
@@ -129,7 +129,7 @@ def test_a_file_and_a_list_are_taken_too(tmp_path: Path) -> None:
         (
             "BatchLoad",
             "{clusterRef: {name: west}, topics: [a], value: {format: JSON}, output: {path: /x}}",
-            "spec.value: value: schema is required with format JSON",
+            "spec.value: value: schema is required with formats JSON and CSV",
         ),
         ("Cluster", "{brokers: {storage: {size: big}}}", 'spec.brokers.storage.size: "big" is not allowed'),
         (
@@ -220,7 +220,7 @@ def test_what_may_not_change_is_refused(tmp_path: Path) -> None:
         document("Topic", "t", "{clusterRef: {name: west}, topicName: a, partitions: 2}")
     )
     with pytest.raises(
-        ManifestError, match=r"spec\.partitions: 2 is fewer than the topic has; allowed: 3 or more"
+        ManifestError, match=r"spec\.partitions: 2 is not allowed: the topic has 3 partitions"
     ):
         read(tmp_path, known)
 
@@ -256,12 +256,43 @@ def test_times_stay_text_and_keys_become_text(tmp_path: Path) -> None:
         "{clusterRef: {name: west}, topics: [a], value: {format: Binary}, output: {path: /x},"
         " from: {position: Timestamp, timestamp: 2026-11-20T00:00:00Z}}",
     )
-    topic = document("Topic", "a", "{clusterRef: {name: west}, config: {2: a, true: b}}")
-    cluster, *others = take(tmp_path, CLUSTER, load, topic).resources
-    by_kind = {one["kind"]: one["spec"] for one in others}
+    cluster, taken = take(tmp_path, CLUSTER, load).resources
     assert cluster["kind"] == "Cluster"
-    assert by_kind["BatchLoad"]["from"]["timestamp"] == "2026-11-20T00:00:00Z"
-    assert by_kind["Topic"]["config"] == {"2": "a", "true": "b"}
+    assert taken["spec"]["from"]["timestamp"] == "2026-11-20T00:00:00Z"
+    topic = document("Topic", "a", "{clusterRef: {name: west}, config: {2: a, true: b}}")
+    said = refused(tmp_path, CLUSTER, topic)
+    assert [line.rpartition(": ")[2] for line in said.splitlines()] == ["2", "true"]
+
+
+def test_configuration_is_checked_with_everything_else(tmp_path: Path) -> None:
+    cluster = document(
+        "Cluster", "west", "{config: {log.retention.hours: soon, num.partitons: '3', broker.id: '7'}}"
+    )
+    together = document(
+        "Cluster", "east", "{config: {group.min.session.timeout.ms: '9', group.max.session.timeout.ms: '8'}}"
+    )
+    topic = document("Topic", "a", "{clusterRef: {name: wst}, config: {retention.ms: soon, x.y: '1'}}")
+    bad = document("Topic", "b", "{clusterRef: {name: west}, partitions: 0}")
+    assert refused(tmp_path, cluster, together, topic, bad).splitlines() == [
+        "all.yaml: Topic/b: spec.partitions: 0 is too small; allowed: 1 or more",
+        'all.yaml: Topic/a: spec.clusterRef: there is no Cluster "wst"; there is: east, west',
+        "all.yaml: Cluster/west: spec.config: broker.id: not allowed: the runtime decides this key",
+        "all.yaml: Cluster/west: spec.config: Invalid value soon for configuration log.retention.hours: "
+        "Not a number of type INT",
+        "all.yaml: Cluster/west: spec.config: num.partitons: no such configuration key; did you mean num.partitions?",
+        "all.yaml: Cluster/east: spec.config: group.min.session.timeout.ms=9: expected no more than "
+        "group.max.session.timeout.ms=8",
+        "all.yaml: Topic/a: spec.config: Invalid value soon for configuration retention.ms: "
+        "Not a number of type LONG",
+        "all.yaml: Topic/a: spec.config: Unknown topic config name: x.y",
+    ]
+
+
+def test_configuration_that_was_taken_before_is_not_checked_again(tmp_path: Path) -> None:
+    known = {key_of(one): one for one in take(tmp_path, CLUSTER).resources}
+    known["Cluster/default/west"]["spec"]["config"] = {"no.such.key": "1"}
+    (tmp_path / "all.yaml").write_text(document("Cluster", "west", "{config: {no.such.key: '1'}}"))
+    assert len(read(tmp_path, known).resources) == 1
 
 
 @pytest.mark.parametrize(
@@ -279,7 +310,7 @@ def test_the_port_of_the_internal_listener_stays() -> None:
         return [problem.what for problem in validate(new, schema, old=old)]
 
     inside = {"name": "internal", "type": "Internal", "port": 9092}
-    outside = {"name": "outside", "type": "NodePort", "port": 9094}
+    outside = {"name": "outside", "type": "NodePort", "port": 9094, "allowPlaintext": True}
     moved = {**inside, "port": 9093}
     for before, after in (
         ([], [moved]),
@@ -290,6 +321,29 @@ def test_the_port_of_the_internal_listener_stays() -> None:
         assert problem.startswith("listeners: the port of the Internal listener cannot change")
     for before, after in (([], [outside, inside]), ([moved], [moved, outside]), ([moved, outside], [moved])):
         assert problems(before, after) == []
+
+
+def test_an_external_listener_must_allow_plain_text_unless_it_was_there_before() -> None:
+    schema = crd_schemas()["Cluster"]["properties"]["spec"]
+    inside = {"name": "internal", "type": "Internal", "port": 9092}
+    outside = {"name": "outside", "type": "NodePort", "port": 9094}
+
+    def problems(before: list[Any] | None, after: list[Any]) -> list[str]:
+        old, new = (
+            None if listeners is None else with_defaults({"listeners": listeners}, schema)
+            for listeners in (before, after)
+        )
+        return [problem.what for problem in validate(new, schema, old=old)]
+
+    assert problems([outside, inside], [inside, outside]) == []
+    assert problems(None, [inside, {**outside, "allowPlaintext": True}]) == []
+    for before, after in (
+        (None, outside),
+        ([inside], outside),
+        ([inside, outside], {**outside, "port": 9095}),
+    ):
+        (problem,) = problems(before, [inside, after])
+        assert "needs allowPlaintext: true" in problem
 
 
 def test_a_schema_knows_lists_by_key() -> None:

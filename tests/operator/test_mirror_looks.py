@@ -92,6 +92,32 @@ def test_workers_are_looked_at_often_until_they_are_ready(ready: int, seconds: f
     assert [one["kind"] for one in found.kube.applied] == ["MirrorMaker"]
 
 
+def test_the_workers_of_a_paused_mirror_go_on_as_they_are() -> None:
+    found = working(in_memory(*CLUSTERS, a_mirror()), replicas=1, readyReplicas=1)
+    before = found.kube.objects["Deployment", "copy-mirror"]
+    mirror = found.kube.objects["MirrorMaker", "copy"]
+    mirror["metadata"]["annotations"] = {"millstream.dev/paused": "true"}
+    mirror["spec"]["replicas"], mirror["spec"]["sources"][0]["clusterRef"]["name"] = 5, "east"
+    look(found)
+    assert [one["kind"] for one in found.kube.applied] == ["MirrorMaker"]
+    assert found.kube.deleted == []
+    assert found.kube.objects["Deployment", "copy-mirror"] == before
+    assert (found.condition("MirrorMaker", "copy", "Paused") or ())[:2] == ("True", "ReconcilePaused")
+    assert found.status("MirrorMaker", "copy")["readyReplicas"] == 1
+    del found.kube.objects["MirrorMaker", "copy"]["metadata"]["annotations"]
+    look(found)
+    assert found.condition("MirrorMaker", "copy", "Paused") is None
+    assert (says(found) or ())[:2] == ("False", "SameCluster")
+
+
+def test_a_mirror_that_is_paused_before_it_began_has_no_workers() -> None:
+    mirror = a_mirror()
+    mirror["metadata"]["annotations"] = {"millstream.dev/paused": "true"}
+    found = in_memory(*CLUSTERS, mirror)
+    look(found)
+    assert [one["kind"] for one in found.kube.applied] == ["MirrorMaker"]
+
+
 def test_a_deleted_mirror_is_left_to_kubernetes() -> None:
     mirror = a_mirror()
     mirror["metadata"].update(deleted(1))

@@ -13,28 +13,25 @@ import msgspec
 import pytest
 import yaml
 
-from millstream_operator.local.cel import compile_rule
+from millstream_operator.admission import WAIVED, decode, refusal
+from millstream_operator.cel import compile_rule
 from millstream_operator.models import (
     API_VERSION,
     KINDS,
     BatchLoad,
     Cluster,
+    ConsumerGroup,
     ManifestError,
     MirrorMaker,
+    MirrorTopics,
     Resource,
     Topic,
-    decode,
     encode_status,
 )
-from millstream_operator.models.pods import (
-    FREE_ANNOTATIONS,
-    FREE_LABELS,
-    RESERVED_DOMAINS,
-    RESERVED_ENV,
-    RESERVED_LABELS,
-)
+from millstream_operator.models.base import Metadata
 from millstream_operator.models.spark_conf import ALLOWED_CONF, refused
 from millstream_operator.quantity import QuantityError, parse_quantity, same_quantity
+from millstream_operator.schema import validate, with_defaults
 
 ROOT = Path(__file__).resolve().parents[2]
 REF = {"clusterRef": {"name": "default"}}
@@ -62,7 +59,7 @@ def test_defaults() -> None:
     load = decode(manifest("BatchLoad", LOAD))
     assert isinstance(load, BatchLoad)
     assert (load.spec.from_.position, load.spec.until.position, load.spec.min_records) == (
-        "Earliest",
+        "Committed",
         "Latest",
         1,
     )
@@ -135,7 +132,6 @@ BAD: list[tuple[str, object, str]] = [
             "automountServiceAccountToken": True,
             "initContainers": [{"name": "broker"}],
             "ephemeralContainers": [],
-            "volumes": [{"name": "host", "hostPath": {"path": "/"}}],
             "nodeName": "control-plane",
             "runtimeClassName": "none",
             "shareProcessNamespace": True,
@@ -151,7 +147,6 @@ BAD: list[tuple[str, object, str]] = [
             "securityContext": {"privileged": True},
             "image": "mine",
             "command": ["sh"],
-            "volumeMounts": [{"name": "data", "mountPath": "/"}],
             "envFrom": [{"secretRef": {"name": "s"}}],
             "lifecycle": {},
             "ports": [{"containerPort": 1, "hostPort": 1}],
@@ -161,63 +156,76 @@ BAD: list[tuple[str, object, str]] = [
     (
         "Cluster",
         broker_env(name="A", valueFrom={"secretKeyRef": {"name": "s", "key": "k"}}),
-        "env[0].valueFrom: unknown field; allowed: name, value",
+        "env[0].valueFrom: unknown field; allowed here: name, value",
     ),
-    ("Cluster", broker_env(name="POD_INDEX", value="1"), "POD_INDEX is set by the operator"),
+    (
+        "Cluster",
+        broker_env(name="POD_INDEX", value="1"),
+        "env: HOST_IP, NODE_NAME, POD_INDEX and POD_IP are set by the operator",
+    ),
     ("Cluster", template(priorityClassName="system-node-critical"), "system-… belong to Kubernetes"),
-    ("Cluster", annotated(labels={"millstream.dev/cluster": "b"}), "millstream.dev/cluster is reserved"),
-    ("Cluster", annotated(labels={"app.kubernetes.io/component": "b"}), "component is reserved"),
-    ("Cluster", annotated(labels={"controller-revision-hash": "b"}), "controller-revision-hash is reserved"),
+    (
+        "Cluster",
+        annotated(labels={"millstream.dev/cluster": "b"}),
+        "labels: keys of kubernetes.io, k8s.io and millstream.dev are reserved",
+    ),
+    ("Cluster", annotated(labels={"app.kubernetes.io/component": "b"}), "labels: keys of kubernetes.io"),
+    ("Cluster", annotated(labels={"controller-revision-hash": "b"}), "labels: keys of"),
     ("Cluster", annotated(labels={"team": "a b"}), "spec.brokers.template.metadata.labels"),
-    ("Cluster", annotated(annotations={"millstream.dev/config-hash": "b"}), "config-hash is reserved"),
+    ("Cluster", annotated(annotations={"millstream.dev/config-hash": "b"}), "annotations: keys of"),
     (
         "Cluster",
         annotated(annotations={"container.apparmor.security.beta.kubernetes.io/broker": "unconfined"}),
-        "kubernetes.io/broker is reserved",
+        "annotations: keys of kubernetes.io, k8s.io and millstream.dev are reserved",
     ),
     (
         "Topic",
         {**REF, "partitons": 1},
-        "spec.partitons: unknown field; allowed: clusterRef, config, deletionPolicy",
+        "spec.partitons: unknown field; allowed here: clusterRef, config, deletionPolicy",
     ),
-    ("Topic", {}, "spec.clusterRef: required"),
-    ("Topic", {**REF, "partitions": 0}, "spec.partitions: 0 is not allowed: expected `int` >= 1"),
+    ("Topic", {}, "spec.clusterRef: is required"),
+    ("Topic", {**REF, "partitions": 0}, "spec.partitions: 0 is too small; allowed: 1 or more"),
     (
         "Topic",
         {**REF, "partitions": "six"},
-        'spec.partitions: "six" is not allowed: expected `int`, got `str`',
+        'spec.partitions: "six" is not an integer',
     ),
     (
         "Topic",
         {**REF, "partitions": True},
-        "spec.partitions: true is not allowed: expected `int`, got `bool`",
+        "spec.partitions: true is not an integer",
     ),
     (
         "Topic",
         {**REF, "config": {"a": "1", "b": 2}},
-        "spec.config[b]: 2 is not allowed: expected `str`, got `int`",
+        'spec.config.b: 2 is not a string; write "2" in quotes',
     ),
-    ("Topic", {**REF, "deletionPolicy": "Drop"}, "expected one of Retain, Delete"),
+    ("Topic", {**REF, "deletionPolicy": "Drop"}, "allowed: Retain, Delete"),
     ("Topic", {**REF, "topicName": "a b"}, 'spec.topicName: "a b" is not allowed'),
     ("Topic", {**REF, "topicName": ".."}, 'spec.topicName: ".." is not allowed'),
     (
         "Topic",
         {"clusterRef": {"name": "d", "nam": 1}},
-        "spec.clusterRef.nam: unknown field; allowed: name, namespace",
+        "spec.clusterRef.nam: unknown field; allowed here: name, namespace",
     ),
     (
         "Topic",
         {"clusterRef": "default"},
-        'spec.clusterRef: "default" is not allowed: expected `object`, got `str`',
+        'spec.clusterRef: "default" is not an object',
     ),
-    ("Cluster", {"brokers": {"replicas": 0}}, "spec.brokers.replicas: 0 is not allowed"),
-    ("Cluster", {"brokers": {"storage": {"size": "ten"}}}, "size: 'ten' is not allowed: expected a quantity"),
-    ("Cluster", {"brokers": {"storage": {"size": 0}}}, "expected a size greater than 0"),
-    ("Cluster", {"zookeeper": {}}, "spec.zookeeper: exactly one of replicas and connect is required"),
-    ("Cluster", {"zookeeper": {"replicas": 2}}, "expected one of 1, 3"),
-    ("Cluster", {"config": {"a\nlog.dirs": "/tmp"}}, "spec: config: 'a\\nlog.dirs' is not a key"),
-    ("Cluster", {"config": {"log.dirs\n": "/tmp"}}, "is not a key"),
-    ("Cluster", {"config": {"": "/tmp"}}, "is not a key"),
+    ("Cluster", {"brokers": {"replicas": 0}}, "spec.brokers.replicas: 0 is too small"),
+    ("Cluster", {"brokers": {"storage": {"size": "ten"}}}, 'spec.brokers.storage.size: "ten" is not allowed'),
+    ("Cluster", {"brokers": {"storage": {"size": 0}}}, "a size greater than 0 is required"),
+    (
+        "Cluster",
+        {"zookeeper": {"replicas": 1, "storage": {"size": "0Gi"}}},
+        "a size greater than 0 is required",
+    ),
+    ("Cluster", {"zookeeper": {}}, "exactly one of replicas and connect is required"),
+    ("Cluster", {"zookeeper": {"replicas": 2}}, "allowed: 1, 3"),
+    ("Cluster", {"config": {"a\nlog.dirs": "/tmp"}}, "spec.config: config: keys consist of letters"),
+    ("Cluster", {"config": {"log.dirs\n": "/tmp"}}, "config: keys consist of letters"),
+    ("Cluster", {"config": {"": "/tmp"}}, "config: keys consist of letters"),
     ("Cluster", {"brokers": {"replicas": 3}}, "spec: zookeeper: required with more than one broker"),
     ("Cluster", {"listeners": [{"name": "a", "type": "Foo", "port": 9092}]}, "spec.listeners[0].type"),
     (
@@ -227,26 +235,75 @@ BAD: list[tuple[str, object, str]] = [
     ),
     ("Cluster", {"listeners": [{"name": "a", "type": "Internal", "port": 9404}]}, "9404 is taken"),
     ("ConsumerGroup", {**REF, "startAt": "Earliest"}, "startAt: the topics it holds for are required"),
-    ("ConsumerGroup", {**REF, "maxLag": {"records": -1}}, "spec.maxLag.records: -1 is not allowed"),
-    ("MirrorMaker", {**MIRROR, "sources": []}, "spec.sources: [] is not allowed"),
+    ("ConsumerGroup", {**REF, "maxLag": {"records": -1}}, "spec.maxLag.records: -1 is too small"),
+    ("MirrorMaker", {**MIRROR, "sources": []}, "spec.sources: 0 items are too few"),
     (
         "MirrorMaker",
         {**MIRROR, "sources": [{"name": "w"}]},
-        "spec.sources[0]: exactly one of clusterRef and bootstrap",
+        "spec.sources[0]: sources: exactly one of clusterRef and bootstrap",
     ),
     ("MirrorMaker", {**MIRROR, "topics": {"include": ["["]}}, "include: '[' is not a regular expression"),
     ("MirrorMaker", {**MIRROR, "topics": {"include": ["(?=a)"]}}, "in RE2's syntax: invalid perl operator"),
-    ("MirrorMaker", {**MIRROR, "mode": "Identity"}, "expected one of Aggregate"),
-    ("BatchLoad", {**LOAD, "value": {"format": "JSON"}}, "schema is required with format JSON"),
+    ("MirrorMaker", {**MIRROR, "mode": "Identity"}, "allowed: Aggregate"),
+    *(
+        ("BatchLoad", {**LOAD, "value": value}, f"spec.value{message}")
+        for value, message in (
+            ({"format": "JSON"}, ": value: schema is required with formats JSON and CSV"),
+            ({"format": "CSV"}, ": value: schema is required with formats JSON and CSV"),
+            ({"format": "Text", "schema": "a INT"}, ": value: schema is allowed with formats JSON, CSV and"),
+            ({"format": "Avro"}, ": value: schema or schemaRegistry is required with format Avro"),
+            ({"format": "Text", "options": {"delimiter": ";"}}, ": value: options are allowed with formats"),
+            (
+                {"format": "JSON", "schema": "a INT", "options": {"mode": "x"}},
+                ": value.options: allowed with",
+            ),
+            ({"format": "Text", "schemaRegistry": {"url": "http://r"}}, ": value: schemaRegistry is allowed"),
+            (
+                {"format": "Avro", "schemaRegistry": {"url": "http://u:p@r"}},
+                '.schemaRegistry.url: "http://u:',
+            ),
+            ({"format": "Text", "maxCorruptRecords": "1000"}, '.maxCorruptRecords: "1000" is not allowed'),
+            (
+                {"format": "Text", "maxCorruptRecords": -1},
+                ".maxCorruptRecords: -1 is too small; allowed: 0 or more",
+            ),
+            ({"format": "Binary", "maxCorruptRecords": 1}, ": value: maxCorruptRecords is not allowed with"),
+        )
+    ),
     (
         "BatchLoad",
         {**LOAD, "from": {"position": "Timestamp"}},
         "timestamp is required with position Timestamp",
     ),
     ("BatchLoad", {**LOAD, "output": {"path": "lake"}}, 'spec.output.path: "lake" is not allowed'),
-    ("BatchLoad", {**LOAD, "topics": []}, "spec.topics: [] is not allowed"),
     *(
-        ("BatchLoad", {**LOAD, "spark": {"conf": {key: "x"}}}, f"spec.spark: conf: {key} is not allowed")
+        ("BatchLoad", {**LOAD, "output": {"path": "/lake/t", **output}}, message)
+        for output, message in (
+            ({"path": "hdfs://n/t"}, 'spec.output.path: "hdfs://n/t" is not allowed'),
+            ({"format": "CSV"}, "allowed: Parquet, Delta, Iceberg"),
+            ({"format": "Iceberg"}, "table is required with format Iceberg"),
+            ({"table": "a.b"}, "table is required with format Iceberg, and allowed with it only"),
+            ({"format": "Iceberg", "table": "b"}, 'spec.output.table: "b" is not allowed'),
+            ({"catalog": {}}, "catalog is allowed with format Iceberg only"),
+            (
+                {"format": "Iceberg", "table": "a.b", "catalog": {"type": "REST"}},
+                "uri is required with type JDBC",
+            ),
+            (
+                {"format": "Iceberg", "table": "a.b", "catalog": {"type": "REST", "uri": "jdbc:x:y"}},
+                "http://… or https://… with REST",
+            ),
+            ({"s3": {}}, "s3 is allowed with a path s3a://BUCKET/… only"),
+            (
+                {"path": "s3a://b/t", "format": "Iceberg", "table": "a.b"},
+                "catalog type JDBC or REST is required",
+            ),
+            ({"targetFileSize": "128MB"}, 'spec.output.targetFileSize: "128MB" is not allowed'),
+        )
+    ),
+    ("BatchLoad", {**LOAD, "topics": []}, "spec.topics: 0 items are too few"),
+    *(
+        ("BatchLoad", {**LOAD, "spark": {"conf": {key: "x"}}}, "spec.spark.conf: conf: a key is not allowed")
         for key in ESCALATING_CONF
     ),
 ]
@@ -273,7 +330,10 @@ def test_bad_spec(kind: str, spec: object, message: str) -> None:
             {"apiVersion": API_VERSION, "kind": "Queue"},
             'kind: "Queue" is not allowed: expected one of Cluster, Topic',
         ),
-        ({"apiVersion": API_VERSION, "kind": "Topic", "spec": REF}, "Topic ?: metadata: required"),
+        (
+            {"apiVersion": API_VERSION, "kind": "Topic", "spec": REF},
+            "Topic ?: Object missing required field `metadata`",
+        ),
         ({**manifest("Topic", REF), "speck": 1}, "speck: unknown field"),
     ],
 )
@@ -322,6 +382,8 @@ CRDS = list(_crd_schemas())
 def differences(path: str, schema: dict[str, Any], kind: Any, *, defaults: bool) -> Iterator[str]:
     """Where a schema and a record type name other fields, requirements, choices or defaults."""
     kind = bare(kind)
+    if path.endswith(".template"):
+        return  # written from the record
     if schema.get("type") == "array":
         yield from differences(f"{path}[]", schema["items"], typing.get_args(kind)[0], defaults=defaults)
         return
@@ -386,29 +448,77 @@ def test_the_crd_and_the_record_allow_the_same_of_sparks_configuration() -> None
         assert holds({"self": {key: ""}, "oldSelf": None}) is not bool(refused([key])), key
 
 
-def test_the_crd_and_the_record_reserve_the_same_of_pods() -> None:
-    template = dict(CRDS)["Cluster"]["properties"]["spec"]["properties"]["brokers"]["properties"]["template"]
-    metadata = template["properties"]["metadata"]["properties"]
-    keys = [f"{domain}x" for domain in RESERVED_DOMAINS] + [f"x.{domain}x" for domain in RESERVED_DOMAINS]
-    keys += [*FREE_LABELS, *RESERVED_LABELS, f"{FREE_ANNOTATIONS}x", "team", "example.com/team"]
-    for where in ("labels", "annotations"):
-        (rule,) = metadata[where]["x-kubernetes-validations"]
-        for key in keys:
-            try:
-                decode(manifest("Cluster", annotated(**{where: {key: "x"}})))
-                allowed = True
-            except ManifestError:
-                allowed = False
-            assert compile_rule(rule["rule"])({"self": {key: "x"}, "oldSelf": None}) is allowed, (where, key)
-    container = template["properties"]["spec"]["properties"]["containers"]["items"]["properties"]
-    (rule,) = container["env"]["items"]["x-kubernetes-validations"]
-    assert set(re.findall("'(.*?)'", rule["rule"])) == RESERVED_ENV
+FREE = ("app.kubernetes.io/part-of", "app.kubernetes.io/version", "team")
 
 
-def test_the_chart_has_the_same_crds() -> None:
+@pytest.mark.parametrize("container", ["broker", "driver", "executor"])
+def test_keys_that_belong_to_others_are_reserved_in_pods(container: str) -> None:
+    reserved = ["x.kubernetes.io/x", "kubernetes.io/x", "k8s.io/x", "x.k8s.io/x", "millstream.dev/x"]
+    spark = container in ("driver", "executor")
+    free = "cluster-autoscaler.kubernetes.io/x"
+    allowed = {
+        "labels": {*FREE, *(() if spark else ("example.com/team",))},
+        "annotations": {"team", free, *(() if spark else ("example.com/team",))},
+    }
+    keys = {*reserved, *FREE, free, "example.com/team", "controller-revision-hash"}
+    for where, mine in allowed.items():
+        for key in keys - ({"controller-revision-hash"} if where == "annotations" else set()):
+            template = {"template": {"metadata": {where: {key: "x"}}}}
+            spec = {"brokers": template} if not spark else {**LOAD, "spark": {container: template}}
+            why = refusal("Cluster" if not spark else "BatchLoad", manifest("x", spec))
+            assert bool(why) == (key not in mine), (where, key, why)
+
+
+def records(kind: Any) -> Iterator[type[msgspec.Struct]]:
+    """A record's type and those inside it."""
+    kind = bare(kind)
+    if isinstance(origin := typing.get_origin(kind) or kind, type) and issubclass(origin, msgspec.Struct):
+        yield origin
+        for field in msgspec.structs.fields(kind):
+            yield from records(field.type)
+    else:
+        for argument in typing.get_args(kind):
+            yield from records(argument)
+
+
+def test_what_a_resource_may_be_is_said_by_its_crd_alone() -> None:
+    """A record has types; pods' have the bounds that are written into the CRDs; and one rule no CRD can say."""
+    specs = {one for kind in (Cluster, Topic, ConsumerGroup, MirrorMaker) for one in records(kind)}
+    own = {one for one in specs if hasattr(one, "__post_init__")}
+    assert own == {MirrorTopics}
+    bounded = {
+        one
+        for one in specs
+        if one.__module__ != "millstream_operator.models.pods"
+        and one is not Metadata
+        and any(
+            value is not None
+            for field in msgspec.structs.fields(one)
+            for meta in getattr(field.type, "__metadata__", ())
+            for value in (meta.ge, meta.le, meta.pattern, meta.min_length, meta.max_length)
+        )
+    }
+    assert bounded == set()
+
+
+def test_rules_that_are_waived_are_in_the_crd_and_new_resources_must_meet_them() -> None:
+    spec = dict(CRDS)["Cluster"]["properties"]["spec"]["properties"]
+    rules = {rule["rule"] for rule in spec["listeners"]["items"]["x-kubernetes-validations"]}
+    assert rules >= WAIVED
+    inside = {"name": "internal", "type": "Internal", "port": 9091}
+    outside = {"name": "outside", "type": "NodePort", "port": 9094}
+    stored = manifest("Cluster", {"listeners": [inside, outside]})
+    assert refusal("Cluster", stored) == ""
+    schema = dict(CRDS)["Cluster"]
+    said = {problem.path for problem in validate(with_defaults(stored, schema), schema)}
+    assert said == {"spec.listeners[0]", "spec.listeners[1]"}
+
+
+@pytest.mark.parametrize("copy", ["charts/millstream/crds", "operator/src/millstream_operator/crds"])
+def test_chart_and_operator_have_the_same_crds(copy: str) -> None:
     ours = {path.name: path.read_text() for path in (ROOT / "crds").glob("*.yaml")}
-    charts = {path.name: path.read_text() for path in (ROOT / "charts/millstream/crds").glob("*.yaml")}
-    assert charts == ours, "copy them: cp crds/*.yaml charts/millstream/crds/"
+    copies = {path.name: path.read_text() for path in (ROOT / copy).glob("*.yaml")}
+    assert copies == ours, "copy them: make definitions"
 
 
 # What Kubernetes knows of a schema's node (JSONSchemaProps of apiextensions.k8s.io/v1) and we use.

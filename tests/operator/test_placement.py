@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_operator.kafka_admin import PartitionReplicas
+from millstream_operator.kafka_records import PartitionReplicas
 from millstream_operator.reconcile.placement import CannotPlace, drain, rebalance, with_factor
 
 

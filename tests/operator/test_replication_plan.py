@@ -10,16 +10,17 @@ from millstream_harness.in_memory import ToldBrokers, stored
 from millstream_harness.manifests import cluster as a_cluster
 from millstream_harness.manifests import topic as a_topic
 from millstream_operator.conditions import Reason
-from millstream_operator.kafka_admin import (
+from millstream_operator.kafka_admin import KafkaAdmin
+from millstream_operator.kafka_records import (
     BrokersState,
-    KafkaAdmin,
     PartitionReplicas,
     Reassignment,
     Refusal,
     TopicState,
 )
 from millstream_operator.models import Cluster, Topic, decode_as
-from millstream_operator.reconcile.replication import Replication, plan_replication, replicate
+from millstream_operator.reconcile.replication import Replication, plan_replication
+from millstream_operator.reconcile.replication_kafka import replicate
 
 
 def partition(topic: str, index: int, *replicas: int) -> PartitionReplicas:

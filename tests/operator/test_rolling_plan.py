@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream_operator.kafka_admin import BrokersState, PartitionReplicas
+from millstream_operator.kafka_records import BrokersState, PartitionReplicas
 from millstream_operator.reconcile.rolling import (
     BrokerPod,
     plan_roll,
@@ -47,6 +47,16 @@ def test_one_at_a_time_and_the_controller_last() -> None:
         order.append(restart.broker)
         stale.remove(restart.broker)
     assert order == [1, 2, 0]
+
+
+def test_no_broker_restarts_while_zookeeper_does() -> None:
+    """But those that are away already: they may be what ZooKeeper's update mends."""
+    waits = "waiting for ZooKeeper: 1 of 3 servers are restarted"
+    roll = plan_roll(pods(0, 1, 2), 3, held(), ALIVE, waits)
+    assert (roll.restart, roll.blocked, roll.remaining) == (None, waits, 3)
+    ended = plan_roll(pods(0, 1, 2, ended=(1,)), 3, held(), ALIVE, waits).restart
+    assert ended is not None
+    assert ended.broker == 1
 
 
 def test_a_partition_without_a_replica_to_spare_blocks_and_is_named() -> None:

@@ -6,19 +6,23 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from millstream_harness.in_memory import InMemory, MemoryKube, in_memory, stored
+from millstream_harness.in_memory import NOW, InMemory, MemoryKube, deleted, in_memory, stored
 from millstream_harness.manifests import cluster, topic
-from millstream_operator import controller
+from millstream_operator import controller, slots
+from millstream_operator.claims import Claims, claim
 from millstream_operator.controller import Controller, Runner
 from millstream_operator.handlers import CONTROLLERS
-from millstream_operator.kafka_admin import AdminError
+from millstream_operator.kafka_records import AdminError
+from millstream_operator.kube import KubeError, Manifest
 from millstream_operator.models import Cluster, Topic, decode_as
 from millstream_operator.services import Services
 from millstream_operator.store import Key, key_for
+from millstream_operator.workqueue import Batch
 
 Reconcile = Callable[[Services, Sequence[Topic]], Mapping[Key, float]]
 
@@ -71,7 +75,7 @@ async def test_a_look_that_does_not_end_shows() -> None:
 
 
 async def test_slow_groups_leave_workers_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller, "SLOW_S", 2.5)  # longer than a busy machine takes for a quick one
+    monkeypatch.setattr(slots, "SLOW_S", 2.5)  # longer than a busy machine takes for a quick one
     held, waits, quick = threading.Event(), list[str](), list[str]()
 
     def reconcile(_: Services, topics: Sequence[Topic]) -> Mapping[Key, float]:
@@ -89,10 +93,10 @@ async def test_slow_groups_leave_workers_to_others(monkeypatch: pytest.MonkeyPat
 
     slow = [stored(topic(f"slow-{number}")) for number in range(6)]
     async with running(in_memory(*slow, stored(topic("quick"))), reconcile) as runner:
-        await until(lambda: len(waits) == len(slow) + controller.SLOW_WORKERS)
+        await until(lambda: len(waits) == len(slow) + slots.SLOW_WORKERS)
         before = len(quick)
         await until(lambda: len(quick) > before + 3)
-        assert len(waits) == len(slow) + controller.SLOW_WORKERS
+        assert len(waits) == len(slow) + slots.SLOW_WORKERS
         assert (runner.health()["overdueSeconds"] or 0) < 1
         held.set()
 
@@ -109,3 +113,148 @@ async def test_the_brokers_of_a_cluster_that_is_gone_are_let_go() -> None:
     with pytest.raises(AdminError, match="is closed: its cluster is gone"):  # a look that is under way
         admin.cluster_id()
     services.admins.close()
+
+
+async def test_what_the_watches_have_missed_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 410 Gone a watch begins with a listing: what was deleted meanwhile is not in it."""
+    monkeypatch.setattr(controller, "GHOSTS_INTERVAL_S", 0.05)
+    looks: list[str] = []
+
+    def reconcile(_: Services, topics: Sequence[Topic]) -> Mapping[Key, float]:
+        looks.extend(one.name for one in topics)
+        return {key_for(one): 60.0 for one in topics}
+
+    ghost, heir = (topic(name, topicName="flights") for name in ("ghost", "heir"))
+    found = in_memory(stored(ghost), stored(heir, creationTimestamp="2026-02-01T00:00:00Z"))
+    async with running(found, reconcile) as runner:
+        await until(lambda: sorted(looks) == ["ghost", "heir"] and runner.health()["resources"] == 2)
+        del found.kube.objects["Topic", "ghost"]
+        await until(lambda: looks[2:] == ["heir"])
+        assert Key("Topic", "ns", "ghost") not in runner.store
+        await until(lambda: runner.health()["resources"] == 1)
+        # another one has its name, and no watch has said so
+        anew = stored(ghost, uid="other")
+        found.services.store.put(stored(ghost))
+        found.kube.put(anew)
+        found.kube.names = lambda *_: [("ns", "heir")]  # type: ignore[method-assign]  # listed before it was there
+        await until(
+            lambda: (runner.store.raw(Key("Topic", "ns", "ghost")) or anew)["metadata"]["uid"] == "other"
+        )
+
+
+async def test_a_watch_that_begins_anew_has_ghosts_looked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "RELISTED_S", 0.01)
+    found = in_memory(stored(topic("ghost")), stored(topic("kept")))
+    async with running(found, lambda *_: {}) as runner:
+        await until(lambda: len(runner.queue) == 0)
+        del found.kube.objects["Topic", "ghost"]
+        runner.seen(None, found.kube.objects["Topic", "kept"])
+        await until(lambda: Key("Topic", "ns", "ghost") not in runner.store)
+        assert Key("Topic", "ns", "kept") in runner.store
+
+
+async def test_an_api_server_that_is_away_hides_no_ghosts_for_good(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(controller, "GHOSTS_INTERVAL_S", 0.05)
+    found = in_memory(stored(topic("a")))
+    async with running(found, lambda *_: {}) as runner:
+        await until(lambda: len(runner.queue) == 0)
+        found.kube.refused["Topic"] = KubeError(0, "Unreachable", "away")
+        del found.kube.objects["Topic", "a"]
+        await until(lambda: caplog.messages)
+        assert caplog.messages[0] == "cannot look for resources that are gone, retrying: away"
+        assert Key("Topic", "ns", "a") in runner.store
+        found.kube.refused.clear()
+        await until(lambda: Key("Topic", "ns", "a") not in runner.store)
+
+
+async def test_a_namespace_without_rights_hides_no_ghosts_of_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(controller, "GHOSTS_INTERVAL_S", 0.05)
+    found = in_memory(stored(topic("a"), namespace="closed"), stored(topic("b")))
+    get = found.kube.get
+
+    def refused(api_version: str, kind: str, namespace: str | None, name: str) -> Manifest | None:
+        if namespace == "closed":
+            raise KubeError(403, "Forbidden", "no rights")
+        return get(api_version, kind, namespace, name)
+
+    found.kube.get = refused  # type: ignore[method-assign]
+    async with running(found, lambda *_: {}) as runner:
+        await until(lambda: len(runner.queue) == 0)
+        found.kube.objects.clear()
+        await until(lambda: Key("Topic", "ns", "b") not in runner.store)
+        assert Key("Topic", "closed", "a") in runner.store
+        words = (
+            "cannot look whether 1 resources are gone, Topic closed/a among them, going on without: no rights"
+        )
+        assert words in caplog.messages
+
+
+async def test_work_from_before_an_operator_acted_is_not_overdue_for_that_long() -> None:
+    found = in_memory(*(stored(topic(f"t{number}")) for number in range(3 * slots.THREADS)))
+    looks, go_on = [], threading.Event()
+
+    def reconcile(_: Services, topics: Sequence[Topic]) -> Mapping[Key, float]:
+        looks.extend(one.name for one in topics)
+        go_on.wait(30)
+        return {key_for(one): 60.0 for one in topics}
+
+    acquired = threading.Event()
+    runner = Runner(
+        found.services,
+        {"Topic": Controller(Topic, reconcile, lambda one: one.name)},
+        leadership=SimpleNamespace(acquired=acquired),  # type: ignore[arg-type]
+    )
+    now = asyncio.get_running_loop().time()
+    for key in found.services.store.keys("Topic"):
+        runner.queue.add(key, key.name, now - 86_400.0)
+    task = asyncio.create_task(runner.run())
+    assert runner.health()["overdueSeconds"] == 0
+    acquired.set()
+    await until(lambda: len(looks) == slots.THREADS)
+    assert runner.queue.overdue(now) >= 86_400
+    assert runner.health()["overdueSeconds"] < 3600
+    go_on.set()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+async def test_a_cluster_that_cannot_be_worked_on_gives_its_turn_back(foreign: bool) -> None:
+    spec = {} if foreign else {"nonsense": 1}
+    found = in_memory(stored({**cluster("east"), "spec": spec}), stored(cluster("west")))
+    east, west = (Key("Cluster", "ns", name) for name in ("east", "west"))
+    runner = Runner(found.services, CONTROLLERS)
+    if foreign:
+        found.kube.put(claim("ns", "other/release", NOW))
+        found.kube.record = lambda *_: None  # type: ignore[assignment]
+        runner.claims = Claims(found.kube, "this/release")
+    turns = found.services.turns
+    assert turns.ask(found.services.store, east) == east
+    assert turns.ask(found.services.store, west) == east
+    await asyncio.to_thread(runner._reconcile, Batch(east, (east,)))
+    assert turns.ask(found.services.store, west) == west
+
+
+@pytest.mark.parametrize("kind", ["Topic", "ConsumerGroup"])
+async def test_a_resource_that_cannot_be_understood_goes_when_its_user_gives_up(kind: str) -> None:
+    broken = {**topic("a"), "kind": kind, "spec": {"clusterRef": {"name": "default"}, "topics": "..", "x": 1}}
+    found = in_memory(stored(broken, **deleted(1)))
+    runner = Runner(found.services, CONTROLLERS)
+    key = Key(kind, "ns", "a")
+    again = await asyncio.to_thread(runner._reconcile, Batch(key, (key,)))
+    assert again[key] > 0
+    status, reason, words = found.condition(kind, "a") or ("", "", "")
+    assert (status, reason) == ("False", "InvalidSpec")
+    assert words.endswith(
+        "it is not deleted: correct it, or set annotation millstream.dev/skip-deletion=true to give up"
+    )
+    annotations = {"millstream.dev/skip-deletion": "true"}
+    given_up = stored(broken, **deleted(1, annotations=annotations))
+    found.kube.put(given_up)
+    found.services.store.put(given_up)
+    await asyncio.to_thread(runner._reconcile, Batch(key, (key,)))
+    assert found.kube.objects[kind, "a"]["metadata"]["finalizers"] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream_operator.conditions import Reason
-from millstream_operator.kafka_admin import PartitionReplicas, Reassignment, Reassignments
+from millstream_operator.kafka_records import PartitionReplicas, Reassignment, Reassignments
 from millstream_operator.reconcile.scaling import plan_scaling, plan_spreading
 
 ALIVE: dict[int, str | None] = dict.fromkeys(range(4))

@@ -9,7 +9,7 @@ import pytest
 
 from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
 from millstream_harness.manifests import cluster, topic
-from millstream_operator.kafka_admin import (
+from millstream_operator.kafka_records import (
     AdminError,
     BrokersState,
     ConfigChange,
@@ -20,7 +20,7 @@ from millstream_operator.kafka_admin import (
     TopicState,
 )
 from millstream_operator.models import Topic, decode_as
-from millstream_operator.reconcile.topic import reconcile_topics
+from millstream_operator.reconcile.topic_kafka import reconcile_topics
 from millstream_operator.status import FINALIZER
 
 CLUSTER = stored(cluster("default"))
@@ -190,7 +190,7 @@ def test_without_its_cluster_a_deleted_topic_is_let_go() -> None:
     found = look(stored(topic("flights", deletionPolicy="Delete"), **deleted(1)), brokers={}, there=False)
     assert finalizers(found) == []
     words = "topic flights is not deleted: there is no Cluster default in namespace ns"
-    assert found.kube.events == [("DeletionSkipped", words)]
+    assert found.kube.events == [("Warning", "DeletionSkipped", words)]
     assert found.again["flights"] == 30
 
 
@@ -258,7 +258,7 @@ def test_a_topic_that_is_not_deleted_holds_its_resource_and_says_so_once(answer:
     found = look(wanted, brokers={"delete_topics": answer})
     assert finalizers(found) == [FINALIZER]
     assert found.condition("Topic", "flights") == ("False", "Deleting", WAITS)
-    assert found.kube.events == [("WaitingForDeletion", WAITS)]
+    assert found.kube.events == [("Warning", "WaitingForDeletion", WAITS)]
     assert found.again["flights"] == 5
     again = look(found.kube.objects["Topic", "flights"], brokers={"delete_topics": answer})
     assert (finalizers(again), again.kube.events) == ([FINALIZER], [])
@@ -269,7 +269,7 @@ def test_a_user_gives_up_a_deletion_by_an_annotation() -> None:
     found = look(stored(topic("flights", deletionPolicy="Delete"), **deleted(1, **skip)), brokers={})
     assert finalizers(found) == []
     words = "topic flights is not deleted: annotation millstream.dev/skip-deletion"
-    assert found.kube.events == [("DeletionSkipped", words)]
+    assert found.kube.events == [("Warning", "DeletionSkipped", words)]
     assert found.again["flights"] == 30
 
 
@@ -307,7 +307,7 @@ def test_a_paused_topic_is_looked_at_and_not_changed() -> None:
     assert found.condition("Topic", "flights", "Paused") == (
         "True",
         "ReconcilePaused",
-        "annotation millstream.dev/paused: nothing is changed until it is gone",
+        "paused by annotation millstream.dev/paused; remove it to resume",
     )
     assert found.status("Topic", "flights")["configKeys"] == ["segment.ms"]
 
@@ -316,7 +316,7 @@ def test_a_paused_topic_is_not_created() -> None:
     found = look(stored(topic("flights"), **PAUSED), brokers={"topics": {}})
     _, reason, message = found.condition("Topic", "flights") or ("", "", "")
     assert reason == "ReconcilePaused"
-    assert message.startswith("the topic is not there, and annotation millstream.dev/paused")
+    assert message.startswith("there is no such topic, and none is created: paused by annotation")
     assert found.again["flights"] == 30
 
 

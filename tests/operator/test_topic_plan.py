@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from millstream_operator.admission import decode
 from millstream_operator.conditions import Reason
-from millstream_operator.kafka_admin import ConfigChange, NewTopic, TopicState
-from millstream_operator.models import API_VERSION, Cluster, Topic, TopicSpec, decode
+from millstream_operator.kafka_records import ConfigChange, NewTopic, TopicState
+from millstream_operator.models import API_VERSION, Cluster, Topic, TopicSpec
 from millstream_operator.reconcile.topic import TopicPlan, plan_topic, warning
 
 

@@ -95,6 +95,5 @@ class Admissions:
     async def close(self) -> None:
         """Append nothing more: who waits gets no answer, for the connections are closed by now."""
         if self._work is not None:
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
+            await supervision.cancel([self._work])
         self._thread.shutdown(wait=False)

@@ -28,9 +28,13 @@ from .log.manager import LogManager
 from .replication.alter_partition import AlterPartitionManager
 from .replication.manager import ReplicaManager
 from .replication.replicas import Replicas
+from .slices import turns
+from .steps import portions
 
 FLUSH_ROLLED_S = 0.5
 """How often is looked for segments that were closed."""
+LOOKED_AT = 100
+"""Logs whose configuration is looked at in one step."""
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +107,9 @@ async def _flush_by_time(logs: LogManager) -> None:
     """fsync what `flush.ms` asks for."""
     flushed: WeakKeyDictionary[Log, int] = WeakKeyDictionary()
     while True:
-        shortest = min((each.config.flush_ms for each in logs), default=FOREVER)
+        shortest = FOREVER
+        async for some in turns(portions(logs, LOOKED_AT)):
+            shortest = min(shortest, *(each.config.flush_ms for each in some))
         await asyncio.sleep(min(max(shortest / 2000, 0.01), 1))
         if shortest == FOREVER:
             continue

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from millstream_kafka.protocol.errors import ApiError
+from millstream_process import supervision
 from millstream_process.loop import stalls
 
 from . import api, background, handlers, joining
@@ -89,17 +90,10 @@ class Failure:
 
     async def unless(self, work: Coroutine[Any, Any, T]) -> T:
         """What a part of the start comes to. Raises StartError where it cannot go on, and what the work raises."""
-        working = asyncio.ensure_future(work)
-        either: list[asyncio.Future[Any]] = [working, self.told]
-        try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if self.told.done():
-                raise StartError(self.told.result())
-            return working.result()
-        finally:
-            if not working.done():
-                working.cancel()
-                await asyncio.wait([working])
+        working = await supervision.ended(work, stopped=self.told)
+        if self.told.done():
+            raise StartError(self.told.result())
+        return working.result()
 
 
 class Broker:
@@ -196,10 +190,12 @@ class Broker:
             self.stats,
             self._stalls,
             self.server.connections,
+            memory,
             self.replicas,
             logs,
             self.groups,
             self.controllership,
+            coordination,
         )
 
     def watch_directories(self, failure: Failure, needed: Path | None) -> None:
@@ -264,9 +260,7 @@ class Broker:
         await self.cluster.leave()
 
     async def _end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await supervision.cancel(self._tasks)
         await self._alter_partition.close()
         await self.replica_manager.close()
 

@@ -39,7 +39,7 @@ class Cleaner:
         self._logs = logs
         self._replicas = replicas
         self._throttle = Throttler(lambda: cast(float, config["log.cleaner.io.max.bytes.per.second"]))
-        self._passes: set[asyncio.Task[None]] = set()
+        self._passes = supervision.Tasks()
         self._compacting: set[Compaction] = set()
         self._failed: set[Log] = set()
         """Logs on which a pass failed since the cleaner last looked."""
@@ -52,18 +52,14 @@ class Cleaner:
                 self._failed.clear()
                 self._begin_passes()
         finally:
-            for task in self._passes:
-                task.cancel()
-            await asyncio.gather(*self._passes, return_exceptions=True)
+            await self._passes.cancel()
 
     def _begin_passes(self) -> None:
         """As many as may run, over the logs that are due."""
         while len(self._passes) < self._config.integer("log.cleaner.threads"):
             if (compaction := self._next()) is None:
                 break
-            task = supervision.run("compaction", self._clean(compaction))
-            self._passes.add(task)
-            task.add_done_callback(self._passes.discard)
+            self._passes.add(supervision.run("compaction", self._clean(compaction)))
 
     def _next(self) -> Compaction | None:
         """The dirtiest log that is due, and taken by nobody."""

@@ -70,7 +70,7 @@ class Cluster:
         self._forwarding = forwarding
         self._generations = generations
         self._watches = Watches(peers, coordination.process_ended)
-        self._accepting: set[asyncio.Task[None]] = set()
+        self._accepting = supervision.Tasks()
         self.told = asyncio.Event()
         """Set when this broker does what a controller has told it of the cluster for the first time."""
         self._has_begun = False
@@ -88,9 +88,7 @@ class Cluster:
             except ApiError as error:
                 log.warning("the generations of the log directories rise later: %s", error)
 
-        accepting = supervision.run("generations", rise())
-        self._accepting.add(accepting)
-        accepting.add_done_callback(self._accepting.discard)
+        self._accepting.add(supervision.run("generations", rise()))
 
     def _changed(self, state: ClusterState) -> None:
         """Whoever made the change, it is followed."""
@@ -169,6 +167,4 @@ class Cluster:
         await self._watches.close()
         await self._coordination.leave()
         await self._controllership.ended()
-        for accepting in self._accepting:
-            accepting.cancel()
-        await asyncio.gather(*self._accepting, return_exceptions=True)
+        await self._accepting.cancel()

@@ -14,6 +14,7 @@ Both classes refuse what they cannot use. `effective_configs` decides what appli
 from __future__ import annotations
 
 import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -51,28 +52,13 @@ class Entry:
     synonyms: tuple[Found, ...]
 
 
-class BrokerConfig:
-    """The broker's values: given in the file or by --override, changed dynamically, or default."""
+class _Config(ABC):
+    """Values by their keys' names, typed."""
 
-    def __init__(self, given: Mapping[str, str] | None = None) -> None:
-        """Raises ConfigError."""
-        self._keys = BROKER_KEYS
-        known, self._without_effect = _sort_out(given or {})
-        self._layers: dict[ConfigSource, dict[str, Value]] = {
-            ConfigSource.DYNAMIC_BROKER: {},
-            ConfigSource.DYNAMIC_CLUSTER: {},
-            ConfigSource.STATIC_BROKER: self._parse(known),
-        }
-        self._check_together()
+    _keys: Mapping[str, Key]
 
-    def _parse(self, given: Mapping[str, str]) -> dict[str, Value]:
-        return {name: known_key(self._keys, name).parse(text) for name, text in given.items()}
-
-    def __getitem__(self, name: str) -> Value:
-        for layer in self._layers.values():
-            if name in layer:
-                return layer[name]
-        return self._keys[name].default
+    @abstractmethod
+    def __getitem__(self, name: str) -> Value: ...
 
     def integer(self, name: str) -> int:
         value = self[name]
@@ -97,6 +83,31 @@ class BrokerConfig:
     def shown(self, name: str) -> str | None:
         """A key's value as text; None where it has none, or there is no such key."""
         return as_text(self[name]) if name in self._keys else None
+
+
+class BrokerConfig(_Config):
+    """The broker's values: given in the file or by --override, changed dynamically, or default."""
+
+    _keys = BROKER_KEYS
+
+    def __init__(self, given: Mapping[str, str] | None = None) -> None:
+        """Raises ConfigError."""
+        known, self._without_effect = _sort_out(given or {})
+        self._layers: dict[ConfigSource, dict[str, Value]] = {
+            ConfigSource.DYNAMIC_BROKER: {},
+            ConfigSource.DYNAMIC_CLUSTER: {},
+            ConfigSource.STATIC_BROKER: self._parse(known),
+        }
+        self._check_together()
+
+    def _parse(self, given: Mapping[str, str]) -> dict[str, Value]:
+        return {name: known_key(self._keys, name).parse(text) for name, text in given.items()}
+
+    def __getitem__(self, name: str) -> Value:
+        for layer in self._layers.values():
+            if name in layer:
+                return layer[name]
+        return self._keys[name].default
 
     def is_set(self, name: str) -> bool:
         return any(name in layer for layer in self._layers.values())
@@ -185,12 +196,13 @@ def _scaled(value: Value, factor: int) -> int:
     return value * factor if value >= 0 else value
 
 
-class TopicConfig:
+class TopicConfig(_Config):
     """A topic's values: its own overrides over the broker's."""
+
+    _keys = TOPIC_KEYS
 
     def __init__(self, broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
         """Raises ConfigError."""
-        self._keys = TOPIC_KEYS
         self._broker = broker
         self.overrides = dict(overrides)
         self._parsed = {name: topic_key(name).parse(text) for name, text in overrides.items()}
@@ -214,15 +226,6 @@ class TopicConfig:
                     value if isinstance(value, bool | str | float | list) else _scaled(value, synonym.factor)
                 )
         return key.default
-
-    def integer(self, name: str) -> int:
-        value = self[name]
-        assert isinstance(value, int), name
-        return value
-
-    def shown(self, name: str) -> str | None:
-        """A key's value as text; None where it has none, or there is no such key."""
-        return as_text(self[name]) if name in self._keys else None
 
     def describe(self) -> list[Entry]:
         entries = []

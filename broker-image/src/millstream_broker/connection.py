@@ -27,8 +27,6 @@ import termios
 from array import array
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 from types import GeneratorType
 from typing import Any
@@ -37,15 +35,15 @@ from millstream_kafka.protocol import MalformedRequest
 from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.protocol.header import decode_request_header
 from millstream_kafka.protocol.schema import Struct, TooManyElements
-from millstream_process.histogram import Histogram
 
-from .handlers import Bound, CloseConnection, Handler, Handlers, RequestContext, answered, error_response
+from .handlers import CloseConnection, Handlers, RequestContext, error_response
 from .inter_broker import Authenticator
 from .large_requests import LargeRequests, Parts
 from .other_protocols import LOOKED_AT, recognise
 from .outbox import Outbox
 from .produce_shortcut import Known, ProduceShortcut
 from .request_memory import CutOffFrame, RequestMemory
+from .routes import HEAD, Route, Routes
 from .stats import Stats
 
 PIPELINE_DEPTH = 256
@@ -56,28 +54,12 @@ MAX_CONTROL_BYTES = 8 * 1024 * 1024
 """The largest request but Produce."""
 PRODUCE = 0
 API_VERSIONS = 18
-WITHOUT_METADATA = frozenset({5, 6, 17, API_VERSIONS, 36})
-"""StopReplica, UpdateMetadata, SaslHandshake, ApiVersions, SaslAuthenticate: answered before a controller has told this
-broker of the cluster. Everything else would answer that there is no topic."""
 
 _SIZE = struct.Struct(">i")
 _SIZE_AND_KEY = struct.Struct(">ih")
 _KEY_AND_VERSION = struct.Struct(">hh")
-_HEAD = struct.Struct(">ii")
-_FLEXIBLE_HEAD = struct.Struct(">iix")
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """How requests of one API and version are handled."""
-
-    registration: Bound
-    version: int
-    head: struct.Struct
-    stats: Histogram
-    copied: bool
 
 
 class Pending:
@@ -110,38 +92,11 @@ class Pending:
             answer: Struct | Parts | None = self.response.result()
             return answer
         except ApiError as error:
+            error.__traceback__ = None  # its frames hold the request, and this
             failed: Struct = error_response(self.route.registration.api, error)
             return failed
         except asyncio.CancelledError:
             raise CloseConnection from None
-
-
-Routes = dict[tuple[int, int], Route]
-"""How each request that is served is handled, by API key and version."""
-
-
-def routes_of(handlers: Handlers, stats: Stats, told: asyncio.Event | None = None) -> Routes:
-    """With ``told``, requests wait for it unless they need no knowledge of the cluster."""
-    routes = {}
-    for key, registration in handlers.items():
-        if told is not None and key not in WITHOUT_METADATA:
-            registration = registration.after(partial(_waiting, told))
-        api = registration.api
-        of_api = stats.api(api.name)
-        for version in range(api.served[0], api.served[1] + 1):
-            head = _FLEXIBLE_HEAD if api.has_flexible_response_header(version) else _HEAD
-            routes[key, version] = Route(
-                registration, version, head, of_api, copied=not registration.pipelined
-            )
-    return routes
-
-
-def _waiting(told: asyncio.Event, handler: Handler) -> Handler:
-    async def handle(context: RequestContext, request: Any) -> Struct | None:
-        await told.wait()
-        return await answered(handler(context, request))
-
-    return handle
 
 
 class Shared:
@@ -437,7 +392,7 @@ class ClientConnection:
             context = RequestContext(version, None, self.host, self.listener_name, self.authenticator)
             response = registration.handle(context, registration.api.request())
             body = registration.api.encode_response(0, response)
-            self._out.put(_HEAD.pack(len(body) + 4, correlation_id) + body)
+            self._out.put(HEAD.pack(len(body) + 4, correlation_id) + body)
             return
         if registration is None:
             raise CloseConnection(f"a request of the unknown API {key} (version {version})")
@@ -455,6 +410,7 @@ class ClientConnection:
                 answer = one.outcome()
             except Exception as error:
                 self._fail(self._failed(one.route, error))
+                error.__traceback__ = None  # its frames hold the request, and the connection
                 continue
             try:
                 if self._sock.fileno() < 0:
@@ -491,12 +447,13 @@ class ClientConnection:
             head = route.head
             first = head.pack(size + head.size - _SIZE.size, correlation_id)
             if parts and type(parts[0]) is bytes:
+                size -= len(parts[0])
                 self._out.put(first + parts[0])
                 del parts[0]
             else:
                 self._out.put(first)
-            for part in parts:
-                self._out.put(part)
+            if parts:
+                self._out.put_all(parts, size)
         route.stats.observe(perf_counter() - started)
 
     # Sending and the end

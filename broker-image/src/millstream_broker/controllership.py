@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from millstream_process import supervision
 
 from .config import BrokerConfig
@@ -19,7 +17,7 @@ class Controllership:
         self._broker_id = broker_id
         self._config = config
         self._reach = reach
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = supervision.Tasks()
         self.controller: ControllerDriver | None = None
         """While this broker is the controller."""
 
@@ -30,10 +28,8 @@ class Controllership:
     def deposed(self) -> None:
         if self.controller is not None:
             driver, self.controller = self.controller, None
-            ending = supervision.run("controller's end", driver.stop())
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            self._ending.add(supervision.run("controller's end", driver.stop()))
 
     async def ended(self) -> None:
-        """Return when no controller of before is at work any more."""
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        """Return when no former controller is at work any more."""
+        await self._ending.ended()

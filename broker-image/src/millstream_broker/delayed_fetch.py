@@ -13,7 +13,8 @@ from collections.abc import Callable
 from millstream_kafka.protocol.fetch import FetchResponse
 from millstream_process import supervision
 
-from .slices import Steps, begin, finish
+from .slices import begin, finish
+from .steps import Steps
 
 
 class DelayedFetch:

@@ -26,7 +26,8 @@ from millstream_kafka.protocol.schema import Encoded
 from .coordination import TopicRecord
 from .internal_topics import is_internal
 from .metadata import Metadata
-from .slices import Steps, finish, to_the_end
+from .slices import finish
+from .steps import Steps, to_the_end
 
 MAX_FORMS = 4
 """Clients of one cluster rarely speak more versions; for each, a partition takes some hundred bytes."""

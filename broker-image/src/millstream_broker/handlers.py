@@ -23,10 +23,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.schema import Struct, fields_of
+from millstream_kafka.protocol.schema import Struct
 
 from .inter_broker import Authenticator
-from .slices import Steps, finish
+from .slices import finish
+from .steps import Steps
 
 Res = TypeVar("Res", bound=Struct)
 Answer = Struct | None | Awaitable[Struct | None] | Steps[Any]
@@ -132,7 +133,7 @@ async def answered(answer: Answer) -> Struct | None:
 
 def error_response(api: Api[Any, Res], error: ApiError) -> Res:
     """What answers a request that failed as a whole; CloseConnection where the API has no field for that."""
-    fields = {name for name, _ in fields_of(api.response)}
+    fields = {name for name, _ in api.response.FIELDS}
     if "error_code" not in fields:
         raise CloseConnection(f"{api.name}: {error}")
     message = {"error_message": error.message} if "error_message" in fields else {}

@@ -23,14 +23,15 @@ from millstream_kafka.protocol.produce import (
 
 from .handlers import Bound, CloseConnection, RequestContext
 from .request_memory import RequestMemory
-from .slices import Steps, begin, finish
+from .slices import begin, finish, turns
+from .steps import Steps
 
 T = TypeVar("T")
 
-PRODUCED_AT_ONCE = 10
-"""Partitions that are appended to in one turn of the loop: each takes some system calls."""
+PRODUCED_AT_ONCE = 5
+"""Partitions that are appended to in one step: each takes some system calls."""
 
-BROKERS_SLICE_S = 0.01
+BROKERS_SLICE_S = 0.003
 """For followers' fetches: the first of a session names all its partitions, and must end within its time limit."""
 
 MOST_QUEUED = 1000
@@ -148,7 +149,7 @@ class LargeRequests:
     ) -> Awaitable[ProduceResponse | None]:
         """What has the response when all is appended and acknowledged; it is appended now."""
         answers: list[asyncio.Future[Any]] = []
-        for part in _parts(request):
+        async for part in turns(_parts(request)):
             found = registration.handle(context, part)
             if inspect.isawaitable(found):
                 answers.append(asyncio.ensure_future(found))
@@ -156,7 +157,6 @@ class LargeRequests:
                 answers.append(asyncio.get_running_loop().create_future())
                 answers[-1].set_result(found)
             answers[-1].add_done_callback(_told)
-            await asyncio.sleep(0)
         return _together(answers, request.acks)
 
 
@@ -168,13 +168,18 @@ def _told(answer: asyncio.Future[Any]) -> None:
 
 async def _together(answers: list[asyncio.Future[Any]], acks: int) -> ProduceResponse | None:
     topics: list[TopicProduceResponse] = []
-    for response in await asyncio.gather(*answers):
+    async for answer in turns(answers):
+        try:
+            response = await answer
+        except asyncio.CancelledError:  # by the stop of the broker: none of them may append after it
+            for one in answers:
+                one.cancel()
+            raise
         for topic in () if response is None else response.responses:
             if topics and topics[-1].name == topic.name:
                 topics[-1].partition_responses += topic.partition_responses
             else:
                 topics.append(topic)
-        await asyncio.sleep(0)
     return ProduceResponse(topics) if acks else None
 
 

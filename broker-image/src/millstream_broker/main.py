@@ -6,7 +6,7 @@ files (config_providers.py).
 Exit status: 0 stopped by SIGTERM or SIGINT, 1 could not start or lost a disk that it cannot be without, 2 the command
 line or the configuration is wrong.
 One line on stdout says that the broker serves: `ready: broker.id=1 listeners=… http=… cluster.id=…`; the log goes to
-stderr.
+stderr, in the form that `log.format` names.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import os
 import resource
@@ -22,32 +23,37 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from millstream_process import supervision
+from millstream_process import logs, supervision
 from millstream_process.loop import loop_factory
 
 from . import __version__
+from .check import check
 from .config import BrokerConfig, parse_properties
 from .config_providers import resolve
 from .config_types import ConfigError
 
-if TYPE_CHECKING:
-    from .broker import Broker
+COLLECTOR = 700, 10, 1000
+"""Thresholds of the collector of garbage. A pass over all objects takes a millisecond for ten thousand of them, and a
+request of 10,000 partitions would bring several on by Python's own, 10. It finds next to nothing: what connections and
+requests leave behind is not garbage in a circle."""
+COLLECTOR_AT_START = 100_000, 10, 10
+"""What is made then stays."""
 
 log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    if arguments.check:
+        print(json.dumps(check(json.load(sys.stdin))))
+        return 0
     try:
         config = read_config(arguments.properties, arguments.override)
     except ConfigError as error:
         print(f"millstream-broker: {error}", file=sys.stderr)
         return 2
+    logs.configure(config.text("log.format"), broker=config.integer("broker.id"))
     for key, reason in config.without_effect():
         log.warning("%s has no effect: %s", key, reason)
     _raise_open_file_limit()
@@ -70,6 +76,11 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="KEY=VALUE",
         help="set a key, over what the file says",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="start nothing: read configurations from stdin and print what is wrong with them, both as JSON (check.py)",
     )
     parser.add_argument("--version", action="version", version=f"millstream-broker {__version__}")
     return parser
@@ -103,49 +114,36 @@ def _raise_open_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _start(config: BrokerConfig, stop: asyncio.Event) -> tuple[Broker, str] | None:
-    """See `broker.start`; None when it was told to stop before it was ready, as while it waits for ZooKeeper."""
-    from .broker import start
-
-    starting, stopping = asyncio.ensure_future(start(config)), asyncio.ensure_future(stop.wait())
-    await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if starting.done():
-        return starting.result()
-    starting.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await starting
-    return None
-
-
 async def _serve(config: BrokerConfig) -> int:
-    from .broker import StartError
+    from .broker import StartError, start
 
     # While a thread computes (compaction, records that are read), the loop waits so long after each system call: 5 ms
     # by default, and a Produce makes four.
     sys.setswitchinterval(0.0005)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    gc.set_threshold(*COLLECTOR_AT_START)
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    stopping = asyncio.create_task(stop.wait())
     loop.set_exception_handler(supervision.unhandled)
     for which in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(which, stop.set)
     try:
-        started = await _start(config, stop)
+        starting = await supervision.ended(start(config), stopped=stopping)
+        if starting.cancelled():  # told to stop before it was ready, as while it waits for ZooKeeper
+            return 0
+        broker, ready = starting.result()
     except ConfigError as error:
         print(f"millstream-broker: {error}", file=sys.stderr)
         return 2
     except StartError as error:
         print(f"millstream-broker: {error}", file=sys.stderr)
         return 1
-    if started is None:
-        return 0
-    broker, ready = started
+    gc.set_threshold(*COLLECTOR)
     # What start-up made stays for good: the collector need not look at it again.
     gc.collect()
     gc.freeze()
     print(ready, flush=True)
     broker.failure.add_done_callback(lambda _: stop.set())
-    await stop.wait()
+    await stopping
     log.info("stopping")
     await broker.stop()
     if broker.failure.done():

@@ -1,91 +1,66 @@
-"""What the broker counts, and how Prometheus gets it.
+"""What the broker counts, and how Prometheus gets it; `metric_table` has every metric.
 
 The hot path only adds to plain attributes. When Prometheus asks, the loop takes what there is to tell, in slices, and a
-thread makes the text of it. A scrape looks at each partition once; those that come or go
-meanwhile are in the next one. prometheus-client is imported at the first scrape, which spares every start its 40 ms.
+thread makes the text of it. A scrape looks at each partition once; those that come or go meanwhile are in the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sized
+import os
+from collections import Counter
+from collections.abc import Collection, Sized
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
 
 from millstream_process import supervision
-from millstream_process.histogram import Histogram
 from millstream_process.loop import Stalls
+from millstream_process.metrics import Page, bounded
 
+from . import __version__
 from .controllership import Controllership
 from .groups.driver import GroupDriver
 from .log.manager import LogManager
+from .metric_table import MOST_PARTITIONS, MOST_TOPICS, TABLE
 from .replication.follower import Follower
 from .replication.partition import Partition
+from .replication.replica import Replica
 from .replication.replicas import Replicas
+from .request_memory import RequestMemory
 from .slices import finish, turns
 from .stats import Stats
 
+Labels = tuple[str, ...]
 
-class Page:
-    """Metrics, as they were when they were added."""
+
+class Connected(Protocol):
+    @property
+    def is_connected(self) -> bool: ...
+
+
+class Sums:
+    """What replicas count, by topic: sums that never fall, though replicas come and go and begin again at 0."""
 
     def __init__(self) -> None:
-        self._metrics: list[tuple[str, str, str, tuple[str, ...], list[tuple[tuple[str, ...], Any]]]] = []
+        self.by_topic: dict[str, int] = {}
+        self._known: dict[Replica, int] = {}
+        self._found: dict[Replica, int] = {}
 
-    def add(
-        self,
-        kind: str,
-        name: str,
-        text: str,
-        values: float | Mapping[tuple[str, ...], float],
-        labels: tuple[str, ...] = (),
-    ) -> None:
-        """`kind`: gauge or counter; `values`: one, or several by the values of the labels."""
-        self._metrics.append(
-            (
-                kind,
-                name,
-                text,
-                labels,
-                list(values.items()) if isinstance(values, Mapping) else [((), values)],
-            )
-        )
+    def add(self, replica: Replica, count: int) -> None:
+        known = self._found.get(replica)  # of a scrape that was broken off
+        if known is None:
+            known = self._known.get(replica, 0)
+        topic = replica.topic
+        self.by_topic[topic] = self.by_topic.get(topic, 0) + count - known
+        self._found[replica] = count
 
-    def add_histogram(
-        self,
-        name: str,
-        text: str,
-        of: Mapping[tuple[str, ...], Histogram],
-        labels: tuple[str, ...] = (),
-    ) -> None:
-        values = [(of_labels, (one.cumulative(), one.seconds)) for of_labels, one in of.items()]
-        self._metrics.append(("histogram", name, text, labels, values))
-
-    def collect(self) -> Iterator[Any]:
-        """For Prometheus's registry."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-
-        for kind, name, text, labels, values in self._metrics:
-            if kind == "histogram":
-                histogram = HistogramMetricFamily(f"millstream_{name}", text, labels=labels)
-                for of_labels, (buckets, seconds) in values:
-                    histogram.add_metric(of_labels, buckets, seconds)
-                yield histogram
-            else:
-                plain = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
-                family = plain(f"millstream_{name}", text, labels=labels)
-                for of_labels, value in values:
-                    family.add_metric(of_labels, value)
-                yield family
-
-    def text(self) -> bytes:
-        """In Prometheus's text format, with what it tells of any process. Takes long: belongs in a thread."""
-        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-
-        registry = CollectorRegistry()
-        registry.register(self)
-        ProcessCollector(registry=registry)
-        return generate_latest(registry)
+    def over(self, topics: Collection[str]) -> None:
+        """All replicas have been added; of topics that are gone nothing is kept."""
+        self._known, self._found = self._found, {}
+        for topic in self.by_topic.keys() - topics:
+            del self.by_topic[topic]
 
 
 @dataclass
@@ -98,13 +73,18 @@ class _Tally:
     max_lag: int = 0
     uncleanable: int = 0
     offline: int = 0
-    sizes: dict[tuple[str, ...], int] = field(default_factory=dict)
-    ends: dict[tuple[str, ...], int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    ends: dict[Labels, float] = field(default_factory=dict)
+    by_topic: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Of each metric."""
+    omitted: dict[str, int] = field(default_factory=lambda: {"millstream_log_end_offset": 0})
+    directories: dict[Path, int] = field(default_factory=dict)
+    """Bytes of the logs in each that can be used."""
+    offline_directories: list[Path] = field(default_factory=list)
 
     def add(self, one: Partition | Follower) -> None:
         log = one.log
-        topic = (one.topic,)
-        self.sizes[topic] = self.sizes.get(topic, 0) + log.size
+        self.sizes[one.topic] = self.sizes.get(one.topic, 0) + log.size
         self.ends[one.topic, str(one.index)] = log.log_end_offset
         self.uncleanable += log.uncleanable
         self.offline += log.offline is not None
@@ -125,120 +105,146 @@ class Metrics:
         stats: Stats,
         stalls: Stalls,
         connections: Sized,
+        memory: RequestMemory,
         replicas: Replicas,
         logs: LogManager,
         groups: GroupDriver,
         controllership: Controllership,
+        coordination: Connected,
     ) -> None:
         self._stats = stats
         self._stalls = stalls
         self._connections = connections
+        self._memory = memory
         self._replicas = replicas
         self._logs = logs
         self._groups = groups
         self._controllership = controllership
+        self._coordination = coordination
+        self._received, self._sent, self._replicated = Sums(), Sums(), Sums()
+        self._scraping = asyncio.Lock()
 
     async def text(self) -> bytes:
         """Everything, in Prometheus's text format; the process's own metrics too."""
-        page, found = Page(), _Tally()
-        async for one in turns(list(self._replicas.all())):
-            found.add(one)
-        found.offline += len(self._replicas.unopened)
-        controller = self._controllership.controller
-        leadership = (0, 0) if controller is None else await finish(controller.machine.count())
-        self._add_counters(page)
-        self._add_gauges(page, found, *leadership)
-        return await asyncio.to_thread(page.text)
+        async with self._scraping:
+            page, found = Page(TABLE), _Tally()
+            async for one in turns(list(self._replicas.all())):
+                found.add(one)
+                self._received.add(one, one.received_bytes)
+                self._sent.add(one, one.sent_bytes)
+                self._replicated.add(one, one.replicated_bytes)
+            for sums in (self._received, self._sent, self._replicated):
+                sums.over(self._replicas.metadata.topics.keys())
+            found.by_topic = {
+                "millstream_topic_received_bytes_total": dict(self._received.by_topic),
+                "millstream_topic_sent_bytes_total": dict(self._sent.by_topic),
+                "millstream_topic_replicated_bytes_total": dict(self._replicated.by_topic),
+                "millstream_log_bytes": found.sizes,
+            }
+            found.offline += len(self._replicas.unopened)
+            controller = self._controllership.controller
+            leadership = (0, 0) if controller is None else await finish(controller.machine.count())
+            self._add_counters(page)
+            await asyncio.sleep(0)
+            self._add_gauges(page, found, *leadership)
+            found.omitted["millstream_group_committed_offset"] = await self._add_groups(page)
+            found.directories = await self._sizes_of_directories()
+            found.offline_directories = list(self._logs.offline)
+        return await asyncio.to_thread(_text, page, found)
 
     def _add_counters(self, page: Page) -> None:
         stats, stalls = self._stats, self._stalls
-        page.add_histogram(
-            "request_seconds",
-            "Time from a request's last byte to its answer.",
-            {(name,): of for name, of in stats.apis.items()},
-            ("api",),
-        )
-        page.add_histogram(
-            "loop_stall_seconds",
-            "How long callbacks had to wait for the event loop, where it was a millisecond or longer.",
-            {(): stalls.by_clock},
-        )
-        page.add_histogram(
-            "loop_stall_cpu_seconds",
-            "The same in the processor's time: without what other processes took.",
-            {(): stalls.by_processor},
-        )
-        for name, text, value in (
-            ("received_bytes", "Bytes received from clients.", stats.bytes_in),
-            ("sent_bytes", "Bytes sent to clients.", stats.bytes_out),
-            ("connections_accepted", "Connections accepted since the start.", stats.connections_accepted),
-            ("records_received", "Records appended to logs.", stats.records_in),
-            ("batches_refused", "Produce requests' partitions that were refused.", stats.records_refused),
-            ("isr_shrinks", "Followers that left the ISR of a partition led here.", stats.isr_shrinks),
-            ("isr_expands", "Followers that joined it.", stats.isr_expands),
-            (
-                "group_records_unreadable",
-                "Records of __consumer_offsets that were skipped when groups were loaded.",
-                self._groups.unreadable,
-            ),
+        page.add("millstream_broker_info", {(__version__,): 1})
+        page.add_histogram("millstream_request_seconds", {(name,): of for name, of in stats.apis.items()})
+        page.add_histogram("millstream_loop_stall_seconds", {(): stalls.by_clock})
+        page.add_histogram("millstream_loop_stall_cpu_seconds", {(): stalls.by_processor})
+        for name, value in (
+            ("received_bytes", stats.bytes_in),
+            ("sent_bytes", stats.bytes_out),
+            ("connections_accepted", stats.connections_accepted),
+            ("records_received", stats.records_in),
+            ("batches_refused", stats.records_refused),
+            ("isr_shrinks", stats.isr_shrinks),
+            ("isr_expands", stats.isr_expands),
+            ("group_records_unreadable", self._groups.unreadable),
         ):
-            page.add("counter", name, text, value)
-        page.add(
-            "counter",
-            "task_failures",
-            "Background tasks that ended unexpectedly.",
-            {(name,): count for name, count in supervision.failures.items()},
-            ("task",),
-        )
+            page.add(f"millstream_{name}_total", value)
+        failures = {(name,): count for name, count in supervision.failures.items()}
+        page.add("millstream_task_failures_total", failures)
+
+    async def _add_groups(self, page: Page) -> int:
+        """How many series were left out."""
+        states, members, omitted = Counter[Labels](), 0, 0
+        offsets: dict[Labels, float] = {}
+        async for group in turns(self._groups.all()):
+            states[group.state.value,] += 1
+            members += len(group.members)
+            shown = list(islice(group.offsets.items(), MOST_PARTITIONS - len(offsets)))
+            omitted += len(group.offsets) - len(shown)
+            async for (topic, partition), committed in turns(shown):
+                offsets[group.group_id, topic, str(partition)] = committed.offset
+        page.add("millstream_groups", states)
+        page.add("millstream_group_members", members)
+        page.add("millstream_group_committed_offset", offsets)
+        return omitted
 
     def _add_gauges(self, page: Page, found: _Tally, leaderless: int, not_preferred: int) -> None:
-        replicas, controller = self._replicas, self._controllership.controller
-        for name, text, value in (
-            ("connections", "Connections that are open.", len(self._connections)),
-            ("topics", "Topics in the cluster.", len(replicas.metadata.topics)),
-            ("partitions", "Partitions on this broker.", len(replicas.partitions) + len(replicas.followers)),
-            ("leaders", "Partitions that this broker leads.", found.led),
-            (
-                "under_replicated_partitions",
-                "Partitions led here with fewer replicas in sync than there are.",
-                found.under_replicated,
-            ),
-            (
-                "under_min_isr_partitions",
-                "Partitions led here with fewer replicas in sync than min.insync.replicas.",
-                found.under_min_isr,
-            ),
-            (
-                "replica_max_lag",
-                "Records that the follower furthest behind a leader here still has to fetch.",
-                found.max_lag,
-            ),
-            ("active_controller", "1 where this broker is the controller.", controller is not None),
-            (
-                "leaderless_partitions",
-                "Partitions of the cluster without a leader (controller only).",
-                leaderless,
-            ),
-            (
-                "not_preferred_leaders",
-                "Partitions of the cluster not led by their preferred replica (controller only).",
-                not_preferred,
-            ),
-            (
-                "group_partitions_loading",
-                "Partitions of __consumer_offsets led here whose groups are not loaded yet.",
-                self._groups.loading,
-            ),
-            (
-                "uncleanable_partitions",
-                "Partitions that are not compacted any more, because compaction failed on them.",
-                found.uncleanable,
-            ),
-            ("offline_log_directories", "Log directories that cannot be used.", len(self._logs.offline)),
-            ("offline_partitions", "Partitions whose log cannot be used.", found.offline),
+        replicas = self._replicas
+        for name, value in (
+            ("connections", len(self._connections)),
+            ("request_memory_bytes", self._memory.held),
+            ("topics", len(replicas.metadata.topics)),
+            ("partitions", len(replicas.partitions) + len(replicas.followers)),
+            ("leaders", found.led),
+            ("under_replicated_partitions", found.under_replicated),
+            ("under_min_isr_partitions", found.under_min_isr),
+            ("replica_max_lag", found.max_lag),
+            ("active_controller", self._controllership.controller is not None),
+            ("leaderless_partitions", leaderless),
+            ("not_preferred_leaders", not_preferred),
+            ("coordination_connected", self._coordination.is_connected),
+            ("group_partitions_loading", self._groups.loading),
+            ("uncleanable_partitions", found.uncleanable),
+            ("offline_log_directories", len(self._logs.offline)),
+            ("offline_partitions", found.offline),
         ):
-            page.add("gauge", name, text, value)
-        page.add("gauge", "log_bytes", "Size of a topic's logs here.", found.sizes, ("topic",))
-        page.add(
-            "gauge", "log_end_offset", "The next offset of a partition.", found.ends, ("topic", "partition")
-        )
+            page.add(f"millstream_{name}", value)
+
+    async def _sizes_of_directories(self) -> dict[Path, int]:
+        """Of the logs in those that can be used."""
+        sizes = {home.path: 0 for home in self._logs.dirs}
+        async for home, log in turns(
+            [(one, log) for one in self._logs.dirs for log in one.all_logs().values()]
+        ):
+            if home.path in sizes:
+                sizes[home.path] += log.size
+        return sizes
+
+
+def _text(page: Page, found: _Tally) -> bytes:
+    """In a thread: the page with what takes long to sort, and what the file systems say."""
+    for name, values in found.by_topic.items():
+        page.add(name, bounded({(topic,): value for topic, value in values.items()}, MOST_TOPICS))
+    ends = found.ends
+    if len(ends) > MOST_PARTITIONS:
+        found.omitted["millstream_log_end_offset"] = len(ends) - MOST_PARTITIONS
+        ends = dict(sorted(ends.items())[:MOST_PARTITIONS])
+    page.add("millstream_log_end_offset", ends)
+    page.add("millstream_series_omitted", {(name,): count for name, count in found.omitted.items()})
+    free: dict[Labels, float] = {}
+    capacity: dict[Labels, float] = {}
+    for path in found.directories:
+        try:
+            system = os.statvfs(path)
+        except OSError:
+            continue  # it is about to be offline
+        free[str(path),] = system.f_bavail * system.f_frsize
+        capacity[str(path),] = system.f_blocks * system.f_frsize
+    online = {**dict.fromkeys(found.offline_directories, 0), **dict.fromkeys(found.directories, 1)}
+    page.add("millstream_log_directory_online", {(str(path),): is_on for path, is_on in online.items()})
+    page.add(
+        "millstream_log_directory_bytes", {(str(path),): size for path, size in found.directories.items()}
+    )
+    page.add("millstream_log_directory_free_bytes", free)
+    page.add("millstream_log_directory_capacity_bytes", capacity)
+    return page.text()

@@ -14,7 +14,7 @@ import errno
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -82,6 +82,13 @@ class Outbox:
         """Add bytes or a FileSlice; `send` sends them, or much being there does."""
         self._parts.append(part)
         self._bytes += len(part)
+        if self._bytes >= SEND_AT_BYTES and not self.blocked:
+            self.send()
+
+    def put_all(self, parts: Iterable[Any], size: int) -> None:
+        """`put` each of them; they have so many bytes together."""
+        self._parts.extend(parts)
+        self._bytes += size
         if self._bytes >= SEND_AT_BYTES and not self.blocked:
             self.send()
 

@@ -32,13 +32,7 @@ class OwnConnection:
         self._authenticator.peer = Peer(broker_id, epoch)
 
     async def call(self, api: Api[Req, Res], version: int, request: Req) -> Res:
-        context = RequestContext(
-            version,
-            "controller",
-            self.host,
-            self._listener_name,
-            self._authenticator,
-        )
+        context = RequestContext(version, "controller", self.host, self._listener_name, self._authenticator)
         try:
             response: Any = await answered(self._handlers[api.key].handle(context, request))
         except ApiError as error:

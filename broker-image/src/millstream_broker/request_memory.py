@@ -36,11 +36,9 @@ class Receiver(Protocol):
 
     def feed(self) -> None:
         """There may be room: go on receiving."""
-        ...
 
     def ready(self) -> int:
         """Bytes that have arrived and were not received."""
-        ...
 
     def close(self, reason: str) -> None: ...
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .config import BrokerConfig, Listener
-from .connection import ClientConnection, Shared, routes_of
+from .connection import ClientConnection, Shared
 from .handlers import Handlers
 from .request_memory import RequestMemory
+from .routes import routes_of
 from .stats import Stats
 
 log = logging.getLogger(__name__)

@@ -1,19 +1,19 @@
 """Work in slices, so that nobody has the event loop for long: after SLICE_S the others have their turn.
 
-What works on many elements is a generator that yields after each, and returns its result. Little of it is done at
+What works on many elements is a generator that yields after each (`steps`). Little of it is done at
 once (`begin`); the rest goes on slice by slice.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from .steps import Steps
 
 T = TypeVar("T")
-
-Steps = Generator[None, None, T]
 
 SLICE_S = 0.001
 
@@ -28,16 +28,6 @@ def begin(steps: Steps[T], slice_s: float | None = None) -> tuple[T] | None:
                 return None
     except StopIteration as end:
         return (end.value,)
-
-
-def to_the_end(steps: Steps[T]) -> T:
-    """All at once, in a thread."""
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        result: T = end.value
-        return result
 
 
 async def finish(steps: Steps[T], slice_s: float | None = None) -> T:
@@ -56,3 +46,12 @@ async def turns(items: Iterable[T]) -> AsyncIterator[T]:
             await asyncio.sleep(0)
             over = perf_counter() + SLICE_S
         yield item
+
+
+async def each_in_turn(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all of them. Each begins in a turn of its own, and waits together with the others."""
+    begun = []
+    for one in work:
+        begun.append(asyncio.ensure_future(one))
+        await asyncio.sleep(0)
+    return await asyncio.gather(*begun)

@@ -37,8 +37,8 @@ def adopted(found: Iterable[Found], logs: LogManager, broker_id: int) -> list[To
 
 def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
     """What a topic's configuration says to its logs."""
-    cleanup_policy = ",".join(cast(list[str], topic["cleanup.policy"]))
-    compression_type = cast(str, topic["compression.type"])
+    cleanup_policy = ",".join(topic.strings("cleanup.policy"))
+    compression_type = topic.text("compression.type")
     level = f"compression.{compression_type}.level"
     segment_ms = topic.integer("segment.ms")
     if "compact" in cleanup_policy:  # an active segment is not compacted
@@ -56,7 +56,7 @@ def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
         cleanup_policy=cleanup_policy,
         compression_type=compression_type,
         compression_level=topic.integer(level) if level in TOPIC_KEYS else None,
-        message_timestamp_type=cast(str, topic["message.timestamp.type"]),
+        message_timestamp_type=topic.text("message.timestamp.type"),
         message_timestamp_before_max_ms=topic.integer("message.timestamp.before.max.ms"),
         message_timestamp_after_max_ms=topic.integer("message.timestamp.after.max.ms"),
         delete_retention_ms=topic.integer("delete.retention.ms"),

@@ -31,7 +31,9 @@ from .replication.replicas import Replicas
 MAX_PARTITIONS = 100_000
 """A limit of our own on what one request may create, so that a slip cannot fill the disk with folders."""
 AT_ONCE = 100
-"""Topics or partitions that are worked on in one turn of the loop."""
+"""Partitions that are planned in one turn of the loop: more are planned in a thread."""
+BEGUN_AT_ONCE = 20
+"""Changes of topics that are begun in one turn of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class TopicAdministrator:
         """Each topic as it was created, or why it was not."""
         is_configured = any(one.config for one in new)
         async with self._configs.changing if is_configured and not validate_only else nullcontext():
-            if len(new) > AT_ONCE or any(one.partitions > AT_ONCE for one in new):
+            if sum(max(one.partitions, len(one.assignment), 1) for one in new) > AT_ONCE:
                 planned = await asyncio.to_thread(self._plan_topics, new)
             else:
                 planned = self._plan_topics(new)
@@ -247,7 +249,7 @@ async def _each(changes: Iterable[tuple[str, Coroutine[Any, Any, None]]]) -> dic
     begun: dict[str, asyncio.Task[None]] = {}
     for number, (name, change) in enumerate(changes, 1):
         begun[name] = asyncio.create_task(change)
-        if number % AT_ONCE == 0:
+        if number % BEGUN_AT_ONCE == 0:
             await asyncio.sleep(0)
     if begun:
         await asyncio.wait(begun.values())

@@ -2,7 +2,8 @@
 
     {"name": "west-to-east", "namespace": "flights",
      "sources": [{"name": "west", "bootstrap": "host:9092"}], "target": {"bootstrap": "host:9092"},
-     "topics": {"include": ["orders.*"], "exclude": []}, "mode": "Aggregate", "naming": "Same", "http": "0.0.0.0:9404"}
+     "topics": {"include": ["orders.*"], "exclude": []}, "mode": "Aggregate", "naming": "Same", "http": "0.0.0.0:9404",
+     "logFormat": "plain"}
 
 An error says the field, its value and what is allowed:
 
@@ -19,6 +20,7 @@ from enum import StrEnum
 from typing import Any
 
 from millstream_kafka.client import parse_bootstrap
+from millstream_process.logs import FORMATS
 
 GROUP_PREFIX = "millstream-mirror."
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,63}")
@@ -51,6 +53,7 @@ class MirrorConfig:
     naming: Naming
     http_host: str
     http_port: int
+    log_format: str
 
     def group_of(self, source: Source) -> str:
         """The consumer group in the target that shares the source's partitions and holds their progress."""
@@ -74,7 +77,10 @@ def parse(text: str) -> MirrorConfig:
     except ValueError as error:
         raise MirrorConfigError(f"not JSON: {error}") from None
     fields = _object(
-        "", data, {"name", "sources", "target"}, {"namespace", "topics", "mode", "naming", "http"}
+        "",
+        data,
+        {"name", "sources", "target"},
+        {"namespace", "topics", "mode", "naming", "http", "logFormat"},
     )
     topics = _object("topics", fields.get("topics", {}), set(), {"include", "exclude"})
     mode = fields.get("mode", "Aggregate")
@@ -83,6 +89,9 @@ def parse(text: str) -> MirrorConfig:
     naming = fields.get("naming", Naming.SAME)
     if naming not in tuple(Naming):
         raise _wrong("naming", naming, "Same or Prefixed")
+    log_format = fields.get("logFormat", FORMATS[0])
+    if log_format not in FORMATS:
+        raise _wrong("logFormat", log_format, " or ".join(FORMATS))
     host, port = _address("http", fields.get("http", "127.0.0.1:9404"))
     return MirrorConfig(
         name=_name("name", fields["name"]),
@@ -94,6 +103,7 @@ def parse(text: str) -> MirrorConfig:
         naming=Naming(naming),
         http_host=host,
         http_port=port,
+        log_format=log_format,
     )
 
 

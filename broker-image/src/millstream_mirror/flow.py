@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from millstream_kafka.client import BrokerError, ClusterClient
@@ -55,11 +55,7 @@ DRAIN_S = 3.0
 TRANSIENT = (BrokerError, ApiError, OSError)
 """What is tried again."""
 _OUT_OF_STEP = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
-_TOO_MUCH_AT_ONCE = (
-    ErrorCode.INVALID_RECORD,
-    ErrorCode.RECORD_LIST_TOO_LARGE,
-    ErrorCode.MESSAGE_TOO_LARGE,
-)
+_TOO_MUCH_AT_ONCE = (ErrorCode.INVALID_RECORD, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.MESSAGE_TOO_LARGE)
 
 Part = tuple[Lane, Sent, "memoryview | bytes"]
 
@@ -88,7 +84,7 @@ class Flow:
         """Fails where nobody knows any more how far lanes are: the worker ends, and another takes them over."""
         self._supervisor: asyncio.Task[None] | None = None
         self._workers: dict[Any, asyncio.Task[None]] = {}  # pumps by broker, recoveries by lane
-        self._produces: set[asyncio.Task[None]] = set()
+        self._produces = supervision.Tasks()
         self._bytes_in_flight = 0
         self._wake = asyncio.Event()
 
@@ -102,10 +98,10 @@ class Flow:
         stopping = [self._supervisor, *self._workers.values()]
         self._supervisor = None
         self._workers.clear()
-        await cancel(stopping)
+        await supervision.cancel(stopping)
         if self._produces and drain:
             await asyncio.wait(self._produces, timeout=DRAIN_S)
-        await cancel(self._produces)
+        await self._produces.cancel()
 
     # ---- supervision
 
@@ -233,9 +229,7 @@ class Flow:
         for by_node in rounds:
             for node, of_node in by_node.items():
                 self._bytes_in_flight += sum(sent.size for _, sent, _ in of_node)
-                task = self._run("produces", self._produce(node, of_node))
-                self._produces.add(task)
-                task.add_done_callback(self._produces.discard)
+                self._produces.add(self._run("produces", self._produce(node, of_node)))
         if rounds:
             await asyncio.sleep(0)  # lets the requests be written, in this order
 
@@ -389,11 +383,3 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-
-
-async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel them and wait until they have ended."""
-    tasks = list(tasks)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

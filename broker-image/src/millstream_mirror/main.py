@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from millstream_kafka import __version__
+from millstream_process import logs
 from millstream_process.loop import loop_factory
 
 from .config import MirrorConfig, MirrorConfigError, parse
@@ -34,9 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     path: Path = parser.parse_args(argv).config
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
     try:
         config = parse(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -44,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(f"{path}: cannot be read: {reason}", 2)
     except MirrorConfigError as error:
         return _say(f"{path}: {error}", 2)
+    logs.configure(config.log_format, mirror=config.name)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_run(config))
 

@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
+from millstream_process import supervision
 
 from .config import MirrorConfig, Naming, Source
-from .flow import DRAIN_S, TRANSIENT, Flow, cancel
+from .flow import DRAIN_S, TRANSIENT, Flow
 from .lanes import LaneKeeper
 from .loops import LoopFinder
 from .member import Member
@@ -144,7 +145,7 @@ class SourceMirror:
             if not last.done() or last.exception() is not None:
                 why = last.exception() if last.done() else "no answer in time"
                 logger.warning("source %s: the last progress is not committed: %s", self.source.name, why)
-                await cancel([last])
+                await supervision.cancel([last])
         self._flow.lanes = {}
 
     async def _commit_on(self) -> None:

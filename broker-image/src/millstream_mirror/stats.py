@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
+
+from millstream_kafka import __version__
+from millstream_process.loop import Stalls
+from millstream_process.metrics import Metric, Page
+
+SOURCE = ("source",)
 
 logger = logging.getLogger(__name__)
 
@@ -85,59 +91,98 @@ def status_json(sources: Sequence[SourceStatus], member: str) -> dict[str, Any]:
     }
 
 
-_METRICS = (
-    ("records_total", "counter", "Records written to the target.", "records"),
-    ("bytes_total", "counter", "Bytes of record batches written to the target.", "bytes"),
-    ("batches_total", "counter", "Record batches written to the target.", "batches"),
-    (
-        "rebuilt_batches_total",
+TABLE = (
+    Metric("millstream_mirror_info", "gauge", "1", "The worker's version.", ("version",)),
+    Metric("millstream_mirror_records_total", "counter", "records", "Records written to the target.", SOURCE),
+    Metric(
+        "millstream_mirror_bytes_total",
         "counter",
+        "bytes",
+        "Bytes of record batches written to the target.",
+        SOURCE,
+    ),
+    Metric("millstream_mirror_batches_total", "counter", "batches", "Batches written to the target.", SOURCE),
+    Metric(
+        "millstream_mirror_rebuilt_batches_total",
+        "counter",
+        "batches",
         "Batches that could not be forwarded as they were.",
-        "rebuilt_batches",
+        SOURCE,
     ),
-    (
-        "repeated_records_total",
+    Metric(
+        "millstream_mirror_repeated_records_total",
         "counter",
+        "records",
         "Records found in the target and not sent again.",
-        "repeated_records",
+        SOURCE,
     ),
-    ("missing_records_total", "counter", "Offsets the source no longer had.", "missing_records"),
-    ("renumbered_lanes_total", "counter", "Times a lane needed a new epoch.", "renumbered_lanes"),
-    ("failures_total", "counter", "Failed fetches, produces and recoveries.", "failures"),
-    ("commits_total", "counter", "Commits of progress.", "commits"),
-)
-
-
-def exposition(sources: Sequence[SourceStatus]) -> str:
-    """Prometheus' text format."""
-    lines: list[str] = []
-    for name, kind, text, attribute in _METRICS:
-        lines += _metric(name, kind, text, ((one.name, getattr(one.counters, attribute)) for one in sources))
-    lines += _metric(
-        "lag_records", "gauge", "Records not yet mirrored.", ((one.name, one.lag_records) for one in sources)
-    )
-    lines += _metric(
-        "lag_seconds",
+    Metric(
+        "millstream_mirror_missing_records_total",
+        "counter",
+        "offsets",
+        "Offsets that the source no longer had when the worker came to them.",
+        SOURCE,
+    ),
+    Metric(
+        "millstream_mirror_renumbered_lanes_total",
+        "counter",
+        "times",
+        "Times a lane needed a new epoch, so that records may be in the target twice.",
+        SOURCE,
+    ),
+    Metric(
+        "millstream_mirror_failures_total",
+        "counter",
+        "failures",
+        "Failed fetches, produces and recoveries.",
+        SOURCE,
+    ),
+    Metric("millstream_mirror_commits_total", "counter", "commits", "Commits of progress.", SOURCE),
+    Metric(
+        "millstream_mirror_lag_records",
         "gauge",
-        "Seconds since the source was last caught up with.",
-        ((one.name, round(one.lag_seconds, 3)) for one in sources),
-    )
-    lines += _metric(
-        "source_reachable",
+        "records",
+        "Records not mirrored yet, of this worker's share.",
+        SOURCE,
+    ),
+    Metric(
+        "millstream_mirror_lag_seconds",
         "gauge",
-        "1 if the source answers.",
-        ((one.name, int(one.reachable)) for one in sources),
-    )
-    lines += _metric(
+        "seconds",
+        "Time since this worker had last caught up with the source.",
+        SOURCE,
+    ),
+    Metric("millstream_mirror_source_reachable", "gauge", "0 or 1", "Whether the source answers.", SOURCE),
+    Metric(
+        "millstream_mirror_partitions",
+        "gauge",
         "partitions",
-        "gauge",
         "Source partitions that this worker mirrors.",
-        ((one.name, one.lanes) for one in sources),
-    )
-    return "\n".join(lines) + "\n"
+        SOURCE,
+    ),
+    Metric(
+        "millstream_loop_stall_seconds",
+        "histogram",
+        "seconds",
+        "How long callbacks had to wait for the event loop, where it was a millisecond or longer.",
+    ),
+)
+"""Every metric of a mirror worker: docs/metrics.md is this table."""
 
 
-def _metric(name: str, kind: str, text: str, values: Iterable[tuple[str, float]]) -> list[str]:
-    full = f"millstream_mirror_{name}"
-    head = [f"# HELP {full} {text}", f"# TYPE {full} {kind}"]
-    return head + [f'{full}{{source="{source}"}} {value}' for source, value in values]
+def page(sources: Sequence[SourceStatus], stalls: Stalls) -> Page:
+    """What Prometheus gets."""
+    page = Page(TABLE)
+    page.add("millstream_mirror_info", {(__version__,): 1})
+    for name in (one.name for one in fields(Counters)):
+        values = {(one.name,): getattr(one.counters, name) for one in sources}
+        page.add(f"millstream_mirror_{name}_total", values)
+    for name, gauges in (
+        ("lag_records", {(one.name,): one.lag_records for one in sources}),
+        ("lag_seconds", {(one.name,): round(one.lag_seconds, 3) for one in sources}),
+        ("source_reachable", {(one.name,): one.reachable for one in sources}),
+        ("partitions", {(one.name,): one.lanes for one in sources}),
+    ):
+        page.add(f"millstream_mirror_{name}", gauges)
+    page.add_histogram("millstream_loop_stall_seconds", {(): stalls.by_clock})
+    return page

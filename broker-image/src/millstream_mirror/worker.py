@@ -6,10 +6,11 @@ import asyncio
 import json
 
 from millstream_process.http import HttpServer, Response
+from millstream_process.loop import stalls
 
 from .config import MirrorConfig
 from .source import SourceMirror
-from .stats import exposition, status_json
+from .stats import page, status_json
 
 
 class MirrorWorker:
@@ -49,9 +50,10 @@ class MirrorWorker:
             return Response(b"ready\n")
         return Response(b"joining\n", 503)
 
-    def _metrics(self) -> Response:
-        text = exposition([source.status for source in self.sources])
-        return Response(text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
+    async def _metrics(self) -> Response:
+        found = page([source.status for source in self.sources], stalls())
+        text = await asyncio.to_thread(found.text)
+        return Response(text, content_type="text/plain; version=0.0.4; charset=utf-8")
 
     def _status(self) -> Response:
         members = (source.member.member_id for source in self.sources)

@@ -14,6 +14,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from . import supervision
+
 MAX_HEAD_BYTES = 8192
 TIMEOUT_S = 5.0
 REASONS = {
@@ -52,9 +54,7 @@ class HttpServer:
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        for task in list(self._serving):
-            task.cancel()
-        await asyncio.gather(*self._serving, return_exceptions=True)
+        await supervision.cancel(self._serving)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

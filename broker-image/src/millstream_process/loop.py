@@ -45,9 +45,7 @@ class Stalls:
         busy, is_marked, processor = 0.0, False, thread_time()
 
         def timed(
-            step: Callable[..., object],
-            arguments: tuple[Any, ...],
-            clock: Callable[[], float] = perf_counter,
+            step: Callable[..., object], arguments: tuple[Any, ...], clock: Callable[[], float] = perf_counter
         ) -> None:
             nonlocal busy, is_marked
             began = clock()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
@@ -25,10 +25,46 @@ T = TypeVar("T")
 failures: dict[str, int] = {}
 """How often each task has failed since the process started, by name; 0 for those that never did."""
 
-_running: set[asyncio.Task[Any]] = set()
-"""The loop itself would not keep them from being collected."""
-
 log = logging.getLogger(__name__)
+
+
+class Tasks(set[asyncio.Task[Any]]):
+    """The tasks of one owner, each for as long as it runs."""
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        super().add(task)
+        task.add_done_callback(self.discard)
+
+    async def ended(self) -> None:
+        """Return when all of them have ended, however they end."""
+        await asyncio.gather(*self, return_exceptions=True)
+
+    async def cancel(self) -> None:
+        await cancel(self)
+
+
+async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel them and wait until they have ended, however they end."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def ended(work: Coroutine[Any, Any, T], *, stopped: asyncio.Future[Any]) -> asyncio.Task[T]:
+    """The task of `work` when it has ended: by itself, or cancelled because `stopped` was done first."""
+    working = asyncio.create_task(work)
+    try:
+        await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not working.done():
+            working.cancel()
+            await asyncio.wait([working])
+    return working
+
+
+_running = Tasks()
+"""The loop itself would not keep them from being collected."""
 
 
 def run(
@@ -40,7 +76,6 @@ def run(
     _running.add(task)
 
     def ended(task: asyncio.Task[T]) -> None:
-        _running.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
         failed(name, error, "" if fatal is None else "; nothing can go on without it")

@@ -81,3 +81,11 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- define "millstream.sparkRole" -}}
 {{ if .Values.operator.watchNamespaces }}Role{{ else }}ClusterRole{{ end }}/{{ include "millstream.sparkName" . }}
 {{- end }}
+
+{{/* Whether an object of Prometheus's operator is made: call with (list $ VALUE KIND); VALUE is Auto, true or false. */}}
+{{- define "millstream.wanted" -}}
+{{- $root := index . 0 }}{{ $value := index . 1 | toString }}{{ $kind := index . 2 -}}
+{{- if or (eq $value "true") (and (eq $value "Auto") ($root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" $kind))) -}}
+true
+{{- end -}}
+{{- end }}

@@ -1,4 +1,4 @@
-"""Reaching a cluster: one look at its addresses before librdkafka, which would try for ever, takes over.
+"""Reaching a cluster: each address is tried once before librdkafka, which would retry for ever, takes over.
 
 `Cluster` is what all functions of this package take. It is cheap; it connects with its first use.
 """
@@ -8,24 +8,27 @@ from __future__ import annotations
 import functools
 import re
 import socket
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from millstream.errors import BadInput, Failed, Unreachable
+from millstream.errors import BadInput, Failed, NoLeader, UnknownTopic, Unreachable
 
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 CONNECT_TIMEOUT_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 10.0
+LEADER_WAIT_S: Final = 5.0
+"""How long a partition may be without a leader (an election is short) before that is an error."""
 
 Config = dict[str, Any]
 
 
 class Cluster:
-    """The brokers behind ``bootstrap`` ("HOST:PORT", several with commas between)."""
+    """The brokers behind ``bootstrap`` ("HOST:PORT"; several separated by commas)."""
 
     def __init__(self, bootstrap: str = DEFAULT_BOOTSTRAP) -> None:
         self.bootstrap = bootstrap
@@ -51,7 +54,7 @@ class Cluster:
             brokers: list[Any] = list(admin.list_topics(timeout=CONNECT_TIMEOUT_S).brokers.values())
         except KafkaException as error:
             raise Unreachable(
-                f"what listens at {self.bootstrap} does not answer as a broker ({error.args[0].str()})",
+                f"{self.bootstrap} does not answer as a Kafka broker ({error.args[0].str()})",
                 "name another address with --bootstrap",
             ) from None
         advertised: dict[str, str] = {
@@ -60,15 +63,44 @@ class Cluster:
         if advertised and all(advertised.values()):
             said = ", ".join(f"{address} ({reason})" for address, reason in advertised.items())
             raise Unreachable(
-                f"{self.bootstrap} answers, but its brokers cannot be reached where they say they are: {said}",
-                "set the brokers' advertised.listeners to addresses that clients reach",
+                f"{self.bootstrap} answers, but the addresses that its brokers advertise do not: {said}",
+                "set advertised.listeners to addresses that clients reach",
             )
         return admin
 
     def metadata(self) -> Any:
-        """Brokers and all topics: to ask for one topic may create it."""
+        """Brokers and all topics; a request for one topic could create it."""
         with kafka_errors():
             return self.admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+
+    def partitions(self, topic: str) -> dict[int, Any]:
+        """A topic's partitions by number, as metadata has them; UnknownTopic if there is none of that name."""
+        topics = self.metadata().topics
+        if topic not in topics:
+            raise UnknownTopic(f'there is no topic "{topic}"', "millstream topic list shows the topics")
+        return {number: topics[topic].partitions[number] for number in sorted(topics[topic].partitions)}
+
+    def led_partitions(self, topic: str, needed: Iterable[int] | None = None) -> dict[int, Any]:
+        """The same, once those needed (default: all) have a leader; NoLeader if one has none after a few seconds."""
+        deadline = time.monotonic() + LEADER_WAIT_S
+        while True:
+            found = self.partitions(topic)
+            without = [n for n in (found if needed is None else needed) if n in found and found[n].leader < 0]
+            if not without:
+                return found
+            if time.monotonic() > deadline:
+                raise no_leader(topic, without[0], found[without[0]])
+            time.sleep(0.1)
+
+
+def no_leader(topic: str, number: int, partition: Any) -> NoLeader:
+    """In words: which partition, and whose return it waits for (``partition`` as metadata has it)."""
+    brokers = ", ".join(map(str, partition.isrs or partition.replicas))
+    return NoLeader(
+        f"partition {number} of {topic} has no leader",
+        f"its in-sync replicas are on {brokers}; start one of these brokers "
+        "(millstream cluster info shows which brokers are up)",
+    )
 
 
 @contextmanager
@@ -81,15 +113,28 @@ def kafka_errors() -> Iterator[None]:
 
 
 def results(futures: Mapping[Any, Any]) -> dict[Any, Any]:
-    """All results of an admin call that gives a future for each of its subjects."""
+    """All results of an admin call that gives a future for each of its subjects; the first failure is raised."""
     with kafka_errors():
         return {subject: future.result() for subject, future in futures.items()}
+
+
+def outcomes(futures: Mapping[Any, Any]) -> dict[Any, str]:
+    """Why each subject of such a call was refused; "" for those that were not."""
+    found = {}
+    for subject, future in futures.items():
+        try:
+            future.result()
+        except KafkaException as error:
+            found[subject] = _one_line(error.args[0].str())
+        else:
+            found[subject] = ""
+    return found
 
 
 def _address(text: str) -> tuple[str, int]:
     found = re.fullmatch(r"(?:\[([^\]]+)\]|([^\[\]:\s]+)):(\d{1,5})", text.strip())
     if found is None or not 0 < int(found[3]) < 65536:
-        raise BadInput(f'bootstrap: "{text}" is not allowed', "HOST:PORT, or several with commas between")
+        raise BadInput(f'bootstrap: "{text}" is not allowed', "write HOST:PORT; separate several with commas")
     return found[1] or found[2], int(found[3])
 
 
@@ -97,7 +142,7 @@ def _why_unreachable(host: str, port: int) -> str:
     """Why nothing accepts connections there; "" when something does."""
     try:
         socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):  # the latter for what is no name at all
         return f"{host}: unknown host"
     except TimeoutError:
         return "no answer"

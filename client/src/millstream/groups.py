@@ -1,13 +1,14 @@
-"""Consumer groups: which there are, who is in them, and how far behind they are."""
+"""Consumer groups: list, describe, reset their offsets, delete."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-from millstream.connection import REQUEST_TIMEOUT_S, Cluster, kafka_errors, results
-from millstream.errors import UnknownGroup
+from millstream.connection import REQUEST_TIMEOUT_S, Cluster, kafka_errors, outcomes, results
+from millstream.errors import Failed, UnknownGroup
 from millstream.topics import watermarks
 
 DEAD = "DEAD"
@@ -32,13 +33,16 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the group is in one partition. Without a committed offset that is -1, and all of it is lag."""
+    """How far the group is in one partition. ``committed`` is -1 without a commit; then the whole partition is lag.
+
+    ``latest`` and ``lag`` are None while the partition has no leader.
+    """
 
     topic: str
     partition: int
     committed: int
-    latest: int
-    lag: int
+    latest: int | None
+    lag: int | None
     client_id: str
     """Of the member that consumes it; "" when none does."""
 
@@ -77,16 +81,13 @@ def describe_group(cluster: Cluster, name: str) -> GroupDetails:
         )
         for member in sorted(described.members, key=lambda member: (member.client_id, member.member_id))
     )
-    asked = admin.list_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(name)], request_timeout=REQUEST_TIMEOUT_S
-    )
-    committed = {(at.topic, at.partition): at.offset for at in results(asked)[name].topic_partitions}
+    committed = committed_offsets(cluster, name)
     if described.state.name == DEAD and not committed:
-        raise UnknownGroup(f'there is no group "{name}"', "millstream group list shows those there are")
+        raise unknown_group(name)
     consumers = {partition: member.client_id for member in members for partition in member.partitions}
     owned = {(topic, int(number)) for topic, _, number in (name.rpartition("-") for name in consumers)}
     progress = _progress(cluster, {**dict.fromkeys(owned, -1), **committed}, consumers)
-    lag = sum(one.lag for one in progress)
+    lag = sum(one.lag or 0 for one in progress)
     state, coordinator = _camel(described.state.name), described.coordinator
     return GroupDetails(name, state, coordinator.id if coordinator else -1, lag, members, progress)
 
@@ -97,15 +98,55 @@ def _progress(
     there = cluster.metadata().topics
     # Offsets outlive their topic.
     wanted = sorted(key for key in committed if key[0] in there and key[1] in there[key[0]].partitions)
-    ends = watermarks(cluster, wanted)
+    ends = watermarks(cluster, [(t, p) for t, p in wanted if there[t].partitions[p].leader >= 0])
     found = []
     for topic, partition in wanted:
-        earliest, latest = ends[topic, partition]
+        earliest, latest = ends.get((topic, partition), (0, None))
         offset = max(committed[topic, partition], -1)
-        lag = max(latest - max(offset, earliest), 0)
+        lag = None if latest is None else max(latest - max(offset, earliest), 0)
         client = consumers.get(f"{topic}-{partition}", "")
         found.append(Progress(topic, partition, offset, latest, lag, client))
     return tuple(found)
+
+
+def committed_offsets(cluster: Cluster, name: str) -> dict[tuple[str, int], int]:
+    """What the group has committed, by topic and partition; empty if there is no such group."""
+    asked = cluster.admin.list_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(name)], request_timeout=REQUEST_TIMEOUT_S
+    )
+    return {(at.topic, at.partition): at.offset for at in results(asked)[name].topic_partitions}
+
+
+def commit_offsets(cluster: Cluster, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Set committed offsets of a group without members, all of them or none; Failed with the broker's reason."""
+    wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
+    with kafka_errors():
+        asked = cluster.admin.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(name, wanted)], request_timeout=REQUEST_TIMEOUT_S
+        )
+    if why := outcomes(asked)[name]:
+        raise Failed(f"the offsets of group {name} cannot be changed", why)
+    for at in asked[name].result().topic_partitions:
+        if at.error is not None:
+            raise Failed(f"the offset of {at.topic}-{at.partition} cannot be changed", at.error.str())
+
+
+def delete_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, str]:
+    """Delete groups and what they have committed; by name why one was refused, "" for those that are deleted."""
+    with kafka_errors():
+        asked = cluster.admin.delete_consumer_groups(list(names), request_timeout=REQUEST_TIMEOUT_S)
+    return outcomes(asked)
+
+
+def group_states(cluster: Cluster, names: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """State and number of members by group; the state is Dead where there is no such group."""
+    with kafka_errors():
+        asked = cluster.admin.describe_consumer_groups(list(names), request_timeout=REQUEST_TIMEOUT_S)
+    return {name: (_camel(one.state.name), len(one.members)) for name, one in results(asked).items()}
+
+
+def unknown_group(name: str) -> UnknownGroup:
+    return UnknownGroup(f'there is no group "{name}"', "millstream group list shows the groups")
 
 
 def _camel(state: str) -> str:

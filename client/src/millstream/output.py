@@ -1,55 +1,79 @@
-"""What a command shows: a table for people, JSON for programs."""
+"""What commands print: tables or lines for people, JSON for programs (``--output json``).
+
+JSON is one line on stdout; its field names are in camelCase, as in the custom resources.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-NUMBERS = (int, float)
+from millstream.options import Settings
+
+Row = tuple[Any, ...]
 
 
-def as_json(value: Any) -> str:
-    """A dataclass, or a list of them, on one line; names in camelCase as in the resources."""
-    return json.dumps(_plain(value), ensure_ascii=False)
+def show(settings: Settings, found: Any, head: tuple[str, ...], rows: Sequence[Row]) -> None:
+    """``found`` (plain data) as JSON, or the table."""
+    if settings.output == "json":
+        show_json(found)
+    else:
+        show_table(head, rows)
 
 
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {_camel(key): _plain(item) for key, item in asdict(value).items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value
+def tell(settings: Settings, done: dict[str, Any], *lines: str) -> None:
+    """What a command has done: lines for people, or an object."""
+    if settings.output == "json":
+        show_json(done)
+    else:
+        for line in lines:
+            click.echo(printable(line))
 
 
-def _camel(name: str) -> str:
+def show_json(found: Any) -> None:
+    click.echo(json.dumps(_camel(found), ensure_ascii=False))
+
+
+def printable(text: str) -> str:
+    """Escapes control characters: names come from clients, and clients may be hostile."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def show_table(head: tuple[str, ...], rows: Sequence[Row]) -> None:
+    """Numbers are aligned to the right; None shows as "-"."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(head):
+        number = bool(rows) and all(isinstance(row[index], int | None) for row in rows)
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*("-" if cell is None else printable(str(cell)) for cell in row))
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 10_000  # a pipe has no width: lines are not cut
+    console.print(table)
+
+
+def ids(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+# Mappings whose keys are names of their own, not fields.
+_NAMED = ("config", "offsets")
+
+
+def _camel(found: Any) -> Any:
+    if isinstance(found, dict):
+        return {_camel_name(name): one if name in _NAMED else _camel(one) for name, one in found.items()}
+    if isinstance(found, list | tuple):
+        return [_camel(one) for one in found]
+    return found
+
+
+def _camel_name(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
-
-
-def table(rows: Sequence[Any], empty: str) -> None:
-    """Dataclasses of one type as rows, their fields as columns; ``empty`` is said where there are none."""
-    if not rows:
-        click.echo(empty)
-        return
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    names = [field.name for field in fields(rows[0])]
-    for name in names:
-        number = isinstance(getattr(rows[0], name), NUMBERS)
-        shown.add_column(
-            name.replace("_", " ").upper(), justify="right" if number else "left", overflow="fold"
-        )
-    for row in rows:
-        shown.add_row(*(_cell(getattr(row, name)) for name in names))
-    console = Console()
-    # a pipe has no width of its own: lines must not break there
-    console.print(shown, width=None if console.is_terminal else 400)
-
-
-def _cell(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from millstream.connection import Cluster, kafka_errors
-from millstream.errors import BadInput, Failed, Unreachable
-from millstream.topics import partition_numbers, watermarks
+from millstream.configs import TOPIC, Resource, describe_configs
+from millstream.connection import Cluster, kafka_errors, no_leader
+from millstream.errors import BadInput, Failed, Interrupted, NoLeader, RecordTooLarge, Unreachable
+from millstream.topics import watermarks
+from millstream.words import count
 
 Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 DELIVERY_TIMEOUT_MS: Final = 30_000
 POLL_S: Final = 0.2
+SILENCE_S: Final = (
+    10.0  # without a record, before a reader that does not follow looks for partitions without a leader
+)
 BATCH: Final = 1000
 T = TypeVar("T")
 
@@ -40,60 +46,113 @@ def produce(
     codec: Codec = "none",
     partition: int | None = None,
 ) -> dict[int, int]:
-    """Append keys and values to a topic, in order and once each; how many went into which partition.
+    """Append keys and values to a topic, in order and once each; how many went into each partition.
 
     Records with a key go to the partition that Kafka's Java clients choose for it, unless ``partition`` names one.
-    Returns when all are acknowledged; Failed when one is not within 30 s.
+    Returns when all are acknowledged. Errors count records as lines, from 1, and say how many are in the topic:
+    RecordTooLarge, NoLeader, Interrupted (the lines taken before are delivered first), Failed when a record is not
+    acknowledged within 30 s.
     """
-    numbers = partition_numbers(cluster, topic)
+    numbers = sorted(cluster.partitions(topic))
     if partition is not None and partition not in numbers:
         raise BadInput(f"partition: {partition} is not allowed", f"{topic} has 0 to {numbers[-1]}")
-    producer = Producer(
-        cluster.client_config(
-            compression_type=codec,
-            enable_idempotence=True,
-            partitioner="murmur2_random",
-            linger_ms=20,
-            message_timeout_ms=DELIVERY_TIMEOUT_MS,
-        )
+    cluster.led_partitions(topic, None if partition is None else [partition])
+    delivery = _Delivery(
+        cluster, topic, numbers, codec, {} if partition is None else {"partition": partition}
     )
-    produced: dict[int, int] = dict.fromkeys(numbers, 0)
-    refused: list[str] = []
-
-    def delivered(error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            refused.append(error.str())
-        else:
-            produced[_some(message.partition())] += 1
-
-    to: dict[str, Any] = {} if partition is None else {"partition": partition}
     try:
-        for key, value in records:
-            _produce(producer, topic, key, value, delivered, to)
-            if refused:
+        for number, (key, value) in enumerate(records, start=1):
+            delivery.take(number, key, value)
+            if delivery.refused is not None:
                 break
-    finally:  # what was taken is delivered, also when a later record cannot be read
-        producer.flush(DELIVERY_TIMEOUT_MS / 1000 + 5)
-    if refused:
-        raise Failed(
-            f"{topic}: a record was not taken after {sum(produced.values()):,} that were", refused[0].lower()
+    except KeyboardInterrupt:
+        delivery.flush()
+        raise Interrupted(f"interrupted: {delivery.there()}") from None
+    except BaseException:  # a later record cannot be read: those before it are delivered
+        delivery.flush()
+        raise
+    delivery.flush()
+    delivery.check()
+    return delivery.produced
+
+
+class _Delivery:
+    """A producer, and what has become of the records that it was given."""
+
+    def __init__(
+        self, cluster: Cluster, topic: str, numbers: list[int], codec: Codec, to: dict[str, Any]
+    ) -> None:
+        self._cluster, self._topic, self._to = cluster, topic, to
+        self._limit = _limit_of(cluster, topic)
+        self._producer = Producer(
+            cluster.client_config(
+                compression_type=codec,
+                enable_idempotence=True,
+                partitioner="murmur2_random",
+                linger_ms=20,
+                message_timeout_ms=DELIVERY_TIMEOUT_MS,
+                message_max_bytes=min(max(self._limit, 1000), 1_000_000_000),
+            )
         )
-    return produced
+        self.produced: dict[int, int] = dict.fromkeys(numbers, 0)
+        self.refused: tuple[int, KafkaError, int] | None = None
+        """Number, reason and size in bytes of the first record that was not taken."""
 
+    def there(self) -> str:
+        """How many records are in the topic: ``1 record is in flights``."""
+        number = sum(self.produced.values())
+        return f"{count(number, 'record')} {'is' if number == 1 else 'are'} in {self._topic}"
 
-def _produce(
-    producer: Producer, topic: str, key: bytes | None, value: bytes | None, delivered: Any, to: dict[str, Any]
-) -> None:
-    while True:
-        try:
-            producer.produce(topic, value, key, on_delivery=delivered, **to)
-        except BufferError:  # as much as librdkafka holds is on its way
-            producer.poll(POLL_S)
-        except KafkaException as error:
-            raise Failed(f"{topic}: {error.args[0].str()}") from None
-        else:
-            producer.poll(0)
+    def take(self, number: int, key: bytes | None, value: bytes | None) -> None:
+        size = len(key or b"") + len(value or b"")
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                self.produced[_some(message.partition())] += 1
+            elif self.refused is None or number < self.refused[0]:
+                self.refused = (number, error, size)
+
+        while True:
+            try:
+                self._producer.produce(self._topic, value, key, on_delivery=delivered, **self._to)
+            except BufferError:  # as much as librdkafka holds is in flight
+                self._producer.poll(POLL_S)
+            except KafkaException as error:
+                self.refused = (number, error.args[0], size)
+                return
+            else:
+                self._producer.poll(0)
+                return
+
+    def flush(self) -> None:
+        self._producer.flush(DELIVERY_TIMEOUT_MS / 1000 + 5)
+
+    def check(self) -> None:
+        """Raise why a record was not taken, if one was not."""
+        if self.refused is None:
             return
+        number, error, size = self.refused
+        there = self.there()
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            raise RecordTooLarge(
+                f"line {number:,} has {size:,} bytes; {self._topic} takes {self._limit:,} with a record's overhead; "
+                f"{there}",
+                "split the line, or raise the topic's max.message.bytes (millstream config set)",
+            )
+        if error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE):
+            for partition, found in self._cluster.partitions(self._topic).items():
+                if found.leader < 0 and self._to.get("partition", partition) == partition:
+                    reason = no_leader(self._topic, partition, found)
+                    raise NoLeader(
+                        f"line {number:,} was not taken: {reason.problem}; {there}", reason.next_step
+                    )
+        raise Failed(f"line {number:,} was not taken; {there}", error.str())
+
+
+def _limit_of(cluster: Cluster, topic: str) -> int:
+    """The topic's max.message.bytes."""
+    settings = describe_configs(cluster, Resource(TOPIC, topic))
+    return int(next(one.value for one in settings if one.key == "max.message.bytes" and one.value))
 
 
 def consume(
@@ -107,16 +166,16 @@ def consume(
 ) -> Generator[Record]:
     """The records of a topic, by partition in order of offset; ends where the topic ends unless ``follow``.
 
-    Without a group all partitions are read, from ``start``: an offset is taken in every partition, or the one that
-    is nearest to it. With a group the partitions that it gives us are read from its committed offsets, ``start``
-    being where it has none; a record is committed when the next one has been asked for. Close the iterator to leave.
+    Without a group all partitions are read, from ``start``: an offset applies to every partition, or the offset
+    nearest to it. With a group, its assigned partitions are read from the committed offsets, and from ``start`` where
+    there are none; a record is committed once the next one is requested. Close the iterator to leave the group.
     """
-    numbers = partition_numbers(cluster, topic)
     if group is not None and isinstance(start, int):
         raise BadInput(
             f"from: {start} is not allowed with a group",
-            "earliest or latest; it goes on from its committed offsets",
+            "write earliest or latest: a group continues from its committed offsets",
         )
+    numbers = list(cluster.led_partitions(topic))
     config = cluster.client_config(
         group_id=group
         or "millstream-consume",  # librdkafka wants a name; without subscribing it is never used
@@ -137,14 +196,19 @@ def consume(
         else:
             consumer.subscribe([topic], on_assign=ends.on_assign, on_revoke=ends.on_revoke)
         left = maximum
+        heard = time.monotonic()
         while left is None or left > 0:
             for message in _poll(consumer, ends, BATCH if left is None else min(left, BATCH), follow):
+                heard = time.monotonic()
                 yield _record(message)
                 if group is not None:
                     consumer.store_offsets(message)
                 left = None if left is None else left - 1
             if ends.all_reached and not follow:
                 return
+            if not follow and time.monotonic() - heard > SILENCE_S:
+                cluster.led_partitions(topic)  # raises NoLeader rather than wait for ever
+                heard = time.monotonic()
     finally:
         consumer.close()
 
@@ -183,7 +247,9 @@ def _poll(consumer: Consumer, ends: _Ends, most: int, follow: bool) -> Iterator[
         elif error.code() == KafkaError._PARTITION_EOF:
             ends.reached(_some(message.partition()))
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and not follow:
-            raise Unreachable("all brokers went away meanwhile")
+            raise Unreachable(
+                "all brokers went away while the topic was read", "start them and run this again"
+            )
         elif error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
             raise Failed(error.str())  # those two heal; who follows waits for it
 

@@ -1,18 +1,21 @@
-"""Topics: which there are, and what they hold."""
+"""Topics: list, describe, create, alter, delete."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import base64
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import TopicCollection, TopicPartition
-from confluent_kafka.admin import ConfigResource, ConfigSource, OffsetSpec, ResourceType
+from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec
 
-from millstream.connection import REQUEST_TIMEOUT_S, Cluster, results
-from millstream.errors import UnknownTopic
+from millstream.configs import TOPIC, Resource, alter_configs, own_configs
+from millstream.connection import REQUEST_TIMEOUT_S, Cluster, kafka_errors, outcomes, results
+from millstream.errors import BadInput, Failed, UnknownTopic
 
 INTERNAL = ("__consumer_offsets", "__transaction_state")
+BROKERS_DEFAULT = -1  # a count in CreateTopics
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +29,22 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition: its first offset, and the one behind its last record."""
+    """A partition. ``leader`` is -1 when it has none; then the offsets are unknown (None).
+
+    ``earliest`` is its first offset, ``latest`` the offset after its last record.
+    """
 
     partition: int
     leader: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
-    earliest: int
-    latest: int
+    earliest: int | None
+    latest: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDetails:
-    """A topic in full; ``config`` has what was set for it, without defaults."""
+    """A topic in full. ``topic_id``: as Kafka's tools print it. ``config``: what is set on it, without defaults."""
 
     name: str
     topic_id: str
@@ -47,7 +53,7 @@ class TopicDetails:
 
 
 def list_topics(cluster: Cluster, *, internal: bool = False) -> list[Topic]:
-    """All topics by name, the brokers' own only if asked for."""
+    """All topics by name; the brokers' own topics only with ``internal``."""
     found = cluster.metadata().topics
     return [
         Topic(
@@ -62,56 +68,117 @@ def list_topics(cluster: Cluster, *, internal: bool = False) -> list[Topic]:
 
 def describe_topic(cluster: Cluster, name: str) -> TopicDetails:
     """One topic; UnknownTopic if there is none of that name."""
-    numbers = partition_numbers(cluster, name)
+    known = cluster.partitions(name)
     asked = cluster.admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_TIMEOUT_S)
     described = results(asked)[name]
-    ends = watermarks(cluster, [(name, number) for number in numbers])
+    ends = watermarks(cluster, [(name, number) for number, one in known.items() if one.leader >= 0])
     partitions = tuple(
         Partition(
             partition.id,
             partition.leader.id if partition.leader else -1,
             tuple(node.id for node in partition.replicas),
             tuple(node.id for node in partition.isr),
-            *ends[name, partition.id],
+            *ends.get((name, partition.id), (None, None)),
         )
         for partition in sorted(described.partitions, key=lambda partition: partition.id)
     )
-    return TopicDetails(name, str(described.topic_id), partitions, _config(cluster, name))
+    return TopicDetails(
+        name, kafka_id(described.topic_id), partitions, own_configs(cluster, Resource(TOPIC, name))
+    )
 
 
-def partition_numbers(cluster: Cluster, name: str) -> list[int]:
-    """The numbers of a topic's partitions; UnknownTopic if there is none of that name."""
-    topics = cluster.metadata().topics
-    if name not in topics:
-        raise UnknownTopic(f'there is no topic "{name}"', "millstream topic list shows those there are")
-    return sorted(topics[name].partitions)
+def create_topic(
+    cluster: Cluster,
+    name: str,
+    *,
+    partitions: int | None = None,
+    replication_factor: int | None = None,
+    config: Mapping[str, str] | None = None,
+    validate_only: bool = False,
+) -> None:
+    """Create a topic; counts that are left out are the brokers' defaults. Failed with the brokers' reason."""
+    new = NewTopic(
+        name,
+        num_partitions=BROKERS_DEFAULT if partitions is None else partitions,
+        replication_factor=BROKERS_DEFAULT if replication_factor is None else replication_factor,
+        config=dict(config or {}),
+    )
+    with kafka_errors():
+        asked = cluster.admin.create_topics(
+            [new], request_timeout=REQUEST_TIMEOUT_S, validate_only=validate_only
+        )
+    if why := outcomes(asked)[name]:
+        raise Failed(f"topic {name} cannot be created", why)
+
+
+def alter_topic(
+    cluster: Cluster,
+    name: str,
+    *,
+    partitions: int | None = None,
+    set_configs: Mapping[str, str] | None = None,
+    delete_configs: Sequence[str] = (),
+    validate_only: bool = False,
+) -> None:
+    """Add partitions up to a total, set configuration keys, reset others; all of it is validated before any of it."""
+    there = len(cluster.partitions(name))
+    if partitions is not None and partitions <= there:
+        raise BadInput(
+            f"partitions: {partitions} is not allowed",
+            f"{name} has {there}, and partitions can only be added; name a higher total",
+        )
+    for check in (True,) if validate_only else (True, False):
+        if set_configs or delete_configs:
+            alter_configs(
+                cluster, Resource(TOPIC, name), set_configs or {}, delete_configs, validate_only=check
+            )
+        if partitions is not None:
+            with kafka_errors():
+                asked = cluster.admin.create_partitions(
+                    [NewPartitions(name, partitions)], request_timeout=REQUEST_TIMEOUT_S, validate_only=check
+                )
+            if why := outcomes(asked)[name]:
+                raise Failed(f"partitions cannot be added to topic {name}", why)
+
+
+def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, str]:
+    """Delete topics and their records; by name why one was refused, "" for those that are deleted."""
+    with kafka_errors():
+        asked = cluster.admin.delete_topics(list(names), request_timeout=REQUEST_TIMEOUT_S)
+    return outcomes(asked)
+
+
+def require_topics(cluster: Cluster, names: Iterable[str]) -> None:
+    """UnknownTopic for the first that does not exist."""
+    there = cluster.metadata().topics
+    for name in names:
+        if name not in there:
+            raise UnknownTopic(f'there is no topic "{name}"', "millstream topic list shows the topics")
 
 
 def watermarks(
     cluster: Cluster, partitions: Iterable[tuple[str, int]]
 ) -> dict[tuple[str, int], tuple[int, int]]:
-    """Of every partition its first offset, and the one behind its last record."""
-    wanted = [TopicPartition(topic, partition) for topic, partition in partitions]
-    if not wanted:
-        return {}
-    ends = []
+    """The first offset of each partition, and the offset after its last record. Each partition must have a leader."""
+    wanted = list(partitions)
     specs: Any = OffsetSpec  # untyped
-    for spec in (specs.earliest(), specs.latest()):
-        found = results(
-            cluster.admin.list_offsets(dict.fromkeys(wanted, spec), request_timeout=REQUEST_TIMEOUT_S)
-        )
-        ends.append({(at.topic, at.partition): info.offset for at, info in found.items()})
-    earliest, latest = ends
+    earliest, latest = (list_offsets(cluster, wanted, spec) for spec in (specs.earliest(), specs.latest()))
     return {key: (earliest[key], latest[key]) for key in earliest}
 
 
-def _config(cluster: Cluster, name: str) -> dict[str, str]:
-    resource = ConfigResource(ResourceType.TOPIC, name)
-    (entries,) = results(
-        cluster.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
-    ).values()
-    return {
-        key: entry.value
-        for key, entry in sorted(entries.items())
-        if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    }
+def list_offsets(
+    cluster: Cluster, partitions: Iterable[tuple[str, int]], spec: Any
+) -> dict[tuple[str, int], int]:
+    """One offset of each partition, by ``OffsetSpec``; -1 where no record is that young."""
+    wanted = [TopicPartition(topic, partition) for topic, partition in partitions]
+    if not wanted:
+        return {}
+    asked = cluster.admin.list_offsets(dict.fromkeys(wanted, spec), request_timeout=REQUEST_TIMEOUT_S)
+    return {(at.topic, at.partition): info.offset for at, info in results(asked).items()}
+
+
+def kafka_id(number: Any) -> str:
+    """Kafka's form of an id (a confluent_kafka.Uuid): 16 bytes in URL-safe base64 without padding (22 characters)."""
+    halves = (number.get_most_significant_bits(), number.get_least_significant_bits())
+    content = b"".join((half & (2**64 - 1)).to_bytes(8) for half in halves)
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")

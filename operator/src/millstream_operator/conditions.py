@@ -16,19 +16,23 @@ import msgspec
 class ConditionType(StrEnum):
     READY = "Ready"
     ROLLING_UPDATE = "RollingUpdate"  # Cluster
+    UPGRADING = "Upgrading"  # Cluster
     REBALANCING = "Rebalancing"  # Cluster, Topic
-    PAUSED = "Paused"  # Cluster, Topic
+    PAUSED = "Paused"  # every kind
     WARNING = "Warning"  # Cluster, Topic
     LAGGING = "Lagging"  # ConsumerGroup
     CAUGHT_UP = "CaughtUp"  # MirrorMaker
     SOURCE_REACHABLE = "SourceReachable"  # MirrorMaker
     SUCCEEDED = "Succeeded"  # BatchLoad
+    LATE = "Late"  # BatchLoad
+    DATA_QUALITY = "DataQuality"  # BatchLoad
 
 
 class Reason(StrEnum):
     # every kind
     INVALID_SPEC = "InvalidSpec"
     RECONCILE_FAILED = "ReconcileFailed"
+    RECONCILE_PAUSED = "ReconcilePaused"
     # everything that makes Kubernetes objects: one of its name exists and belongs to somebody else
     OBJECT_NOT_OURS = "ObjectNotOurs"
     # everything with a clusterRef
@@ -39,14 +43,18 @@ class Reason(StrEnum):
     ALL_BROKERS_READY = "AllBrokersReady"
     BROKERS_STARTING = "BrokersStarting"
     BROKER_FAILED = "BrokerFailed"
+    PODS_REFUSED = "PodsRefused"
     LISTENERS_PENDING = "ListenersPending"
+    PLAINTEXT_LISTENER = "PlaintextListener"
     ZOOKEEPER_NOT_READY = "ZooKeeperNotReady"
+    UPGRADING = "Upgrading"
+    OUTSIDE_MAINTENANCE_WINDOW = "OutsideMaintenanceWindow"
+    WAITING_FOR_CLUSTER = "WaitingForCluster"
     RESTARTING = "Restarting"
     RESTART_BLOCKED = "RestartBlocked"
     DRAINING = "Draining"
     SPREADING = "Spreading"
     SCALE_DOWN_REFUSED = "ScaleDownRefused"
-    RECONCILE_PAUSED = "ReconcilePaused"
     RACKS_UNKNOWN = "RacksUnknown"
     VOLUME_NOT_RESIZED = "VolumeNotResized"
     # Topic
@@ -79,11 +87,24 @@ class Reason(StrEnum):
     CAUGHT_UP = "CaughtUp"
     BEHIND = "Behind"
     # BatchLoad
+    SCHEDULED = "Scheduled"
+    SUSPENDED = "Suspended"
     WAITING_FOR_RECORDS = "WaitingForRecords"
+    TOPIC_REPLACED = "TopicReplaced"
+    OFFSETS_GONE = "OffsetsGone"
+    CONFLICTING_TABLE = "ConflictingTable"
     RUN_PENDING = "RunPending"
+    PODS_PENDING = "PodsPending"
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
     RUN_FAILED = "RunFailed"
+    OOM_KILLED = "OOMKilled"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    ON_SCHEDULE = "OnSchedule"
+    RUN_LATE = "RunLate"
+    RUN_SKIPPED = "RunSkipped"
+    ALL_RECORDS_PARSED = "AllRecordsParsed"
+    CORRUPT_RECORDS = "CorruptRecords"
     RUNNER_NOT_AVAILABLE = "RunnerNotAvailable"
     OUTPUT_NOT_WRITABLE = "OutputNotWritable"
 
@@ -125,8 +146,3 @@ def set_condition(
         observed_generation=generation,
     )
     return tuple(sorted(before.values(), key=lambda c: (c.type != ConditionType.READY.value, c.type)))
-
-
-def drop_condition(conditions: Iterable[Condition], kind: ConditionType) -> tuple[Condition, ...]:
-    """The conditions without one, for what no longer applies."""
-    return tuple(condition for condition in conditions if condition.type != kind.value)

@@ -6,13 +6,14 @@ and the passing of time all end in the same function. It runs in a worker thread
 workqueue.py). Nothing is reconciled before all kinds are listed (see listing.py).
 
 A reconcile that raises is tried again after 1, 2, 4 … 60 seconds, apart from others of its batch, and the resource says
-so in its ``Ready`` condition. Groups whose looks take long (their brokers do not answer) share a few of the workers, so
-that they do not keep others waiting.
+so in its ``Ready`` condition. Groups whose looks take long (their brokers do not answer) do not keep others waiting:
+see slots.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -20,26 +21,32 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from .claims import Claims
 from .conditions import Reason
-from .listing import listed
+from .kube import KubeError
+from .leadership import Leadership
+from .listing import listed, missed
 from .models import KINDS, Cluster, ManifestError, Resource, decode_as
+from .reconcile.deletion import SKIP_ANNOTATION, gives_up, held_back, let_go_raw
 from .reconcile.objects import NotOurs
-from .reconcile.report import Problem, replace_ready, report_problem
+from .reconcile.problem import Problem, replace_ready
+from .reconcile.report import report_problem
 from .services import Services
+from .slots import THREADS, Slots
 from .status import write_raw_status
-from .store import Change, Key, Store, key_for, key_of
+from .store import Change, ClusterKey, Key, Store, key_for, key_of
 from .workqueue import Batch, WorkQueue
 
 logger = logging.getLogger(__name__)
 
-WORKERS = 4
 LINGER_S = 0.1  # for kinds that are worked on in batches: wait for others that come at the same time
 RETRY_LIMIT_S = 60.0
 FAILED = -1.0  # instead of seconds until the next look
-# A group whose last look took so long waits for something that does not answer; few workers do that at once.
-SLOW_S = 2.0
-SLOW_WORKERS = 2
 NOT_OURS_INTERVAL_S = 5.0
+FOREIGN_INTERVAL_S = 15.0  # until a namespace of another release is looked at again
+STANDBY_POLL_S = 0.1
+GHOSTS_INTERVAL_S = 300.0
+RELISTED_S = 2.0  # for a watch that begins anew to show all that there is
 
 ResourceT = TypeVar("ResourceT", bound=Resource)
 
@@ -77,6 +84,7 @@ def one_by_one(
         try:
             return reconcile(services, resource)
         except NotOurs as error:
+            services.turns.leave(services.store, key_for(resource))
             problem = Problem(Reason.OBJECT_NOT_OURS, str(error))
             return report_problem(services, resource, problem, NOT_OURS_INTERVAL_S)
 
@@ -91,13 +99,20 @@ class Runner:
     controllers: Mapping[str, Controller[Any]]
     namespaces: Sequence[str] = ()
     """Those that are watched; empty for all."""
+    leadership: Leadership | None = None
+    """None: there is no other operator, so this one acts always and everywhere."""
+    claims: Claims | None = None
     queue: WorkQueue = field(default_factory=WorkQueue)
     _failures: dict[Key, int] = field(default_factory=dict)
-    _begun: dict[Hashable, float] = field(default_factory=dict)
-    _slow: set[Hashable] = field(default_factory=set)
+    _slots: Slots = field(init=False)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _relisted: asyncio.Event = field(default_factory=asyncio.Event)
+    _acts_since: float | None = None
     _last_success: float | None = None
     _successes: int = 0
+
+    def __post_init__(self) -> None:
+        self._slots = Slots(self._beside)
 
     @property
     def store(self) -> Store:
@@ -110,10 +125,14 @@ class Runner:
             change = self.store.remove(key, manifest["metadata"].get("uid", ""))
             if key not in self.store:
                 self.queue.forget(key)
+                self.services.metrics.lags.forget(key)
+                self.services.load_times.pop(manifest["metadata"].get("uid", ""), None)
                 self._failures.pop(key, None)
             if key.kind == Cluster.KIND:
                 asyncio.get_running_loop().run_in_executor(None, self._forget_brokers, manifest)
         else:
+            if event_type is None and key in self.store:
+                self._relisted.set()  # a watch has begun anew, and does not say what was deleted meanwhile
             change = self.store.put(manifest)
         self._apply(key, change)
 
@@ -142,46 +161,108 @@ class Runner:
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until cancelled, once the watches have shown everything that there is."""
+        """Work until cancelled, once the watches have shown everything that there is and this operator is the one
+        that acts."""
         await listed(self.services, self.namespaces)
+        ghosts = asyncio.create_task(self._forget_ghosts(), name="ghosts")
+        try:
+            await self._work_on()
+        finally:
+            ghosts.cancel()
+
+    async def _work_on(self) -> None:
+        while self.standing_by:  # noqa: ASYNC110 # the Lease is a thread's
+            await asyncio.sleep(STANDBY_POLL_S)
         loop = asyncio.get_running_loop()
+        self._acts_since = loop.time()
         running: set[asyncio.Task[None]] = set()
-        with ThreadPoolExecutor(WORKERS, thread_name_prefix="reconcile") as threads:
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="reconcile") as threads:
             while True:
                 self._wake.clear()
-                while len(self._begun) < WORKERS and (batch := self._take(loop.time())):
-                    self._begun[batch.group] = loop.time()
+                while self._slots.free(loop.time()) and (batch := self._take(loop.time())):
+                    self._slots.begin(batch.group, loop.time())
                     task = loop.create_task(self._work(threads, batch))
                     running.add(task)
                     task.add_done_callback(running.discard)
-                wait = None
-                if len(self._begun) < WORKERS and (at := self.queue.next_at(self._held_back())) is not None:
-                    wait = max(0.0, at - loop.time())
-                try:
-                    await asyncio.wait_for(self._wake.wait(), wait)
-                except TimeoutError:
-                    continue
+                now = loop.time()
+                at = self._slots.free_at(now)
+                if self._slots.free(now):
+                    at = self.queue.next_at(self._slots.held_back(now))
+                wait = None if at is None else max(0.0, at - now)
+                # not wait_for, which loses a cancellation that comes with what it waits for (Python 3.11)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._wake.wait()
 
-    def health(self) -> dict[str, float | int | None]:
-        """For the liveness probe: seconds since the last success, how many there were, how long work has waited (but
-        for groups that are slow, and wait for each other), and how long the longest look under way has taken."""
+    async def _forget_ghosts(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GHOSTS_INTERVAL_S):
+                    await self._relisted.wait()
+                    await asyncio.sleep(RELISTED_S)
+            self._relisted.clear()
+            try:
+                events = await missed(self.services, self.namespaces)
+            except Exception as error:
+                logger.warning("cannot look for resources that are gone, retrying: %s", error)
+                continue
+            for event_type, manifest in events:
+                logger.info("the watches have missed %s %s", event_type or "a change of", key_of(manifest))
+                self.seen(event_type, manifest)
+
+    @property
+    def standing_by(self) -> bool:
+        """Whether another operator of this release acts, or may still."""
+        return self.leadership is not None and not self.leadership.acquired.is_set()
+
+    def health(self) -> dict[str, Any]:
+        """For the liveness probe: whether this operator acts, seconds since the last success, how many there were, how
+        long work has waited (but for groups that are slow, and wait for each other; none waits for an operator that
+        stands by, nor for one before it acted), how long the longest look under way has taken, and which namespaces
+        belong to other releases."""
         now = asyncio.get_running_loop().time()
         age = None if self._last_success is None else round(now - self._last_success, 1)
         return {
             "lastReconcileAgeSeconds": age,
             "reconciles": self._successes,
-            "overdueSeconds": round(self.queue.overdue(now, self._slow), 1),
-            "longestLookSeconds": round(now - min(self._begun.values(), default=now), 1),
+            "overdueSeconds": round(self._overdue(now, self._slots.slow), 1),
+            "longestLookSeconds": round(self._slots.longest(now), 1),
             "resources": len(self.queue),
+            "acts": not self.standing_by,
+            "foreignNamespaces": self.claims.foreign() if self.claims is not None else {},
         }
+
+    def measure(self) -> None:
+        """Bring the metrics of the queue up to date."""
+        now, metrics, health = asyncio.get_running_loop().time(), self.services.metrics, self.health()
+        lease = str(self.leadership.name) if self.leadership is not None else ""
+        metrics.leading.labels(lease).set(not self.standing_by)
+        metrics.queue_keys.set(len(self.queue))
+        metrics.queue_due.set(0 if self.standing_by else self.queue.due(now))
+        metrics.queue_oldest_seconds.set(self._overdue(now))
+        metrics.looks_running.set(len(self._slots.begun))
+        metrics.longest_look_seconds.set(health["longestLookSeconds"] or 0.0)
+
+    def _overdue(self, now: float, but: Collection[Hashable] = ()) -> float:
+        """For how long the most overdue key has been waiting while this operator acts."""
+        if self._acts_since is None:
+            return 0.0
+        return min(self.queue.overdue(now, but), now - self._acts_since)
 
     def _take(self, now: float) -> Batch | None:
         limit = max(controller.batch for controller in self.controllers.values())
-        return self.queue.take(now, limit, self._held_back())
+        return self.queue.take(now, limit, self._slots.held_back(now))
 
-    def _held_back(self) -> Collection[Hashable]:
-        """Slow groups, while as many of them are worked on as may be."""
-        return self._slow if len(self._slow.intersection(self._begun)) >= SLOW_WORKERS else ()
+    def _beside(self, group: Hashable) -> Collection[Hashable]:
+        """The groups that ask the same brokers: a Cluster, and what refers to it and is looked at together."""
+        match group:
+            case (_, ClusterKey() as cluster):
+                pass
+            case (_, Key(kind=Cluster.KIND) as key):
+                cluster = ClusterKey(key.namespace, key.name)
+            case _:
+                return (group,)
+        return {(Cluster.KIND, Key(Cluster.KIND, *cluster)), *((kind, cluster) for kind in self.controllers)}
 
     def _apply(self, key: Key, change: Change) -> None:
         if change.needs_reconcile:
@@ -203,8 +284,9 @@ class Runner:
         finally:
             for key in self.store.take_woken():
                 self.enqueue(key)
-            took = loop.time() - self._begun.pop(batch.group)
-            (self._slow.add if took > SLOW_S else self._slow.discard)(batch.group)
+            took = loop.time() - self._slots.begun[batch.group]
+            self.services.metrics.reconcile_seconds.labels(batch.keys[0].kind).observe(took)
+            self._slots.end(batch.group, loop.time())
             self.queue.done(batch)
             self._wake.set()
 
@@ -214,10 +296,11 @@ class Runner:
             cluster = decode_as(Cluster, manifest)
         except ManifestError:
             return  # it never had any
-        self.services.admins.forget(self.services.address_of(cluster))
+        self.services.forget_brokers(self.services.address_of(cluster))
 
     def _looked(self, key: Key, seconds: float, now: float) -> None:
         logger.debug("looked at %s", key)
+        self.services.metrics.reconciles.labels(key.kind, "ok" if seconds >= 0 else "error").inc()
         if seconds >= 0:
             self._failures.pop(key, None)
             self._last_success = now
@@ -233,27 +316,55 @@ class Runner:
         resources = []
         again: dict[Key, float] = {}
         for key in batch.keys:
+            if not self._ours(key.namespace):
+                if self.claims is not None and key.namespace in self.claims.foreign():
+                    self.services.turns.leave(self.store, key)
+                again[key] = FOREIGN_INTERVAL_S
+                continue
             try:
                 resource = self.store.get(controller.kind, key.namespace, key.name)
                 if resource is not None:
                     resources.append(resource)
             except ManifestError as error:
-                again[key] = self._say(key, Reason.INVALID_SPEC, str(error))
+                self._count(key, error)
+                self.services.turns.leave(self.store, key)
+                again[key] = self._refuse(key, str(error))
         if not resources:
             return again
         try:
             again.update(controller.reconcile(self.services, resources))
         except Exception as error:
             known = str(error) or type(error).__name__
-            logger.warning(
-                "reconcile of %s failed: %s", ", ".join(map(str, batch.keys)), known, exc_info=error
-            )
+            names = ", ".join(map(str, batch.keys))
+            fields = {"kind": batch.keys[0].kind, "error": type(error).__name__}
+            logger.warning("reconcile of %s failed: %s", names, known, exc_info=error, extra=fields)
             for resource in resources:
                 key = key_for(resource)
+                self._count(key, error)
                 again[key] = FAILED
                 if len(resources) == 1:
                     self._say(key, Reason.RECONCILE_FAILED, known)
         return again
+
+    def _ours(self, namespace: str) -> bool:
+        """Whether this release acts in a namespace; not while that cannot be known."""
+        try:
+            return self.claims is None or self.claims.ours(namespace)
+        except KubeError as error:
+            logger.warning("cannot know who acts in namespace %s, retrying: %s", namespace, error)
+            return False
+
+    def _refuse(self, key: Key, message: str) -> float:
+        """Say that a resource cannot be understood. One that is being deleted goes where its user gives up."""
+        raw = self.store.raw(key)
+        if raw is not None and held_back(raw):
+            if gives_up(raw):
+                return let_go_raw(self.services, raw, message)
+            message = f"{message}; it is not deleted: correct it, or set annotation {SKIP_ANNOTATION}=true to give up"
+        return self._say(key, Reason.INVALID_SPEC, message)
+
+    def _count(self, key: Key, error: Exception) -> None:
+        self.services.metrics.errors.labels(key.kind, type(error).__name__).inc()
 
     def _say(self, key: Key, reason: Reason, message: str) -> float:
         """Set only ``Ready``, on a resource of which nothing else is known."""

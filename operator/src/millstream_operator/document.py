@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from .local.schema import crd_folder
+from .definitions import template_schema
+from .schema import CRDS
 
 Schema = Mapping[str, Any]
 
@@ -26,12 +27,40 @@ Every kind has `status.conditions`, `Ready` first, each with a reason, a message
 """
 
 
+PODS = """\
+## Pods
+
+Fields of every `template`: of brokers, ZooKeeper servers, mirror workers, Spark's driver and executors. The API server
+refuses other fields; [security.md](security.md#pod-templates) says why.
+"""
+TEMPLATE = "template"
+CONTAINERS = ("broker", "zookeeper", "mirror", "driver", "executor")
+
+
 def document() -> str:
-    return "\n".join([INTRODUCTION, *(line for crd in _crds() for line in _kind(crd))])
+    crds = _crds()
+    kinds = [line for crd in crds for line in _kind(crd)]
+    return "\n".join([INTRODUCTION, *kinds, *_pods()])
+
+
+def _pods() -> Iterator[str]:
+    """What all templates have is said once."""
+    templates = [template_schema(container) for container in CONTAINERS]
+    yield PODS
+    yield "| template | type | default | meaning |"
+    yield "|---|---|---|---|"
+    for field in _fields(templates[0], ""):
+        names = " or ".join(f"`{name}`" for name in CONTAINERS)
+        yield field.replace("| `broker` |", f"| {names} |")
+    yield ""
+    yield "Rules beyond types and bounds:"
+    yield ""
+    yield from (f"- {rule}" for rule in dict.fromkeys(rule for one in templates for rule in _rules(one, "")))
+    yield ""
 
 
 def _crds() -> list[Schema]:
-    return [yaml.safe_load(path.read_text()) for path in sorted(crd_folder().glob("*.yaml"))]
+    return [yaml.safe_load(path.read_text()) for path in sorted(CRDS.glob("*.yaml"))]
 
 
 def _kind(crd: Schema) -> Iterator[str]:
@@ -62,6 +91,9 @@ def _fields(schema: Schema, prefix: str) -> Iterator[str]:
         default = (
             f"`{field['default']}`" if "default" in field and not isinstance(field["default"], dict) else ""
         )
+        if name == TEMPLATE:
+            yield f"| {shown} | object |  | {_text(field)} See [Pods](#pods). |"
+            continue
         yield f"| {shown} | {_type(field)} | {default} | {_text(field)} |"
         yield from _fields(field, f"{path}.")
         yield from _fields(field.get("items", {}), f"{path}[].")
@@ -84,7 +116,10 @@ def _rules(schema: Schema, path: str) -> Iterator[str]:
     for rule in schema.get("x-kubernetes-validations", ()):
         yield f"{rule['message']}" if "message" in rule else f"`{path}`: `{rule['rule']}`"
     for name, field in schema.get("properties", {}).items():
-        yield from _rules(field, f"{path}.{name}".lstrip("."))
+        if name != TEMPLATE:
+            yield from _rules(field, f"{path}.{name}".lstrip("."))
+    if isinstance(schema.get("items"), Mapping):
+        yield from _rules(schema["items"], path)
 
 
 def _text(field: Schema) -> str:

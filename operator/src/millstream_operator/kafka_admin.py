@@ -12,8 +12,7 @@ import re
 import threading
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, ConfigSourceType
 from kafka.errors import for_code
@@ -24,113 +23,25 @@ from kafka.protocol.admin import (
 )
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from .kafka_connection import REQUEST_TIMEOUT_S, KafkaConnection, NotSupported
-from .kafka_connection import AdminError as AdminError
+from .kafka_connection import REQUEST_TIMEOUT_S, KafkaConnection
+from .kafka_records import (
+    BROKERS_DEFAULT,
+    AdminError,
+    BrokersState,
+    ConfigChange,
+    GroupMember,
+    GroupState,
+    NewTopic,
+    NotSupported,
+    Partition,
+    PartitionReplicas,
+    Reassignment,
+    Refusal,
+    TopicIdentity,
+    TopicState,
+)
 
 _BROKER = ConfigResourceType.BROKER.value  # with an empty name: all brokers
-EARLIEST, LATEST = -2, -1  # timestamps that ListOffsets understands
-BROKERS_DEFAULT = -1  # a count in CreateTopics
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A broker's no to one topic or group: Kafka's error name and the broker's words."""
-
-    error: str
-    message: str
-
-    def __str__(self) -> str:
-        return self.message or self.error
-
-    def is_one_of(self, *names: str) -> bool:
-        """By Kafka's names of errors, or a client's ("NonEmptyGroupError")."""
-        short = self.error.replace("_", "").removesuffix("Error").lower()
-        return short in {name.replace("_", "").lower() for name in names}
-
-
-class Partition(NamedTuple):
-    topic: str
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopicState:
-    """A topic as the brokers have it. ``config``: the keys set on the topic itself. ``size_bytes``: all copies."""
-
-    topic_id: str
-    partitions: int
-    replication_factor: int
-    under_replicated: int
-    config: Mapping[str, str]
-    size_bytes: int | None = None
-    even: bool = True
-    """Has every partition as many replicas as the others?"""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionReplicas:
-    """Where a partition's replicas are, the preferred leader first, and what its topic asks for."""
-
-    topic: str
-    partition: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    min_isr: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-
-@dataclass(frozen=True, slots=True)
-class Reassignment:
-    """What is under way for a partition: as long as it is, its replicas are the old and the new ones."""
-
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
-
-
-Reassignments = Mapping[tuple[str, int], Reassignment]
-
-
-@dataclass(frozen=True, slots=True)
-class BrokersState:
-    """The brokers that live, with their racks, and which of them is the controller (-1: none)."""
-
-    racks: Mapping[int, str | None]
-    controller: int
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """``partitions``, ``replication_factor``: None takes the brokers' default."""
-
-    name: str
-    partitions: int | None
-    replication_factor: int | None
-    config: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
-    """Keys to set on a topic, and keys to reset to the brokers' default."""
-
-    set: Mapping[str, str]
-    reset: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMember:
-    client_id: str
-    host: str
-    partitions: tuple[Partition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupState:
-    """``state`` by Kafka's names: Empty, Stable, PreparingRebalance, CompletingRebalance, Dead (there is none)."""
-
-    state: str
-    members: tuple[GroupMember, ...]
 
 
 class KafkaAdmin(KafkaConnection):
@@ -247,6 +158,17 @@ class KafkaAdmin(KafkaConnection):
     def partitions(self, topics: Collection[str]) -> dict[str, int]:
         """Number of partitions of those topics that exist."""
         return {name: len(topic["partitions"]) for name, topic in self._describe(topics).items()}
+
+    def identities(self, topics: Collection[str]) -> dict[str, TopicIdentity]:
+        """Id and number of partitions of those topics that exist."""
+        none = uuid_text(None)
+        return {
+            name: TopicIdentity(
+                None if (found := uuid_text(topic.get("topic_id"))) == none else found,
+                len(topic["partitions"]),
+            )
+            for name, topic in self._describe(topics).items()
+        }
 
     def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, Refusal | None]:
         """That one exists is no refusal: the broker that told us otherwise had not heard of it yet."""

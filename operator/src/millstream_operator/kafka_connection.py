@@ -19,6 +19,8 @@ from kafka.errors import BrokerResponseError, IncompatibleBrokerVersion, KafkaEr
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 
+from .kafka_records import AdminError, NotSupported
+
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 15.0
 # After a failure to connect, further callers fail at once: for this long, and for longer where the failure itself took
@@ -26,14 +28,6 @@ REQUEST_TIMEOUT_S = 15.0
 RETRY_AFTER_S, RETRY_FACTOR, RETRY_LIMIT_S = 2.0, 5.0, 30.0
 
 Result = TypeVar("Result")
-
-
-class AdminError(Exception):
-    """No broker answers, or a whole request failed; the message is for the user."""
-
-
-class NotSupported(AdminError):
-    """The brokers do not know this request."""
 
 
 class _TidySocket(KafkaNetSocket):  # type: ignore[misc]

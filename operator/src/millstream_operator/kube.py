@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +22,9 @@ from kubernetes import config
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.rest import RESTClientObject
 
-from .models import Resource
+from .models import API_VERSION, KINDS
+from .store import Key
+from .transitions import Event
 
 FIELD_MANAGER = "millstream-operator"
 TIMEOUT = urllib3.Timeout(connect=10, read=30)
@@ -38,20 +40,21 @@ RETRIES = urllib3.Retry(
     raise_on_status=False,
 )
 Manifest = dict[str, Any]
+Manifests = list[Manifest]
 PAGE = 500
+NAME_OF_EVENT, MESSAGE_OF_EVENT = 230, 1024
+"""Characters that Kubernetes leaves room for."""
 PARTIAL = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-# What the operator touches: kind -> plural. Paths follow from apiVersion and plural.
+# What the operator touches beside its own kinds: kind -> plural. Paths follow from apiVersion and plural.
 PLURALS = {
-    "BatchLoad": "batchloads",
-    "Cluster": "clusters",
     "ConfigMap": "configmaps",
-    "ConsumerGroup": "consumergroups",
     "CustomResourceDefinition": "customresourcedefinitions",
     "Deployment": "deployments",
     "Event": "events",
     "Job": "jobs",
-    "MirrorMaker": "mirrormakers",
+    "Lease": "leases",
+    "NetworkPolicy": "networkpolicies",
     "Node": "nodes",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
@@ -62,7 +65,7 @@ PLURALS = {
     "SparkApplication": "sparkapplications",
     "StatefulSet": "statefulsets",
     "StorageClass": "storageclasses",
-    "Topic": "topics",
+    **{kind.KIND: kind.PLURAL for kind in KINDS.values()},
 }
 
 
@@ -77,11 +80,21 @@ class KubeError(Exception):
 class Kube:
     """The API server that the service account or ``KUBECONFIG`` names."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        timeout: urllib3.Timeout = TIMEOUT,
+        retries: urllib3.Retry | bool = RETRIES,
+    ) -> None:
         configuration.connection_pool_maxsize = 16
         self._configuration = configuration
+        self._timeout, self._retries = timeout, retries
+        # Called before each write; raises KubeError where this process may not write (see leadership.py).
+        self.fence: Callable[[], None] = lambda: None
         self._pool = RESTClientObject(configuration).pool_manager
         self._host = configuration.host.rstrip("/")
+        self.observe: Callable[[str, str, int, float], object] = lambda *_: None
+        """Called after each request with method, resource (plural), status (0 for no answer) and seconds."""
 
     @classmethod
     def connect(cls) -> Kube:
@@ -92,6 +105,10 @@ class Kube:
         else:
             config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         return cls(configuration)
+
+    def limited(self, seconds: float) -> Kube:
+        """The same server with connections of its own, for requests that take so long at most and are sent once."""
+        return Kube(self._configuration, urllib3.Timeout(total=seconds), retries=False)
 
     def credentials(self) -> kopf.ConnectionInfo:
         """The same server and credentials for kopf, which asks again when they are refused."""
@@ -129,12 +146,38 @@ class Kube:
 
     def list(
         self, api_version: str, kind: str, namespace: str | None, labels: Mapping[str, str]
-    ) -> list[Manifest]:
+    ) -> Manifests:
         """The objects with these labels, in one namespace or all."""
         selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-        found = self._request("GET", path_of(api_version, kind, namespace), {"labelSelector": selector})
+        return self._list(api_version, kind, namespace, {"labelSelector": selector})
+
+    def named(self, api_version: str, kind: str, namespace: str | None, name: str) -> Manifests:
+        """The objects with this name, in one namespace or all."""
+        return self._list(api_version, kind, namespace, {"fieldSelector": f"metadata.name={name}"})
+
+    def events_about(self, namespace: str, uid: str, reason: str) -> Manifests:
+        """The Events about the object with this uid that give this reason."""
+        query = {"fieldSelector": f"involvedObject.uid={uid},reason={reason}"}
+        return self._list("v1", "Event", namespace, query)
+
+    def log(self, namespace: str, pod: str, container: str, lines: int) -> Sequence[str]:
+        """The last lines of a container's log; none when there is no such pod, or it has not begun."""
+        query = {"container": container, "tailLines": str(lines)}
+        path = f"{path_of('v1', 'Pod', namespace, pod)}/log"
+        try:
+            answer = self._send("GET", path, query)
+        except KubeError as error:
+            if error.status in (400, 404):
+                return []
+            raise
+        return answer.decode(errors="replace").splitlines()[-lines:]
+
+    def _list(
+        self, api_version: str, kind: str, namespace: str | None, query: Mapping[str, str]
+    ) -> Manifests:
+        found = self._request("GET", path_of(api_version, kind, namespace), query)
         # the items of a list come without these two
-        return [{"apiVersion": api_version, "kind": kind, **item} for item in found.get("items", ())]
+        return [{"apiVersion": api_version, "kind": kind, **item} for item in found.get("items") or ()]
 
     def names(self, api_version: str, kind: str, namespace: str | None) -> Sequence[tuple[str, str]]:
         """Namespace and name of every object of a kind, in one namespace or all: in pages and without specs, since
@@ -151,19 +194,26 @@ class Kube:
                 return found
             query["continue"] = further
 
-    def create(self, manifest: Mapping[str, Any]) -> Manifest:
+    def create(self, manifest: Mapping[str, Any], manager: str = FIELD_MANAGER) -> Manifest:
         """Create an object that was not there a moment ago. Another one that somebody made meanwhile keeps its fields:
-        status 409 where they differ."""
-        return self._apply(manifest, force=False)
+        status 409 where they differ and ``manager`` is not the same."""
+        return self._apply(manifest, force=False, manager=manager)
 
     def apply(self, manifest: Mapping[str, Any], subresource: str = "") -> Manifest:
         """Server-side apply: create it or make what we own of it so; returns what it is now."""
         return self._apply(manifest, subresource)
 
-    def _apply(self, manifest: Mapping[str, Any], subresource: str = "", *, force: bool = True) -> Manifest:
+    def _apply(
+        self,
+        manifest: Mapping[str, Any],
+        subresource: str = "",
+        *,
+        force: bool = True,
+        manager: str = FIELD_MANAGER,
+    ) -> Manifest:
         metadata = manifest["metadata"]
         path = path_of(manifest["apiVersion"], manifest["kind"], metadata.get("namespace"), metadata["name"])
-        query = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
+        query = {"fieldManager": manager[:128], "force": "true" if force else "false"}
         if subresource:
             path = f"{path}/{subresource}"
         return self._request("PATCH", path, query, manifest, "application/apply-patch+yaml")
@@ -178,37 +228,45 @@ class Kube:
             "PATCH", path, {"fieldManager": FIELD_MANAGER}, body, "application/merge-patch+json"
         )
 
-    def delete(
-        self, api_version: str, kind: str, namespace: str, name: str, propagation: str = "Background"
-    ) -> bool:
-        """Delete it; was it there?"""
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+    def delete(self, api_version: str, kind: str, namespace: str, name: str, *, uid: str) -> bool:
+        """Delete the object that has this uid, and what it owns; was it there? Another one of its name stays."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+            "preconditions": {"uid": uid},
+        }
         try:
             self._request("DELETE", path_of(api_version, kind, namespace, name), None, body)
         except KubeError as error:
-            if error.status == 404:
+            if error.status in (404, 409):
                 return False
             raise
         return True
 
-    def record_event(self, resource: Resource, reason: str, message: str, now: datetime) -> None:
-        """Tell users what was done to a resource and why, where `kubectl describe` shows it."""
+    def record_event(self, key: Key, uid: str, event: Event, now: datetime) -> None:
+        """Tell users what happened to a resource and why, where `kubectl describe` shows it."""
+        about = {
+            "apiVersion": API_VERSION,
+            "kind": key.kind,
+            "namespace": key.namespace,
+            "name": key.name,
+            "uid": uid,
+        }
+        self.record(about, event.type, event.reason, event.message, now)
+
+    def record(self, about: Mapping[str, str], kind: str, reason: str, message: str, now: datetime) -> None:
+        """An Event of type Normal or Warning about any object."""
         stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        name = f"{resource.name}.{time.time_ns():x}"
+        name = f"{about['name'][:NAME_OF_EVENT]}.{time.time_ns():x}"
         manifest = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"namespace": resource.namespace, "name": name},
-            "involvedObject": {
-                "apiVersion": resource.api_version,
-                "kind": resource.KIND,
-                "namespace": resource.namespace,
-                "name": resource.name,
-                "uid": resource.metadata.uid,
-            },
-            "type": "Normal",
+            "metadata": {"namespace": about["namespace"], "name": name},
+            "involvedObject": about,
+            "type": kind,
             "reason": reason,
-            "message": message,
+            "message": message[:MESSAGE_OF_EVENT],
             "action": "Reconcile",
             "reportingComponent": FIELD_MANAGER,
             "reportingInstance": FIELD_MANAGER,
@@ -218,7 +276,7 @@ class Kube:
             "lastTimestamp": stamp[:19] + "Z",
             "count": 1,
         }
-        self._request("POST", path_of("v1", "Event", resource.namespace), None, manifest)
+        self._request("POST", path_of("v1", "Event", about["namespace"]), None, manifest)
 
     def _request(
         self,
@@ -229,6 +287,20 @@ class Kube:
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> Manifest:
+        answer: Manifest = msgspec.json.decode(self._send(method, path, query, body, content_type, accept))
+        return answer
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        accept: str = "*/*",
+    ) -> bytes:
+        if method != "GET":
+            self.fence()
         url = f"{self._host}{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
         headers = {"Accept": accept, "User-Agent": FIELD_MANAGER}
         if (token := self._configuration.auth_settings().get("BearerToken")) and token["value"]:
@@ -237,17 +309,20 @@ class Kube:
         if body is not None:
             headers["Content-Type"] = content_type
             payload = msgspec.json.encode(body)
+        began, status = time.monotonic(), 0
         try:
             response = self._pool.request(
-                method, url, body=payload, headers=headers, timeout=TIMEOUT, retries=RETRIES
+                method, url, body=payload, headers=headers, timeout=self._timeout, retries=self._retries
             )
+            status = response.status
         except urllib3.exceptions.HTTPError as error:
             raise KubeError(
                 0, "Unreachable", f"the Kubernetes API server does not answer: {error}"
             ) from error
+        finally:
+            self.observe(method, resource_of(path), status, time.monotonic() - began)
         if response.status < 400:
-            answer: Manifest = msgspec.json.decode(response.data)
-            return answer
+            return response.data
         raise _error_of(method, path, response.status, response.data)
 
 
@@ -261,6 +336,14 @@ def path_of(api_version: str, kind: str, namespace: str | None, name: str | None
         *([name] if name else []),
     ]
     return "/".join(parts)
+
+
+def resource_of(path: str) -> str:
+    """The plural that a path is of, and its subresource: ``topics/status``; empty for a whole group."""
+    parts = path.split("/")[3 if path.startswith("/api/") else 4 :]
+    if parts[:1] == ["namespaces"]:
+        parts = parts[2:]
+    return "/".join((*parts[:1], *parts[2:3]))
 
 
 def _error_of(method: str, path: str, status: int, data: bytes) -> KubeError:

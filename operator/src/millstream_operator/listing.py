@@ -1,18 +1,24 @@
-"""The first listing: nothing is reconciled before every kind is known.
+"""What there is, listed beside the watches: at the start, and from time to time.
+
+The first listing: nothing is reconciled before every kind is known.
 
 A reconcile decides by what it sees of other resources: which of two Topics that name one topic is older, whether a
 Cluster is there. While half of them are unknown a younger Topic would win, and a deletion would find no Cluster to
 carry it out. So the workers start when the watches have shown everything that was there when the operator started,
 unless it has been deleted since.
+
+Ghosts: a watch that falls behind (410 Gone) begins anew with a listing, which does not show what was deleted
+meanwhile. So what the store has is compared with listings of names, when a watch has shown what was known and every few
+minutes. One that is missing is asked for by itself, and then forgotten.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from .kube import KubeError
+from .kube import KubeError, Manifest
 from .models import API_VERSION, KINDS
 from .services import Services
 from .store import Key
@@ -42,6 +48,41 @@ async def listed(services: Services, namespaces: Sequence[str]) -> None:
                 await asyncio.sleep(POLL_S)
         if missing:
             logger.info("waiting for %d resources to be listed, %s among them", len(missing), min(missing))
+
+
+async def missed(services: Services, namespaces: Sequence[str]) -> list[tuple[str | None, Manifest]]:
+    """Events that the watches owe us, as kopf would have given them: type and resource. Raises KubeError."""
+    held = [
+        key for kind in KINDS for key in services.store.keys(kind)
+    ]  # before the listing: younger ones are not in it
+    there = await asyncio.to_thread(_all, services, namespaces)
+    return await asyncio.to_thread(_confirmed, services, (key for key in held if key not in there))
+
+
+def _confirmed(services: Services, missing: Iterable[Key]) -> list[tuple[str | None, Manifest]]:
+    found: list[tuple[str | None, Manifest]] = []
+    unknown: list[Key] = []
+    why: KubeError | None = None
+    for key in missing:
+        held = services.store.raw(key)
+        try:
+            live = services.kube.get(API_VERSION, key.kind, key.namespace, key.name)
+        except KubeError as error:  # as in a namespace without rights: the others go on
+            unknown.append(key)
+            why = error
+            continue
+        if held is not None and (live is None or live["metadata"]["uid"] != held["metadata"]["uid"]):
+            found.append(("DELETED", held))
+        if live is not None:
+            found.append((None, live))
+    if unknown:
+        logger.warning(
+            "cannot look whether %d resources are gone, %s among them, going on without: %s",
+            len(unknown),
+            unknown[0],
+            why,
+        )
+    return found
 
 
 def _all(services: Services, namespaces: Sequence[str]) -> set[Key]:

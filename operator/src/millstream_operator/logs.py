@@ -6,20 +6,26 @@ import json
 import logging
 from datetime import UTC, datetime
 
+_OF_EVERY_RECORD = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
+
 
 class JsonFormatter(logging.Formatter):
-    """``{"time", "level", "logger", "message"}``, and ``"exception"`` where there is one."""
+    """``{"time", "level", "logger", "message"}``, the fields given as ``extra``, and ``"exception"`` where there is
+    one. Brokers' and mirror workers' lines are the same (docs/observability.md)."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
+        for key, value in vars(record).items():
+            if key not in _OF_EVERY_RECORD:
+                line.setdefault(key, value)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line, ensure_ascii=False, default=str)
 
 
 def configure(log_format: str, level: str) -> None:

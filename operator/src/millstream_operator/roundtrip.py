@@ -13,7 +13,8 @@ import uuid
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from .kafka_admin import AdminError, KafkaAdmin, NewTopic
+from .kafka_admin import KafkaAdmin
+from .kafka_records import AdminError, NewTopic
 
 START_TIMEOUT_S = 90.0
 RECORD_TIMEOUT_S = 30.0

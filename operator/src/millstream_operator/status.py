@@ -1,41 +1,81 @@
-"""The one place that writes statuses and finalizers: whole, by server-side apply, and only when they changed."""
+"""The one place that writes statuses and finalizers: whole, by server-side apply, and only when they changed.
+
+A status is written over the one that it was computed from (by resourceVersion): an operator whose view is old, because
+its watch is late or because it does not act any more, cannot undo what another one wrote.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from .events import record
 from .kube import Kube, KubeError, Manifest
-from .models import API_VERSION, Resource, Status, encode_status
+from .models import API_VERSION, KINDS, ManifestError, Resource, Status, decode_as, encode_status
 from .services import Services
-from .store import Key
+from .store import Key, key_for
+from .transitions import events_of
 
 ATTEMPTS = 5
 FINALIZER = "millstream.dev/delete"
 
 
 def write_status(services: Services, resource: Resource, status: Status) -> bool:
-    """Write a status if it differs from what the resource shows; was it written?"""
-    return write_raw_status(
-        services,
-        Key(resource.KIND, resource.namespace, resource.name),
-        resource.metadata.uid,
-        encode_status(resource.status),  # type: ignore[attr-defined]  # every kind has one
-        encode_status(status),
-    )
+    """Write a status if it differs from what the resource shows, and not only by numbers whose time has not come (see
+    pace.py); was it written?"""
+    shown: Status = resource.status  # type: ignore[attr-defined]  # every kind has one
+    before, after = encode_status(shown), encode_status(status)
+    if before == after:
+        return False
+    if services.pace is not None and services.pace.holds_back(shown, status, services.now().timestamp()):
+        return False
+    return write_raw_status(services, key_for(resource), resource.metadata.uid, before, after)
 
 
 def write_raw_status(
     services: Services, key: Key, uid: str, before: dict[str, Any], after: dict[str, Any]
 ) -> bool:
+    """Write ``after`` over ``before``, from which it was computed, and over nothing else: a status that somebody else
+    wrote meanwhile stays, and the resource is looked at again. A spec that changed meanwhile does not matter, since a
+    status names its generation."""
     if before == after:
         return False
     manifest = {"apiVersion": API_VERSION, "kind": key.kind, "metadata": _metadata(key, uid), "status": after}
+    found = services.store.raw(key)
+    for _ in range(ATTEMPTS):
+        if found is not None:
+            if not _shows(key, found, before):
+                break
+            manifest["metadata"] = {**_metadata(key, uid), **_version(found)}
+        try:
+            services.store.put_written(services.kube.apply(manifest, "status"))
+            for event in events_of(key.kind, before, after):
+                record(services, key, uid, event)
+            return True
+        except KubeError as error:
+            if error.status not in (404, 409):
+                raise
+        found = services.kube.get(API_VERSION, key.kind, key.namespace, key.name)
+        if found is None or found["metadata"].get("uid") != uid:
+            return False  # it is gone, or another one has its name
+        services.store.put_written(found)
+    services.store.wake(key)
+    return False
+
+
+def _shows(key: Key, manifest: Manifest, status: dict[str, Any]) -> bool:
+    """Whether a resource has this status, as far as we understand it."""
+    shown = manifest.get("status") or {}
+    if shown == status:
+        return True
     try:
-        services.store.put_written(services.kube.apply(manifest, "status"))
-    except KubeError as error:
-        if error.status not in (404, 409):  # it is gone, or another one of its name
-            raise
-    return True
+        return encode_status(decode_as(KINDS[key.kind], manifest).status) == status  # type: ignore[attr-defined]
+    except ManifestError:
+        return False
+
+
+def _version(manifest: Manifest) -> dict[str, str]:
+    version = manifest["metadata"].get("resourceVersion")
+    return {"resourceVersion": version} if version else {}
 
 
 def hold_finalizer(services: Services, resource: Resource, hold: bool) -> None:

@@ -5,6 +5,8 @@ stay cheap. Indexes: which resources refer to a Cluster, and which claim the sam
 
 Watches put what they see; workers put the answers to their own writes, so that a reconcile never starts from a status
 that is older than the last one wrote. The newer resourceVersion wins.
+
+A resource is held to its CRD when it comes and when its spec changes, not each time it is looked at.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from .models import KINDS, Cluster, Resource, decode_as
+from .admission import refusal
+from .explain import titled
+from .models import KINDS, Cluster, ManifestError, Resource, decode_as
 
 ResourceT = TypeVar("ResourceT", bound=Resource)
 
@@ -56,6 +60,10 @@ class _Entry:
     raw: bytes
     version: int
     trigger: object
+    spec: int
+    """The hash of its name and spec."""
+    refused: str
+    """Why it may not be as it is; empty when it may."""
     clusters: frozenset[ClusterKey]
     claimed: str | None
     claim: Claim
@@ -89,14 +97,14 @@ class Store:
     def put(self, manifest: Mapping[str, Any]) -> Change:
         """Remember a resource as it is now."""
         key = key_of(manifest)
-        entry = _entry(key, manifest)
+        entry = _entry(key, manifest, self._entries.get(key))
         with self._lock:
             return self._put(key, entry)
 
     def put_written(self, manifest: Mapping[str, Any]) -> None:
         """Remember a resource as the API server answered our own write; who needs a look is kept for ``take_woken``."""
         key = key_of(manifest)
-        entry = _entry(key, manifest)
+        entry = _entry(key, manifest, self._entries.get(key))
         with self._lock:
             before = self._entries.get(key)
             if before is None or before.claim.uid != entry.claim.uid:
@@ -105,6 +113,11 @@ class Store:
             self._woken |= change.others
             if change.needs_reconcile:
                 self._woken.add(key)
+
+    def wake(self, key: Key) -> None:
+        """Have a resource looked at again soon."""
+        with self._lock:
+            self._woken.add(key)
 
     def take_woken(self) -> set[Key]:
         with self._lock:
@@ -126,24 +139,29 @@ class Store:
         return key in self._entries
 
     def get(self, kind: type[ResourceT], namespace: str, name: str) -> ResourceT | None:
-        """The resource, or None; raises ManifestError when it cannot be understood."""
+        """The resource, or None; raises ManifestError when it may not be as it is."""
         entry = self._entries.get(Key(kind.KIND, namespace, name))
-        return decode_as(kind, msgspec.json.decode(entry.raw)) if entry else None
+        if entry is None:
+            return None
+        if entry.refused:
+            raise ManifestError(entry.refused)
+        return decode_as(kind, msgspec.json.decode(entry.raw))
 
     def raw(self, key: Key) -> dict[str, Any] | None:
         """The resource as it came, without managedFields."""
         entry = self._entries.get(key)
         return cast(dict[str, Any], msgspec.json.decode(entry.raw)) if entry else None
 
-    def referring_to(self, cluster: ClusterKey) -> frozenset[Key]:
-        with self._lock:
-            return frozenset(self._referring.get(cluster, ()))
-
     def claims(self, kind: str, cluster: ClusterKey, name: str) -> list[Claim]:
         """Who claims a topic or group, the oldest first."""
         with self._lock:
             found = list(self._claims.get((kind, cluster, name), ()))
         return sorted(found, key=lambda claim: (claim.created, claim.waiting, claim.uid))
+
+    def snapshot(self) -> dict[Key, bytes]:
+        """Every resource as it is now, in JSON."""
+        with self._lock:
+            return {key: entry.raw for key, entry in self._entries.items()}
 
     def keys(self, kind: str) -> list[Key]:
         with self._lock:
@@ -190,10 +208,10 @@ class Store:
         return frozenset(other for other in found if other != key)
 
 
-def _entry(key: Key, manifest: Mapping[str, Any]) -> _Entry:
+def _entry(key: Key, manifest: Mapping[str, Any], before: _Entry | None) -> _Entry:
     metadata = {name: value for name, value in manifest["metadata"].items() if name != "managedFields"}
     spec, status = manifest.get("spec") or {}, manifest.get("status") or {}
-    claimed = {"Topic": "topicName", "ConsumerGroup": "groupId"}.get(key.kind)
+    claimed = KINDS[key.kind].CLAIMS if key.kind in KINDS else None
     # Status writes change neither, so that the operator's own writes wake nobody.
     trigger = (
         metadata.get("uid"),
@@ -201,7 +219,15 @@ def _entry(key: Key, manifest: Mapping[str, Any]) -> _Entry:
         metadata.get("deletionTimestamp"),
         msgspec.json.encode(metadata.get("annotations"), order="sorted"),
     )
+    written = hash((key.name, msgspec.json.encode(manifest.get("spec"), order="sorted")))
+    if before is not None and before.spec == written:
+        refused = before.refused
+    else:
+        why = refusal(key.kind, manifest) if key.kind in KINDS else ""
+        refused = titled(key.kind, manifest, why) if why else ""
     return _Entry(
+        spec=written,
+        refused=refused,
         version=int(metadata.get("resourceVersion") or 0),
         raw=msgspec.json.encode({**manifest, "metadata": metadata}),
         trigger=trigger,

@@ -110,6 +110,10 @@ class WorkQueue:
         ]
         return max(0.0, now - min(times)) if times else 0.0
 
+    def due(self, now: float) -> int:
+        """How many keys are due and wait for a worker."""
+        return sum(at <= now for waiting in self._waiting.values() for at in waiting.values())
+
     def __len__(self) -> int:
         return len(self._group_of)
 

@@ -5,32 +5,37 @@ runs Spark in this process tree (`local[*]`) with the jars in the folder MILLSTR
 that Spark fetches from Maven's repository. Stdout says how far it is, stderr has Spark's log and, last, one
 line on what failed. Exit status: 0 succeeded, 1 failed, 2 RUN.json cannot be run as it is.
 
-How records become rows: `table`. How files reach the table: `publish`.
+How records become rows: `table`. How rows reach the table, once: `outputs`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-import uuid
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from msgspec.structs import replace
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
-from millstream_jobs import publish, table
-from millstream_jobs.hadoop import HadoopFiles, root_cause
+from millstream_jobs import completeness, loss, table
+from millstream_jobs.completeness import Incomplete
+from millstream_jobs.failures import root_cause
+from millstream_jobs.outputs import Committed, Output, OutputError, open_output
+from millstream_jobs.outputs.session import static_conf
 from millstream_jobs.progress import Progress, say
-from millstream_jobs.run import BadRun, OffsetRange, Result, Run, read_run, result_path
+from millstream_jobs.registry import RegistryError
+from millstream_jobs.run import BadRun, Result, Run, name_and_result, read_run
 
-KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
-
-
-class LoadError(Exception):
-    """The run failed; one line for the user."""
+PACKAGES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0,org.apache.spark:spark-avro_2.13:4.0.0"
+# Bytes that are no Avro record may announce gigabytes; without limits Avro reserves the memory and Spark dies.
+AVRO_LIMITS = " ".join(
+    f"-Dorg.apache.avro.limits.{kind}.maxLength={limit}"
+    for kind, limit in (("bytes", 64 << 20), ("string", 64 << 20), ("collectionItems", 16 << 20))
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,133 +48,99 @@ def main(arguments: list[str] | None = None) -> int:
         run = read_run(path)
         result = start(run)
     except BadRun as error:
-        return _fail(result_path(path), str(error), status=2)
-    except (LoadError, publish.PublishError) as error:
-        return _fail(run.result, str(error))
+        return _fail(*name_and_result(path), str(error), status=2)
+    except (Incomplete, RegistryError, OutputError) as error:
+        return _fail(run.name, run.result, str(error))
     except (Py4JError, PySparkException, OSError) as error:
-        return _fail(run.result, root_cause(error))
+        return _fail(run.name, run.result, root_cause(error))
     return _succeed(run, result)
 
 
 def start(run: Run) -> Result:
     """Run it in a Spark session of its own."""
-    spark = open_session(run.name)
+    spark = open_session(run.name, [run.output.format])
     try:
-        return load(spark, run, HadoopFiles(spark, run.output.path))
+        return load(spark, run)
     finally:
         spark.stop()
 
 
-def open_session(name: str) -> SparkSession:
+def open_session(name: str, formats: Sequence[str]) -> SparkSession:
+    """A session that can write tables of these formats."""
     builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
+    for key, value in static_conf(formats).items():
+        builder = builder.config(key, value)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
         builder = builder.master("local[*]").config("spark.ui.enabled", "false")
+        builder = builder.config("spark.driver.extraJavaOptions", AVRO_LIMITS)
         builder = builder.config("spark.driver.host", "127.0.0.1").config(
             "spark.driver.bindAddress", "127.0.0.1"
         )
         if folder := os.environ.get("MILLSTREAM_SPARK_JARS"):
-            builder = builder.config(
-                "spark.jars", ",".join(str(jar) for jar in sorted(Path(folder).glob("*.jar")))
-            )
+            # Not spark.jars: each session would copy all of them.
+            builder = builder.config("spark.driver.extraClassPath", f"{Path(folder).resolve()}/*")
         else:
-            builder = builder.config("spark.jars.packages", KAFKA_SOURCE)
+            builder = builder.config("spark.jars.packages", PACKAGES)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     # Days and instants must not depend on where the job runs, and other readers must know the instants.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    spark.conf.set("spark.sql.pyspark.jvmStacktrace.enabled", "true")  # root_cause reads it
     return spark
 
 
-def load(spark: SparkSession, run: Run, files: publish.Files) -> Result:
+def load(spark: SparkSession, run: Run) -> Result:
     """Bring the run to its end from wherever an earlier attempt left it."""
-    manifest = publish.find_manifest(files, run)
-    if manifest is None:
-        attempt = uuid.uuid4().hex[:8]
-        folder = f"{publish.staging_path(run.name)}/{attempt}"
-        try:
-            files.make_folder(folder)
-        except OSError as error:
-            raise LoadError(f"output.path: {run.output.path} cannot be written to: {error}") from None
-        try:
-            rows, corrupt = stage(spark, run, f"{run.output.path}/{folder}") if run.records else (0, 0)
-        except Exception:
-            files.delete(folder)
-            raise
-        manifest = publish.commit(files, run, attempt, rows, corrupt)
-    if publish.finish(files, manifest):
-        say(f"published {len(manifest.files):,} files to {run.output.path}")
-    else:
+    if not run.records:
+        say(f"{run.name} has no records")
+        return Result("Succeeded")
+    output = open_output(spark, run)
+    committed = output.find()
+    if committed is not None:
         say(f"{run.name} has been published before; nothing to do")
-    return Result("Succeeded", rows=manifest.rows, corrupt_records=manifest.corrupt_records)
+    else:
+        committed = attempt(spark, run, output)
+        if committed.attempt == output.attempt:
+            say(f"published {committed.rows:,} rows to {run.output.path}")
+        else:
+            say(f"another driver has published {run.name} first; the rows of this one are dropped")
+    return Result("Succeeded", rows=committed.rows, corrupt_records=committed.corrupt_records)
 
 
-def stage(spark: SparkSession, run: Run, folder: str) -> tuple[int, int]:
-    """Write the run's rows into a folder and check them; how many there are, and corrupt ones among them."""
+def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
+    """Write the run's rows, check and commit them; the commit of the run, which may be another driver's."""
     records = table.read(spark, run)
-    partition_by = run.output.partition_by
-    # One file or a few for each value of the partition columns, rather than one from every task.
-    rows = records.hint("rebalance", *partition_by) if partition_by else records
-    with Progress(spark, run.records):
-        rows.write.mode("append").partitionBy(*partition_by).parquet(folder)
-    written = spark.read.schema(records.schema).parquet(folder)
-    return check(spark, run, written)
-
-
-def check(spark: SparkSession, run: Run, written: DataFrame) -> tuple[int, int]:
-    """Whether what is in the files is what the offsets say: every record of every range, none twice."""
-    corrupt = F.col(table.CORRUPT) if table.CORRUPT in written.columns else F.lit(None)
-    found = {
-        (row["_topic"], row["_partition"]): row
-        for row in written.groupBy("_topic", "_partition")
-        .agg(
-            F.count(F.lit(1)).alias("rows"),
-            F.count(corrupt).alias("corrupt"),
-            F.min("_offset").alias("first"),
-            F.max("_offset").alias("last"),
-        )
-        .collect()
-    }
-    for part in run.offsets:
-        row = found.get((part.topic, part.partition))
-        rows = row["rows"] if row else 0
-        inside = row is None or (row["first"] >= part.first and row["last"] < part.until)
-        if rows != part.records and not (inside and rows < part.records and has_gaps(spark, run, part)):
-            raise LoadError(
-                f"offsets {part} hold {part.records:,} records, but {rows:,} were read:"
-                " the topic was changed meanwhile, or some of its records are not for consumers"
-            )
-    return sum(row["rows"] for row in found.values()), sum(row["corrupt"] for row in found.values())
-
-
-def has_gaps(spark: SparkSession, run: Run, part: OffsetRange) -> bool:
-    """Whether offsets without a record are right in that topic: it is compacted."""
-    jvm: Any = spark.sparkContext._jvm
-    config = jvm.java.util.HashMap()
-    config.put("bootstrap.servers", run.bootstrap)
-    config.put("default.api.timeout.ms", "20000")
-    config.put("request.timeout.ms", "15000")
-    resource = jvm.org.apache.kafka.common.config.ConfigResource(
-        jvm.org.apache.kafka.common.config.ConfigResource.Type.TOPIC, part.topic
-    )
-    admin = jvm.org.apache.kafka.clients.admin.Admin.create(config)
+    output.prepare(records.schema)
     try:
-        topic = (
-            admin.describeConfigs(jvm.java.util.Collections.singletonList(resource)).all().get().get(resource)
-        )
-        return "compact" in topic.get("cleanup.policy").value()
-    finally:
-        admin.close()
+        with loss.told(spark, run), Progress(spark, run.records):
+            staged = output.stage(records)
+        rows, corrupt = completeness.check(spark, run, staged)
+        return output.commit(rows, corrupt)
+    except Exception:
+        committed = _found_after_failure(output)  # another driver's success removes what is staged here
+        with contextlib.suppress(Exception):  # what has failed may make this fail, too
+            output.discard()
+        if committed is None:
+            raise
+        return committed
+
+
+def _found_after_failure(output: Output) -> Committed | None:
+    try:
+        return output.find()
+    except Exception:  # what failed before says more
+        return None
 
 
 def _succeed(run: Run, result: Result) -> int:
     corrupt = f", {result.corrupt_records:,} of them corrupt" if result.corrupt_records else ""
     say(f"Succeeded: {result.rows:,} rows{corrupt}")
-    return 0 if _report(run.result, result) else 1
+    return 0 if _report(run.result, replace(result, run=run.name)) else 1
 
 
-def _fail(path: str, error: str, status: int = 1) -> int:
-    _report(path, Result("Failed", error=error))
+def _fail(name: str, path: str, error: str, status: int = 1) -> int:
+    _report(path, Result("Failed", error=error, run=name))
     print(f"millstream-load: {error}", file=sys.stderr)
     return status
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import Any
 
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
@@ -17,13 +16,13 @@ def say(line: str) -> None:
 
 
 class Progress:
-    """While entered, says every second how many records the running stages have passed on, when that changed.
+    """While entered, says every second about how many records have been read, when that changed.
 
-    Spark counts what a stage writes, to a shuffle or to files, in its status store, for running tasks too.
+    Tasks have about as many records each, so the share of a stage's tasks that are done is that of its records.
     """
 
     def __init__(self, spark: SparkSession, total: int) -> None:
-        self._stages: Any = spark.sparkContext._jsc.sc().statusStore()
+        self._tracker = spark.sparkContext.statusTracker()
         self._total = total
         self._done = 0
         self._ended = threading.Event()
@@ -42,11 +41,11 @@ class Progress:
 
     def _watch(self) -> None:
         while not self._ended.wait(EVERY_S):
-            active = self._stages.activeStages()
-            stages = [active.apply(index) for index in range(active.size())]
-            done = max(
-                (max(stage.shuffleWriteRecords(), stage.outputRecords()) for stage in stages), default=0
-            )
+            stages = [self._tracker.getStageInfo(stage) for stage in self._tracker.getActiveStageIds()]
+            shares = [
+                stage.numCompletedTasks / stage.numTasks for stage in stages if stage and stage.numTasks
+            ]
+            done = int(max(shares, default=0.0) * self._total)
             if done > self._done:
                 self._done = min(done, self._total)
                 say(f"{self._done:,} of {self._total:,} records")

@@ -6,8 +6,11 @@ that a retry reads exactly the same records:
     {"name": "flights-daily-0001",            letters, digits, ".", "_", "-"; names the run's files
      "bootstrap": "host:9092",
      "offsets": [{"topic": "flights", "partition": 0, "from": 0, "until": 56129}],    until is exclusive
-     "value": {"format": "JSON", "schema": "carrier STRING, time_hour TIMESTAMP"},    or Binary, without schema
-     "output": {"format": "Parquet", "path": "/lake/flights", "partitionBy": ["date"]},
+     "fromTimestamp": "2026-11-20T00:00:00Z",  records of the ranges that are older are left out; left out: none
+     "minPartitions": 16,                      tasks that read, at least; left out: one a topic partition
+     "value": {"format": "JSON", "schema": "carrier STRING, time_hour TIMESTAMP"},    see `value`
+     "record": {"key": "Text", "headers": true},    left out: the key's bytes, no headers
+     "output": {"format": "Parquet", "path": "/lake/flights", "partitionBy": ["date"]},    see Output
      "result": "/dev/termination-log"}        a file; left out: none is written
 
 `read_run` raises `BadRun`, whose text names the field, its value and what is allowed.
@@ -18,11 +21,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta, Struct, field
+
+from millstream_jobs import value as values
+from millstream_jobs.value import Record, Value
 
 MAX_RESULT_BYTES = 4096  # what Kubernetes keeps of a termination message
 
@@ -31,8 +38,8 @@ class BadRun(Exception):
     """RUN.json cannot be run as it is; the text is one line for its author."""
 
 
-ValueFormat = Literal["JSON", "Binary"]
-OutputFormat = Literal["Parquet"]
+OutputFormat = Literal["Parquet", "Delta", "Iceberg"]
+CatalogType = Literal["Hadoop", "JDBC", "REST"]
 
 
 class OffsetRange(Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,23 +58,53 @@ class OffsetRange(Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.topic}-{self.partition} {self.first} to {self.until}"
 
 
-class Value(Struct, frozen=True, forbid_unknown_fields=True):
-    format: ValueFormat = "JSON"
-    schema: str = ""
+class S3(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Where ``s3a://`` leads. Credentials come from the environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."""
+
+    endpoint: Annotated[str, Meta(pattern=r"^(https?://[^\s/]+/?)?$")] = ""
+    """URL of the store; "" is AWS."""
+    region: Annotated[str, Meta(pattern=r"^[a-z0-9-]*$")] = ""
+    path_style: bool = False
+    """Whether requests name the bucket in the path (most stores but AWS) rather than in the host's name."""
+
+
+class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
+    """An Iceberg catalog. JDBC takes CATALOG_USER and CATALOG_PASSWORD from the environment, REST takes
+    CATALOG_CREDENTIAL (CLIENT:SECRET) or CATALOG_TOKEN."""
+
+    type: CatalogType = "Hadoop"
+    uri: str = ""
+    """URL of the database (jdbc:…) or of the REST server; Hadoop has none."""
 
 
 class Output(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    path: Annotated[str, Meta(pattern=r"^(/|[a-z][a-z0-9+.-]*:/)")]
+    path: Annotated[str, Meta(pattern=r"^(/|s3a://[^/]+/[^/])")]
+    """The table's folder, for Iceberg the catalog's warehouse: on a POSIX file system or ``s3a://BUCKET/…``."""
     format: OutputFormat = "Parquet"
     partition_by: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
+    target_file_size: Annotated[int, Meta(ge=0)] = 0
+    """Bytes of a file, about; 0: a file for each task, or partition value."""
+    owner: str = ""
+    """The load that owns the table: a table of another owner is not written to. "": ownership is not checked."""
+    table: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+)?$")] = ""
+    """NAMESPACE.TABLE in the Iceberg catalog."""
+    catalog: Catalog = Catalog()
+    s3: S3 = S3()
+
+    @property
+    def in_s3(self) -> bool:
+        return self.path.startswith("s3a://")
 
 
-class Run(Struct, frozen=True, forbid_unknown_fields=True):
+class Run(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,198}[a-zA-Z0-9])?$")]
     bootstrap: Annotated[str, Meta(pattern=r"^[^\s:]+:\d+(,[^\s:]+:\d+)*$")]
     offsets: Annotated[tuple[OffsetRange, ...], Meta(min_length=1)]
     output: Output
     value: Value = Value()
+    record: Record = Record()
+    from_timestamp: Annotated[datetime, Meta(tz=True)] | None = None
+    min_partitions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     result: str = ""
 
     @property
@@ -77,12 +114,15 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Result(Struct, frozen=True, rename="camel", omit_defaults=False):
-    """What a run reports: ``state`` is Succeeded or Failed, ``corrupt_records`` are among ``rows``."""
+    """What a run reports: ``state`` is Succeeded or Failed, ``corrupt_records`` are among ``rows``.
+
+    ``run`` is the run's name: whoever reads a result can tell it from that of another run."""
 
     state: str
     rows: int = 0
     corrupt_records: int = 0
     error: str = ""
+    run: str = ""
 
     def encode(self) -> bytes:
         """As JSON that fits a termination message; a longer error is cut."""
@@ -109,18 +149,20 @@ def read_run(path: Path) -> Run:
     return run
 
 
-def result_path(path: Path) -> str:
-    """Where a run that may be bad otherwise wants its result; "" when it does not say."""
+def name_and_result(path: Path) -> tuple[str, str]:
+    """The name of a run that may be bad otherwise, and where it wants its result; "" for what it does not say."""
     try:
         raw = json.loads(path.read_bytes())
     except (OSError, ValueError):
-        return ""
-    result = raw.get("result") if isinstance(raw, dict) else None
-    return result if isinstance(result, str) else ""
+        return "", ""
+    given = (raw.get("name"), raw.get("result")) if isinstance(raw, dict) else ("", "")
+    name, result = (text if isinstance(text, str) else "" for text in given)
+    return name, result
 
 
 def _check(run: Run, path: Path) -> None:
     """What types alone cannot say."""
+    _check_output(run.output, path)
     seen: set[tuple[str, int]] = set()
     for index, part in enumerate(run.offsets):
         if part.until < part.first:
@@ -133,14 +175,32 @@ def _check(run: Run, path: Path) -> None:
                 " it is listed before; each partition has one range"
             )
         seen.add((part.topic, part.partition))
-    if run.value.format == "JSON" and not run.value.schema.strip():
+    if said := values.problem(run.value):
+        raise BadRun(f"{path}: {said}")
+
+
+def _check_output(output: Output, path: Path) -> None:
+    iceberg = output.format == "Iceberg"
+    given = {"table": output.table, "catalog": output.catalog != Catalog()}
+    for name in (name for name, value in given.items() if value and not iceberg):
         raise BadRun(
-            f'{path}: value.schema: "" is not allowed: JSON needs columns, such as "carrier STRING, delay DOUBLE"'
+            f"{path}: output.{name} is not allowed with output.format {output.format}: only Iceberg has one"
         )
-    if run.value.format != "JSON" and run.value.schema:
+    if not iceberg:
+        return
+    if not output.table:
+        raise BadRun(f"{path}: output.table: is missing: Iceberg needs NAMESPACE.TABLE")
+    catalog = output.catalog
+    if catalog.type == "Hadoop" and output.in_s3:
         raise BadRun(
-            f"{path}: value.schema: {json.dumps(run.value.schema)} is not allowed with value.format"
-            f" {run.value.format}: only JSON has one"
+            f"{path}: output.catalog.type: Hadoop is not allowed with {output.path}: a Hadoop catalog"
+            " commits by renaming, which S3 cannot do safely; choose JDBC or REST"
+        )
+    wanted = {"Hadoop": ("",), "JDBC": ("jdbc:",), "REST": ("http://", "https://")}[catalog.type]
+    if not catalog.uri.startswith(wanted) or (catalog.type == "Hadoop" and catalog.uri):
+        raise BadRun(
+            f"{path}: output.catalog.uri: {json.dumps(catalog.uri)} is not allowed with type {catalog.type}:"
+            f" {' or '.join(f'{begin}…' for begin in wanted) if wanted[0] else 'leave it out'}"
         )
 
 
@@ -149,9 +209,14 @@ ALLOWED = {
     "bootstrap": "HOST:PORT, or several with commas between",
     "offsets": "at least one range",
     "topic": "a topic name: 1 to 249 letters, digits, dots, underscores and hyphens",
-    "output.path": "an absolute path or a URI such as s3a://bucket/table",
-    "value.format": ", ".join(get_args(ValueFormat)),
+    "output.path": "an absolute path, or s3a://BUCKET/FOLDER",
+    "output.table": "NAMESPACE.TABLE",
+    "output.s3.endpoint": "a URL such as https://HOST:PORT",
+    "output.s3.region": "a region such as eu-central-1",
+    "fromTimestamp": "a time with its zone, such as 2026-11-20T00:00:00Z",
+    **values.ALLOWED,
     "output.format": ", ".join(get_args(OutputFormat)),
+    "output.catalog.type": ", ".join(get_args(CatalogType)),
 }
 
 

@@ -24,7 +24,7 @@ from millstream_broker.controller.messages import (
 )
 from millstream_broker.coordination import PartitionRecord
 from millstream_broker.coordination.controllership import ConfigsChanged, DeletionsRequested, TopicsChanged
-from millstream_broker.slices import to_the_end
+from millstream_broker.steps import to_the_end
 from millstream_harness.controller import Controller, of, topic
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
@@ -369,7 +369,7 @@ def test_moves_are_listed_by_partition() -> None:
 
 def test_who_does_not_wait_any_longer_is_not_answered() -> None:
     controller = Controller(topic("t", (1, 2)))
-    out = controller.machine.handle(ReassignmentRequested("gone", {("t", 0): (2, 3)}))
+    out = controller.decide(ReassignmentRequested("gone", {("t", 0): (2, 3)}))
     (write,) = of(WriteAssignment, out)
-    controller.machine.handle(Abandoned("gone"))
+    controller.decide(Abandoned("gone"))
     assert not of(AnswerCaller, controller.handle(AssignmentWritten(write.topic)))

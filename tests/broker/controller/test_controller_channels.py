@@ -17,6 +17,7 @@ from millstream_broker.controller.channels import Channels, log_ends, update_req
 from millstream_broker.controller.messages import AskLogEnds, LogEnds, Push, Stopped, StopReplicas
 from millstream_broker.coordination import BrokerRecord, PartitionRecord
 from millstream_broker.coordination.controllership import BrokersChanged, DeletionsRequested
+from millstream_broker.steps import to_the_end
 from millstream_harness.controller import Controller, topic
 from millstream_harness.controller_surroundings import Peers
 from millstream_harness.virtual_time import turns, virtual_time
@@ -30,6 +31,7 @@ from millstream_kafka.protocol.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
+from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.protocol.stop_replica import (
     StopReplicaPartitionError,
     StopReplicaPartitionState,
@@ -59,15 +61,22 @@ class Told:
     peers: Peers = field(default_factory=Peers)
     answered: list[Any] = field(default_factory=list)
     deposed: int = 0
+    rest: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
+        self.rest.set()
         self.channels = Channels(
             self.peers.broker_id,
             self.peers.connect,
             self.controller.machine,
+            self._rest,
             self.answered.append,
             self._depose,
         )
+
+    async def _rest(self) -> None:
+        """Returns when the test says that no event is being handled."""
+        await self.rest.wait()
 
     def _depose(self) -> None:
         self.deposed += 1
@@ -470,7 +479,7 @@ def test_a_log_that_cannot_be_used_has_no_end() -> None:
 
 
 def states(controller: Controller, *keys: tuple[str, int]) -> list[UpdateMetadataPartitionState]:
-    request = update_request(9, 3, controller.machine, keys)
+    request = to_the_end(update_request(9, 3, controller.machine, keys))
     return [one for topic in request.topic_states for one in topic.partition_states]
 
 
@@ -483,7 +492,7 @@ def test_a_partition_is_told_of_with_its_replicas_that_are_away() -> None:
 
 def test_of_a_partition_that_is_being_changed_only_its_being_there_is_told() -> None:
     controller = Controller(topic("t", (1, 2)), topic("new", (8, 9), version=-1))
-    controller.machine.handle(BrokersChanged({1: BrokerRecord(1, (), None, 7)}))
+    controller.decide(BrokersChanged({1: BrokerRecord(1, (), None, 7)}))
     assert states(controller, ("t", 0), ("new", 0)) == [
         UpdateMetadataPartitionState(0, -1, -1, -1, [], -1, [], [], []),
         UpdateMetadataPartitionState(0, 0, -1, -1, [], -1, [8, 9], [8, 9], []),
@@ -504,10 +513,49 @@ def test_brokers_are_told_of_with_their_listeners() -> None:
     )
     controller = Controller(brokers=())
     controller.handle(BrokersChanged({4: BrokerRecord(4, listeners, "a rack", 12)}))
-    request = update_request(9, 3, controller.machine, [])
+    request = to_the_end(update_request(9, 3, controller.machine, []))
     assert (request.controller_id, request.controller_epoch, request.broker_epoch) == (9, 2, 3)
     endpoints = [
         UpdateMetadataEndpoint(9000 + number, "host", f"L{number}", code)
         for number, code in enumerate((0, 1, 2, 3, 0))
     ]
     assert request.live_brokers == [UpdateMetadataBroker(4, endpoints, "a rack", 12)]
+
+
+@virtual_time
+async def test_nothing_is_said_while_an_event_is_being_handled() -> None:
+    async with telling() as told:
+        told.rest.clear()
+        told.push(1, ("t", 0))
+        await turns()
+        assert told.peers.open() == [1]
+        assert not told.peers.asked
+        told.rest.set()
+        await turns()
+        (request,) = told.peers.of(1)
+        assert said(request) == {("t", 0)}
+
+
+def test_a_topic_that_is_made_anew_while_a_request_is_made_is_not_told_of_as_the_old_one() -> None:
+    controller = Controller(topic("t", (1, 2), (1, 2)), topic("u", (1, 2)))
+    machine = controller.machine
+    steps = update_request(9, 3, machine, [("t", 0), ("u", 0), ("t", 1)])
+    for _ in range(2):
+        next(steps)
+    machine.topics["t"] = replace(machine.topics["t"], topic_id=ZERO_UUID)
+    request = to_the_end(steps)
+    assert said(request) == {("t", 1), ("u", 0)}
+    (of_t,) = [one for one in request.topic_states if one.topic_name == "t"]
+    assert of_t.topic_id == ZERO_UUID
+
+
+def test_who_lives_is_never_older_than_what_is_said_of_partitions() -> None:
+    controller = Controller(topic("t", (1, 2), (1, 2)), brokers=(1, 2))
+    steps = update_request(9, 3, controller.machine, [("t", 0), ("t", 1)])
+    for _ in range(2):
+        next(steps)
+    controller.restart(1)
+    request = to_the_end(steps)
+    assert {one.id: one.epoch for one in request.live_brokers} == {1: 11, 2: 1}
+    ((first, second),) = [one.partition_states for one in request.topic_states]
+    assert (first.leader, second.leader) == (1, 2), "the one is as it was, and is told of again"

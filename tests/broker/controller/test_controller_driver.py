@@ -16,7 +16,9 @@ from millstream_broker.controller.driver import ControllerDriver, settings_of
 from millstream_broker.controller.messages import (
     Abandoned,
     AcceptBroker,
+    AnswerCaller,
     BrokerAccepted,
+    ElectionRequested,
     ElectionType,
     RefuseDeletion,
     RemoveTopic,
@@ -34,6 +36,7 @@ from millstream_broker.coordination.controllership import (
     DeletionsRequested,
     Fenced,
 )
+from millstream_broker.steps import Steps
 from millstream_harness.controller import topic
 from millstream_harness.controller_surroundings import MemoryStore, Peers
 from millstream_harness.virtual_time import now, turns, virtual_time
@@ -67,6 +70,12 @@ class Office:
     def fail(self, event: Any) -> Any:
         """In the machine's place: a bug."""
         raise ZeroDivisionError("a bug")
+
+
+def steps(out: list[Any]) -> Steps[list[Any]]:
+    """Of a machine that says this to an event."""
+    yield
+    return out
 
 
 @asynccontextmanager
@@ -220,7 +229,7 @@ async def test_writes_are_made_one_after_the_other_and_removals_of_topics_togeth
             RemoveTopic("i"),
         ]
         monkeypatch.setattr(
-            it.driver.machine, "handle", lambda event: [decided.pop(0) for _ in list(decided)]
+            it.driver.machine, "handle", lambda event: steps([decided.pop(0) for _ in list(decided)])
         )
         it.store.calls.clear()
         it.store.times.clear()
@@ -260,7 +269,7 @@ async def test_the_machine_is_told_of_each_write() -> None:
                 RefuseDeletion(frozenset()),
             ]
         ]
-        it._handle = lambda event: outs.pop() if outs else []
+        it._handle = lambda event: steps(outs.pop() if outs else [])
         it.live(1)
         it.events.clear()
         await turns()
@@ -349,6 +358,77 @@ async def test_a_caller_that_gives_up_in_the_turn_of_its_answer_harms_nobody() -
         assert asked.cancelled()
         assert (await other)["t", 0] is None
         assert not it.store.called("resign")
+
+
+# Events that take long
+
+
+class LongEvents:
+    """Stands for a machine: an event takes until `may_end`."""
+
+    def __init__(self, it: Office) -> None:
+        self.begun: list[Any] = []
+        self.ended: list[Any] = []
+        self.may_end = False
+        self.out: list[Any] = []
+        it._handle = self._handle
+
+    def _handle(self, event: Any) -> Steps[list[Any]]:
+        self.begun.append(event)
+        while not self.may_end:
+            yield
+        self.ended.append(event)
+        out, self.out = self.out, []
+        return out
+
+
+@virtual_time
+async def test_an_event_ends_before_the_next_begins_and_before_anybody_looks() -> None:
+    async with office() as it:
+        long = LongEvents(it)
+        it.live(1)
+        it.live(2)
+        asked = asyncio.ensure_future(it.driver.list_reassignments(None, 5.0))
+        settled = asyncio.ensure_future(it.driver.settled(5.0))
+        await turns(5)
+        assert [set(one.brokers) for one in long.begun] == [{1}], "the loop has its turns in between"
+        assert not asked.done()
+        assert not settled.done()
+        long.may_end = True
+        assert await asked == {}
+        await settled
+        assert [set(one.brokers) for one in long.ended] == [{1}, {2}]
+        assert now() == 0.0
+
+
+@virtual_time
+async def test_an_answer_that_comes_after_the_caller_has_gone_harms_nobody() -> None:
+    async with office() as it:
+        long = LongEvents(it)
+        asked = asyncio.ensure_future(it.driver.elect_leaders(PREFERRED, None, 1.0))
+        await turns(3)
+        (event,) = long.begun
+        asked.cancel()
+        await turns(3)
+        long.out = [AnswerCaller(event.caller, {})]
+        long.may_end = True
+        await turns()
+        assert [type(one) for one in long.ended] == [ElectionRequested, Abandoned]
+        assert not it.store.called("resign")
+
+
+@virtual_time
+async def test_nothing_comes_of_an_event_once_the_office_is_lost() -> None:
+    async with office() as it:
+        long = LongEvents(it)
+        it.live(1)
+        asked = asyncio.ensure_future(it.driver.list_reassignments(None, 5.0))
+        await turns(3)
+        it.driver._lose()
+        assert (await refused(asked)).code is ErrorCode.NOT_CONTROLLER
+        long.may_end = True
+        await turns()
+        assert not long.ended
 
 
 # The end

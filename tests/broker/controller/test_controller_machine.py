@@ -39,7 +39,7 @@ from millstream_broker.coordination.controllership import (
     StatesChanged,
     TopicsChanged,
 )
-from millstream_broker.slices import to_the_end
+from millstream_broker.steps import to_the_end
 from millstream_harness.controller import Controller, of, topic
 from millstream_kafka.protocol.update_metadata import LEADER_DURING_DELETE
 
@@ -49,7 +49,7 @@ HELD_BACK = (-1, -1)
 
 def told(controller: Controller, *keys: tuple[str, int]) -> list[tuple[int, int]]:
     """Leader and version of these partitions, as brokers are told them."""
-    request = update_request(1, 1, controller.machine, keys)
+    request = to_the_end(update_request(1, 1, controller.machine, keys))
     return [(one.leader, one.zk_version) for topic in request.topic_states for one in topic.partition_states]
 
 
@@ -66,6 +66,16 @@ def test_a_new_topic_is_led_and_told_of_as_a_whole() -> None:
     assert told(controller, ("t", 0), ("t", 1)) == [(1, 0), (-1, -1)]
     controller.live(1, 2, 3, 5)
     assert controller.record("t", 1).leader == 5, "as soon as one of its brokers lives"
+
+
+def test_brokers_are_told_of_each_of_many_new_topics_once() -> None:
+    """Their states are written a few hundred at a time: a topic's together, so that none is told of half led."""
+    controller = Controller()
+    new = {f"t{n}": topic(f"t{n}", *((1, 2, 3),) * 3, version=-1) for n in range(150)}
+    seen = controller.handle(TopicsChanged(new, frozenset(new)))
+    told_of = [key for push in of(Push, seen) for key in push.partitions or ()]
+    assert len(of(WriteStates, seen)) > 1
+    assert sorted(told_of) == sorted((name, index) for name in new for index in range(3))
 
 
 def test_after_that_a_topic_is_told_of_as_it_changes_and_grows() -> None:
@@ -382,13 +392,12 @@ def test_a_new_controller_asks_suspects_anew() -> None:
     controller, _ = all_suspects((1, 2, 3))
     log_ends(controller, 1, 4, 900)
     again = ControllerMachine(3, Settings())
-    out = again.start(
-        Image(
-            controller.brokers(),
-            {"t": replace(topic("t"), partitions=(controller.record("t"),))},
-            frozenset(),
-        )
+    image = Image(
+        controller.brokers(),
+        {"t": replace(topic("t"), partitions=(controller.record("t"),))},
+        frozenset(),
     )
+    out = to_the_end(again.start(image))
     assert sorted(one.broker for one in of(AskLogEnds, out)) == [1, 2, 3]
 
 
@@ -426,11 +435,11 @@ def test_nobody_is_told_that_a_leader_without_memory_leads() -> None:
     controller = Controller(topic("t", (1, 2)))
     controller.epochs[1] = 9
     controller.unclean = {1}
-    out = controller.machine.handle(BrokersChanged(controller.brokers()))
+    out = controller.decide(BrokersChanged(controller.brokers()))
     assert told(controller, ("t", 0)) == [HELD_BACK], "the new leader is not stored yet"
     (write,) = of(WriteStates, out)
     stored = {key: replace(one, version=one.version + 1) for key, one in write.states.items()}
-    controller.machine.handle(StatesWritten(write.states, stored))
+    controller.decide(StatesWritten(write.states, stored))
     assert told(controller, ("t", 0)) == [(2, 1)]
 
 
@@ -444,21 +453,21 @@ def test_a_leader_is_told_of_while_the_state_of_its_follower_is_written() -> Non
 def test_what_could_not_be_told_for_a_while_is_told_in_the_end() -> None:
     """The leaders' notes may be read before the answer to the write comes."""
     controller = Controller(topic("t", (1, 2)))
-    (write,) = of(WriteStates, controller.machine.handle(BrokersChanged({1: BrokerRecord(1, (), None, 7)})))
+    (write,) = of(WriteStates, controller.decide(BrokersChanged({1: BrokerRecord(1, (), None, 7)})))
     stored = {key: replace(one, version=one.version + 1) for key, one in write.states.items()}
-    controller.machine.handle(StatesChanged(stored))
+    controller.decide(StatesChanged(stored))
     assert told(controller, ("t", 0)) == [HELD_BACK]
-    (push,) = of(Push, controller.machine.handle(StatesWritten(write.states, stored)))
+    (push,) = of(Push, controller.decide(StatesWritten(write.states, stored)))
     assert push.partitions == {("t", 0)}
     assert told(controller, ("t", 0)) == [(1, 1)]
 
 
 def test_a_conflict_is_decided_on_again() -> None:
     controller = Controller(topic("t", (1, 2, 3)))
-    out = controller.machine.handle(BrokersChanged({one: BrokerRecord(one, (), None, 1) for one in (2, 3)}))
+    out = controller.decide(BrokersChanged({one: BrokerRecord(one, (), None, 1) for one in (2, 3)}))
     (write,) = of(WriteStates, out)
     by_leader = replace(controller.record("t"), isr=(1, 3), version=1)
-    (again,) = of(WriteStates, controller.machine.handle(StatesWritten(write.states, {("t", 0): by_leader})))
+    (again,) = of(WriteStates, controller.decide(StatesWritten(write.states, {("t", 0): by_leader})))
     (wanted,) = again.states.values()
     assert (wanted.leader, wanted.isr, wanted.version) == (3, (3,), 1)
 

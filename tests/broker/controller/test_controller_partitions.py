@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from millstream_broker.controller.partitions import Notes, Partitions, same_state
+from millstream_broker.controller.partitions import Notes, Partitions, topic_portions
 from millstream_broker.controller.recovery import is_undecided
-from millstream_broker.coordination import NO_LEADER, NO_STATE, PartitionRecord
+from millstream_broker.coordination import NO_LEADER, NO_STATE, PartitionRecord, same_state
 
 KEY = ("t", 0)
 
@@ -81,3 +81,22 @@ def test_a_partition_is_undecided_when_nobody_leads_it_and_its_whole_isr_is_susp
 ) -> None:
     version = 3 if isr else NO_STATE
     assert is_undecided(PartitionRecord((1, 2), leader, 4, isr, version, suspects=suspects)) == expected
+
+
+@pytest.mark.parametrize(
+    ("topics", "portions"),
+    [
+        ((), []),
+        ((1, 1), [2]),
+        ((3, 3), [6]),
+        ((3, 3, 3, 3), [6, 6]),
+        ((5, 5, 1), [5, 5, 1]),
+        ((4, 12, 1), [9, 5, 3]),
+    ],
+)
+def test_portions_keep_a_topic_together_where_it_fits(topics: tuple[int, ...], portions: list[int]) -> None:
+    record = PartitionRecord((1,), 1, 0, (1,), 0)
+    states = [{(f"t{at}", index): record for index in range(count)} for at, count in enumerate(topics)]
+    found = list(topic_portions(states, 5))
+    assert [len(one) for one in found] == portions
+    assert [key for one in found for key in one] == [key for one in states for key in one]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from millstream_broker.groups.messages import KeyValue, StoreRecords
-from millstream_broker.groups.store import BATCH_BYTES, OffsetsWriter
+from millstream_broker.groups.store import BATCH_BYTES, BATCH_RECORDS, OffsetsWriter
 from millstream_harness.group_drivers import until
 from millstream_kafka.batch import Buffer, Record, read_records
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -121,6 +121,15 @@ async def test_a_batch_is_bounded(sizes: list[int], together: list[list[int]]) -
         writing.writer.write(StoreRecords(number, 0, [record(size)]))
     await writing.finish()
     assert writing.together == together
+
+
+async def test_a_batch_has_few_enough_records_to_be_built_at_once() -> None:
+    writing = Writing()
+    await writing.begin_append()
+    for number, count in enumerate((BATCH_RECORDS - 1, 1, 1, 2 * BATCH_RECORDS, 1), 1):
+        writing.writer.write(StoreRecords(number, 0, [(b"k", b"")] * count))
+    await writing.finish()
+    assert writing.together == [[0], [1, 2], [3], [4], [5]]
 
 
 async def test_the_records_of_a_write_count_together_with_their_keys() -> None:

@@ -185,6 +185,25 @@ def test_a_file_that_was_forgotten_while_it_was_opened_is_not_kept(
     assert files.get(str(path)) is files.get(str(path))
 
 
+def test_folders_are_forgotten_while_other_threads_read(tmp_path: Path) -> None:
+    """A read takes no lock, and moves its file to the end of what is kept."""
+    files = FileCache()
+    names = ("gone", "stays", "gone too")
+    for name in names:
+        (tmp_path / name).mkdir()
+    paths = [str(tmp_path / name / "a.log") for name in names]
+    kept = [files.get(path, create=True) for path in paths][1]
+
+    class ReadMeanwhile(list[str]):
+        def __contains__(self, folder: object) -> bool:
+            files.get(paths[1])
+            return super().__contains__(folder)
+
+    files.forget_folders(ReadMeanwhile([os.path.dirname(paths[0]), os.path.dirname(paths[2])]))
+    assert len(files) == 1
+    assert files.get(paths[1]) is kept
+
+
 def test_a_new_name_is_durable_with_its_folder(path: Path, fsynced: list[str]) -> None:
     fsync_file(str(path))
     assert fsynced == [str(path), str(path.parent)]

@@ -391,8 +391,9 @@ class LogModel(RuleBasedStateMachine):
         readable = [batch for batch in self.batches if batch.last >= self.start]
         for batch in readable:
             after = [at for epoch, at in self.epoch_starts.items() if epoch > batch.epoch]
-            assert self.log.end_offset_for_epoch(batch.epoch) == (batch.epoch, min([self.end, *after]))
-        assert self.log.end_offset_for_epoch(self.epoch + 1) == (-1, -1)
+            found = self.log.epochs.end_offset(batch.epoch, self.log.log_end_offset)
+            assert found == (batch.epoch, min([self.end, *after]))
+        assert self.log.epochs.end_offset(self.epoch + 1, self.log.log_end_offset) == (-1, -1)
 
     @rule()
     def read_records(self) -> None:

@@ -238,7 +238,7 @@ def test_an_empty_log(tmp_path: Path) -> None:
     assert log.read(0, 100, upper=0, min_one=True) is None
     assert log.offset_for_timestamp(0) is None
     assert log.max_timestamp() is None
-    assert log.end_offset_for_epoch(0) == (-1, -1)
+    assert log.epochs.end_offset(0, log.log_end_offset) == (-1, -1)
     assert log.flush() == 0
     assert log.delete_old_segments(NOW) == 0
     for offset in (-1, 1):
@@ -309,8 +309,8 @@ def test_leading_an_epoch_without_writing(tmp_path: Path) -> None:
     send(log, epoch=1)
     log.assign_leader_epoch(2)
     log.assign_leader_epoch(4)
-    assert log.end_offset_for_epoch(1) == (1, 1)
-    assert log.end_offset_for_epoch(4) == (4, 1)
+    assert log.epochs.end_offset(1, log.log_end_offset) == (1, 1)
+    assert log.epochs.end_offset(4, log.log_end_offset) == (4, 1)
     send(log, epoch=4)
     assert log.epochs.entries == [(1, 0), (4, 1)]
 

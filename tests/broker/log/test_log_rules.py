@@ -12,7 +12,8 @@ import pytest
 
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache, OpenFile
-from millstream_broker.log.log import Log, Progress
+from millstream_broker.log.log import Log
+from millstream_broker.log.state import Progress
 from millstream_kafka.batch import INT32_MAX, Record, build_batch, read_header
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 

@@ -24,7 +24,7 @@ from millstream_broker.replication.fetch_session import Session
 from millstream_broker.replication.fetch_sessions import FollowerSession
 from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import Partition, now_ms
-from millstream_broker.slices import to_the_end
+from millstream_broker.steps import to_the_end
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.in_process import connected, create, delete, running
 from millstream_harness.scenario import eventually

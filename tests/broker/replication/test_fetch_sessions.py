@@ -152,11 +152,6 @@ async def test_the_brokers_limit_counts_too(tmp_path: Path) -> None:
 # Waiting
 
 
-@pytest.fixture
-async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
 async def test_an_answer_waits_as_long_as_the_follower_says(tmp_path: Path, clock: Clock) -> None:
     async with leading(tmp_path) as leader:
         assert isinstance(leader.ask(wanted(0)), FetchResponse)

@@ -1,125 +1,32 @@
-"""The fetches from one leader, request by request: the test answers for the leader and moves the clock."""
+"""The fetches from one leader, request by request: sessions, partitions that fail, throttled replicas."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from millstream_broker.config import BrokerConfig
-from millstream_broker.coordination import BrokerRecord
-from millstream_broker.delayed_produce import Delayed, Purgatory
-from millstream_broker.log import truncation
-from millstream_broker.log.segment import Segment
 from millstream_broker.replication import fetcher as fetcher_module
-from millstream_broker.replication.fetcher import PATIENCE_S, Fetcher
-from millstream_broker.replication.follower import Follower, Outcome
-from millstream_broker.replication.throttle import Throttle
-from millstream_harness.held_thread import HeldThread
+from millstream_broker.replication.fetcher import PATIENCE_S
+from millstream_harness.fetching import RATE, failed, fetching, partitions_of, said, session_of
 from millstream_harness.replica import (
-    NOW_MS,
     THEM,
     US,
-    Call,
     Clock,
-    PlayedPeers,
     asked,
     batch,
-    broker_record,
     fetched,
-    led_by,
-    open_log,
     response,
-    topic,
-    turns,
 )
-from millstream_kafka.protocol import fetch, list_offsets
-from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol import fetch
+from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import (
-    EpochEndOffset,
     FetchRequest,
     FetchResponse,
     ForgottenTopic,
-    PartitionData,
 )
-from millstream_kafka.protocol.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-    ListOffsetsTopicResponse,
-)
-
-RATE = 1000
-"""Bytes a second that throttled replicas may fetch."""
-
-
-class Fetching:
-    """Broker 1, which follows partitions of `t` that broker 2 leads."""
-
-    def __init__(self, folder: Path, clock: Clock, config: Mapping[str, str]) -> None:
-        self.folder = folder
-        self.clock = clock
-        self.peers = PlayedPeers()
-        self.leader: BrokerRecord | None = broker_record(THEM)
-        self.config = BrokerConfig(config)
-        self.fetcher = Fetcher(self.peers, THEM, self.config, lambda: self.leader, Throttle(lambda: RATE))  # type: ignore[arg-type]
-
-    def follow(self, *indexes: int, isr: tuple[int, ...] = (US, THEM)) -> list[Follower]:
-        followers = []
-        for index in indexes:
-            record = topic("t", *[led_by(THEM, epoch=3, isr=isr)] * (index + 1))
-            log = open_log(self.folder / f"t-{index}")
-            followers.append(Follower(record, index, log, 0, Purgatory()))
-            self.fetcher.add(followers[-1])
-        return followers
-
-    async def asked(self) -> Call:
-        return await self.peers.asked()
-
-    async def answered(self, response: FetchResponse) -> Call:
-        """Answer the request that has come; returns the next one."""
-        (await self.asked()).answer(response)
-        return await self.asked()
-
-
-@pytest.fixture
-async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
-@contextlib.asynccontextmanager
-async def fetching(folder: Path, clock: Clock, *indexes: int, **config: str) -> AsyncIterator[Fetching]:
-    found = Fetching(folder, clock, {key.replace("_", "."): value for key, value in config.items()})
-    found.follow(*indexes)
-    found.fetcher.start()
-    try:
-        yield found
-    finally:
-        await found.fetcher.close()
-
-
-def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    return [(one.levelname, one.getMessage()) for one in caplog.records if one.name.startswith("millstream")]
-
-
-def session_of(call: Call) -> tuple[int, int]:
-    return call.request.session_id, call.request.session_epoch
-
-
-def partitions_of(call: Call) -> list[int]:
-    return sorted(index for _, index in asked(call.request))
-
-
-def failed(index: int = 0, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> PartitionData:
-    return PartitionData(index, code)
-
 
 # Sessions
 
@@ -299,150 +206,6 @@ async def test_a_connection_that_is_lost_by_itself_is_no_reason_to_hurry(
         assert len(world.peers.connections) == 2
 
 
-# Connections
-
-
-async def test_a_connection_has_the_limits_of_the_configuration(tmp_path: Path, clock: Clock) -> None:
-    async with fetching(tmp_path, clock, 0, replica_socket_timeout_ms="30000") as world:
-        await world.asked()
-        assert world.peers.connections == [
-            (
-                world.leader,
-                "millstream-follower-1",
-                {"timeout_s": 30.0, "max_response_bytes": 128 * 1024 * 1024},
-            )
-        ]
-
-
-async def test_a_response_may_be_twice_as_large_as_asked_for(tmp_path: Path, clock: Clock) -> None:
-    """The first batch is sent whatever its size."""
-    most = 200 * 1024 * 1024
-    async with fetching(tmp_path, clock, 0, replica_fetch_response_max_bytes=str(most)) as world:
-        await world.asked()
-        assert world.peers.connections[0][2]["max_response_bytes"] == 2 * most
-
-
-async def test_a_leader_that_cannot_be_reached_is_tried_again_and_said_once(
-    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    world = Fetching(tmp_path, clock, {})
-    world.peers.refuse()
-    world.follow(0)
-    world.fetcher.start()
-    await turns()
-    unreachable = ("WARNING", "broker 2 cannot be fetched from: leader:9092: Connection refused")
-    for attempts in (1, 2, 3):
-        await clock.reach(attempts - 0.0005)
-        assert len(world.peers.connections) == attempts
-        assert said(caplog) == [unreachable]
-        await clock.reach(attempts)
-    world.peers.refusal = None
-    await clock.advance(1)
-    call = await world.asked()
-    again = ("INFO", "broker 2 can be fetched from again")
-    assert said(caplog) == [unreachable, again]
-    call.connection.abandon()
-    await clock.advance(1)
-    await world.asked()
-    lost = ("WARNING", "broker 2 cannot be fetched from: leader:9092: the connection was closed here")
-    assert said(caplog) == [unreachable, again, lost, again]
-    await world.fetcher.close()
-
-
-async def test_a_leader_that_is_not_registered_is_waited_for(tmp_path: Path, clock: Clock) -> None:
-    world = Fetching(tmp_path, clock, {})
-    world.leader = None
-    world.follow(0)
-    world.fetcher.start()
-    await clock.advance(5)
-    assert world.peers.connections == []
-    world.leader = broker_record(THEM, epoch=4)
-    world.fetcher.wake()
-    await world.asked()
-    assert [one[0] for one in world.peers.connections] == [world.leader]
-    await world.fetcher.close()
-
-
-async def test_a_broker_that_has_registered_again_connects_anew(tmp_path: Path, clock: Clock) -> None:
-    """For the leader takes a connection for one of the incarnation that made it."""
-    async with fetching(tmp_path, clock, 0) as world:
-        first = await world.asked()
-        world.peers.present_epoch = 1
-        first.answer(response())
-        second = await world.asked()
-        assert first.connection.is_closed
-        assert second.connection is not first.connection
-        assert session_of(second) == (0, 0)
-
-
-async def test_a_leader_that_has_registered_again_is_connected_to_at_once(
-    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its machine may be gone, and the request to its former self never be answered."""
-    async with fetching(tmp_path, clock, 0) as world:
-        first = await world.asked()
-        world.fetcher.wake()
-        assert await world.peers.is_asked_nothing(), "it has not"
-        world.leader = None
-        world.fetcher.wake()
-        assert await world.peers.is_asked_nothing(), "it may have lost its session only"
-        world.leader = broker_record(THEM, epoch=4)
-        world.fetcher.wake()
-        second = await world.asked()
-        assert first.connection.is_closed
-        assert session_of(second) == (0, 0)
-        world.leader = broker_record(THEM, epoch=5)
-        second.answer(response(fetched(records=batch("a", epoch=3))))
-        third = await world.asked()
-        assert second.connection.is_closed
-        assert asked(third.request)["t", 0].fetch_offset == 1
-        assert said(caplog) == []
-
-
-async def test_a_leader_that_knows_of_a_later_registration_is_connected_to_anew(
-    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with fetching(tmp_path, clock, 0) as world:
-        call = await world.asked()
-        call.answer(FetchResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
-        await turns()
-        assert said(caplog) == [
-            (
-                "WARNING",
-                "broker 2 cannot be fetched from: leader:9092: this broker has registered again since",
-            )
-        ]
-        await clock.advance(1)
-        assert call.connection.is_closed
-        assert session_of(await world.asked()) == (0, 0)
-
-
-async def test_an_unexpected_error_does_not_end_the_fetches(
-    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with fetching(tmp_path, clock, 0) as world:
-        call = await world.asked()
-        call.fail(RuntimeError("a bug"))
-        assert await world.peers.is_asked_nothing()
-        assert said(caplog) == [("ERROR", "fetcher failed, from broker 2, retrying")]
-        await clock.advance(1)
-        assert call.connection.is_closed
-        await world.asked()
-
-
-async def test_close_ends_the_fetches(tmp_path: Path, clock: Clock) -> None:
-    world = Fetching(tmp_path, clock, {})
-    await world.fetcher.close()
-    world.follow(0)
-    world.fetcher.start()
-    call = await world.asked()
-    await world.fetcher.close()
-    assert call.connection.is_closed
-    await clock.advance(5)
-    assert len(world.peers.connections) == 1
-
-
 # Partitions that fail
 
 
@@ -488,169 +251,6 @@ async def test_a_change_of_the_cluster_is_a_reason_to_try_again_at_once(tmp_path
         await clock.advance(PATIENCE_S)
         assert call.connection.is_closed
         assert partitions_of(await world.asked()) == [0, 1]
-
-
-# Offsets that the leader does not have
-
-
-def log_offset(offset: int, code: ErrorCode = ErrorCode.NONE) -> ListOffsetsResponse:
-    found = ListOffsetsPartitionResponse(0, code, offset=offset)
-    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse("t", [found])])
-
-
-def where(timestamp: int) -> ListOffsetsRequest:
-    asked = ListOffsetsPartition(0, 3, timestamp)
-    return ListOffsetsRequest(US, topics=[ListOffsetsTopic("t", [asked])])
-
-
-OUT_OF_RANGE = PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE)
-
-
-async def test_a_follower_whose_offset_the_leader_does_not_have_goes_on_within_its_log(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with fetching(tmp_path, clock, 0) as world:
-        (follower,) = world.fetcher.followers
-        earliest = await world.answered(response(OUT_OF_RANGE))
-        assert (earliest.api, earliest.version) == (list_offsets.API, None)
-        assert earliest.request == where(list_offsets.EARLIEST)
-        earliest.answer(log_offset(5))
-        latest = await world.asked()
-        assert latest.request == where(list_offsets.LATEST)
-        gate = HeldThread(monkeypatch, truncation, "start_anew")
-        latest.answer(log_offset(9))
-        await gate.reached()
-        assert follower.cutting is not None
-        gate.open()
-        await follower.cutting
-        call = await world.asked()
-        assert follower.log.log_start_offset == 5
-        assert asked(call.request)["t", 0].fetch_offset == 5
-
-
-async def test_a_leader_that_does_not_say_where_its_log_is_is_asked_again_later(
-    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with fetching(tmp_path, clock, 0) as world:
-        call = await world.answered(response(OUT_OF_RANGE))
-        call.answer(log_offset(0, ErrorCode.KAFKA_STORAGE_ERROR))
-        assert partitions_of(await world.asked()) == []
-        assert said(caplog) == [("WARNING", "t-0: cannot follow broker 2: it answers KAFKA_STORAGE_ERROR")]
-
-
-@pytest.mark.parametrize("answers", [1, 2])
-async def test_a_follower_that_is_removed_meanwhile_stays_as_it_is(
-    tmp_path: Path, clock: Clock, answers: int
-) -> None:
-    async with fetching(tmp_path, clock, 0, 1) as world:
-        gone, kept = world.fetcher.followers
-        call = await world.answered(response(OUT_OF_RANGE, fetched(1, batch("a", epoch=3))))
-        if answers == 2:
-            call.answer(log_offset(5))
-            call = await world.asked()
-        world.fetcher.remove(gone.key)
-        call.answer(log_offset(5))
-        assert partitions_of(await world.asked()) == [1]
-        assert (gone.log.log_end_offset, kept.log.log_end_offset) == (0, 1)
-
-
-async def test_a_follower_that_follows_a_new_epoch_meanwhile_asks_anew(tmp_path: Path, clock: Clock) -> None:
-    async with fetching(tmp_path, clock, 0) as world:
-        (follower,) = world.fetcher.followers
-        call = await world.answered(response(OUT_OF_RANGE))
-        world.fetcher.remove(follower.key)
-        follower.follow(replace(follower.record, leader_epoch=4))
-        world.fetcher.add(follower)
-        call.answer(log_offset(5))
-        call = await world.asked()
-        assert follower.log.log_end_offset == 0
-        assert asked(call.request)["t", 0].current_leader_epoch == 4
-
-
-# A log that is cut
-
-
-PARTED = fetched(diverging_epoch=EpochEndOffset(1, 1))
-
-
-async def begun_to_cut(world: Fetching, gate: HeldThread) -> tuple[Follower, asyncio.Task[Outcome]]:
-    """The first of the followers, which has two records too many, and whose leader says so."""
-    follower = next(iter(world.fetcher.followers))
-    follower.log.append_as_follower(batch("a", epoch=1), now_ms=NOW_MS)
-    follower.log.append_as_follower(batch("b", "c", offset=1, epoch=2), now_ms=NOW_MS)
-    (await world.asked()).answer(response(PARTED))
-    await gate.reached()
-    assert follower.cutting is not None
-    return follower, follower.cutting
-
-
-async def test_a_cut_log_is_asked_for_from_its_new_end(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = HeldThread(monkeypatch, Segment, "truncate")
-    async with fetching(tmp_path, clock, 0) as world:
-        _, cutting = await begun_to_cut(world, gate)
-        gate.open()
-        assert await cutting is Outcome.GOES_ON
-        assert asked((await world.asked()).request)["t", 0].fetch_offset == 1
-
-
-async def test_a_log_that_is_being_cut_is_not_asked_for(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = HeldThread(monkeypatch, Segment, "truncate")
-    async with fetching(tmp_path, clock, 0) as world:
-        _, cutting = await begun_to_cut(world, gate)
-        assert await world.peers.is_asked_nothing()
-        gate.open()
-        await cutting
-        assert partitions_of(await world.asked()) == [0]
-
-
-async def test_a_cut_ends_though_its_fetcher_is_closed(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who waited for the records learns what became of them, and the log can be used again."""
-    gate = HeldThread(monkeypatch, Segment, "truncate")
-    async with fetching(tmp_path, clock, 0) as world:
-        follower, cutting = await begun_to_cut(world, gate)
-        waiting = follower.purgatory.add(2, Delayed(), None)
-        await world.fetcher.close()
-        assert not cutting.done()
-        gate.open()
-        assert await cutting is Outcome.GOES_ON
-        assert (follower.log.log_end_offset, follower.log.truncating) == (1, False)
-        with pytest.raises(ApiError):
-            await waiting
-
-
-async def test_a_follower_that_is_removed_while_it_is_cut_is_not_asked_for(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = HeldThread(monkeypatch, Segment, "truncate")
-    async with fetching(tmp_path, clock, 0, 1) as world:
-        follower, cutting = await begun_to_cut(world, gate)
-        world.fetcher.remove(follower.key)
-        gate.open()
-        await cutting
-        assert partitions_of(await world.asked()) == []
-
-
-async def test_the_rest_of_an_answer_counts_though_a_cut_follower_is_removed(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = HeldThread(monkeypatch, Segment, "truncate")
-    async with fetching(tmp_path, clock, 0, 1) as world:
-        cut, other = world.fetcher.followers
-        cut.log.append_as_follower(batch("a", "b", epoch=2), now_ms=NOW_MS)
-        (await world.asked()).answer(response(PARTED, fetched(1, batch("a", epoch=3))))
-        await gate.reached()
-        assert cut.cutting is not None
-        world.fetcher.remove(cut.key)
-        gate.open()
-        await cut.cutting
-        assert partitions_of(await world.asked()) == [1]
-        assert other.log.log_end_offset == 1
 
 
 # Throttled replicas

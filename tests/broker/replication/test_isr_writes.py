@@ -129,11 +129,6 @@ def counted(world: Replicating) -> tuple[int, int]:
     return world.stats.isr_expands, world.stats.isr_shrinks
 
 
-@pytest.fixture
-async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
 async def test_a_follower_that_has_caught_up_joins_at_once(
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,8 +17,9 @@ import pytest
 from millstream_broker.admissions import Admissions
 from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.delayed_produce import DelayedProduce
-from millstream_broker.log.log import AppendInfo, DeletedError, Log
+from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.log.segment import Segment
+from millstream_broker.log.state import DeletedError
 from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import AT_ONCE_BYTES, Partition, is_cheap, now_ms
 from millstream_broker.request_memory import RequestMemory

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from millstream_broker import slices
 from millstream_broker.coordination import NO_LEADER, TopicRecord
 from millstream_broker.delayed_produce import DelayedProduce
 from millstream_broker.internal_topics import OFFSETS_TOPIC
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found
-from millstream_broker.replication import manager
 from millstream_broker.replication.fetcher import PATIENCE_S
 from millstream_broker.replication.partition import Partition
 from millstream_harness.replica import (
@@ -131,10 +131,8 @@ async def test_settings_of_brokers_count_for_topics_that_did_not_change(tmp_path
         assert opened.config.retention_ms == 1234
 
 
-async def test_partitions_are_followed_a_few_in_each_turn_of_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(manager, "AT_ONCE", 2)
+async def test_partitions_are_followed_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", -1.0)  # a slice is one step
     record = topic("t", *[led_by(US)] * 5)
     async with replicating(tmp_path) as world:
         await world.told(state(record))
@@ -145,7 +143,7 @@ async def test_partitions_are_followed_a_few_in_each_turn_of_the_loop(
             await asyncio.sleep(0)
             now = sum(one.record.version for one in world.replicas.partitions.values())
             done += [now] if now != done[-1] else []
-        assert done == [0, 2, 4, 5]
+        assert done == [0, 1, 2, 3, 4, 5]
         assert following.done()
 
 

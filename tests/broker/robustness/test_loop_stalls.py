@@ -1,8 +1,8 @@
 """Requests that concern 10,000 partitions do not hold the event loop for long, by the broker's own account.
 
 The account is in the processor's time (`millstream_loop_stall_cpu_seconds`), so that a busy machine changes nothing.
-With ``pytest -s`` it prints the longest stall of each request, as the bucket that it is in. What takes longer stands in
-``LONGER`` and in docs/limits.md.
+With ``pytest -s`` it prints the longest stall of each request, as the bucket that it is in. The bound leaves room for
+background work that falls into the same moment (docs/limits.md).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from millstream_broker.steps import portions
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.wire import Wire, record
 from millstream_kafka.batch import build_batch
@@ -47,19 +48,7 @@ TOPICS, PARTITIONS = 100, 100
 NAMES = [f"t{number}" for number in range(TOPICS)]
 INDEXES = list(range(PARTITIONS))
 MANY = [f"many{number}" for number in range(10_000)]
-BOUND_S = 0.1
-LONGER = dict.fromkeys(
-    (
-        "OffsetDelete",
-        "ElectLeaders",
-        "AlterPartitionReassignments",
-        "CreateTopics",
-        "CreatePartitions",
-        "DeleteTopics",
-    ),
-    1.0,
-)
-"""What does not keep to the bound yet, with one that it keeps to (docs/limits.md)."""
+BOUND_S = 0.05
 BUCKET = re.compile(r'millstream_loop_stall_(cpu_)?seconds_bucket{le="(.+)"} (.+)')
 
 Call = tuple[Any, int, Any]
@@ -246,9 +235,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("many"), {"log.cleaner.enable": "false"}) as broker:
         with Wire(broker.bootstrap) as wire:
             wire.socket.settimeout(100)
-            wanted = [create_topics.CreatableTopic(name, PARTITIONS, 1) for name in NAMES]
-            answer = wire.call(create_topics.API, 7, create_topics.CreateTopicsRequest(wanted, 90_000))
-            assert {topic.error_code for topic in answer.topics} == {0}
+            for some in portions(NAMES, 10):
+                wanted = [create_topics.CreatableTopic(name, PARTITIONS, 1) for name in some]
+                answer = wire.call(create_topics.API, 7, create_topics.CreateTopicsRequest(wanted, 90_000))
+                assert {topic.error_code for topic in answer.topics} == {0}
             groups = [f"many{number}" for number in range(1000)]
             for group in groups:
                 topic = offset_commit.OffsetCommitRequestTopic(
@@ -290,7 +280,7 @@ def test_a_request_of_10000_partitions_does_not_hold_the_loop(broker: BrokerProc
     print(
         f"{name}: up to {by_processor * 1000:g} ms of the processor's time, {by_clock * 1000:g} ms by the clock"
     )
-    assert by_processor <= LONGER.get(name, BOUND_S)
+    assert by_processor <= BOUND_S
 
 
 def test_metrics_do_not_hold_the_loop(broker: BrokerProcess) -> None:

@@ -25,7 +25,7 @@ from millstream_harness.wire import Wire, record
 from millstream_kafka.batch import build_batch
 from millstream_kafka.protocol import alter_configs, describe_configs, find_coordinator, offset_commit
 from millstream_kafka.protocol.errors import ErrorCode
-from millstream_kafka.protocol.schema import ZERO_UUID, FieldType, Struct, fields_of
+from millstream_kafka.protocol.schema import ZERO_UUID, FieldType, Struct
 
 REQUESTS = int(os.environ.get("MILLSTREAM_ODD_REQUESTS", "3000"))
 SEED = int(os.environ.get("MILLSTREAM_FUZZ_SEED", "1"))
@@ -70,7 +70,7 @@ class Odd:
 
     def _struct(self, kind: type[Struct], version: int) -> Struct:
         made = kind()
-        for name, field in fields_of(kind):
+        for name, field in kind.FIELDS:
             if name in WAITS:
                 value: Any = self._chance.choice((0, -1, -(2**31), 20))
             elif name in PARTITIONS:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from millstream_kafka.batch import iter_batches
 from millstream_kafka.protocol import api_versions, create_topics, list_offsets, metadata
 from millstream_kafka.protocol.api import Api
-from millstream_kafka.protocol.schema import ZERO_UUID, Struct, fields_of
+from millstream_kafka.protocol.schema import ZERO_UUID, Struct
 
 from .wire import Wire
 
@@ -248,7 +248,7 @@ class Beside:
 
 def build(kind: type[Struct], fields: Mapping[str, Any], peer: Peer, version: int) -> Any:
     """A struct of its fields."""
-    declared = dict(fields_of(kind))
+    declared = dict(kind.FIELDS)
     assert fields.keys() <= declared.keys(), (
         f"{kind.__name__} has {list(declared)}, not all of {list(fields)}"
     )
@@ -274,7 +274,7 @@ def plain(value: Any, api: Api[Any, Any], version: int) -> Plain:
     if isinstance(value, Struct):
         return {
             name: plain(getattr(value, name), api, version)
-            for name, wire in fields_of(type(value))
+            for name, wire in type(value).FIELDS
             if wire.in_version(version) and (wire.tag is None or api.is_flexible(version))
         }
     if isinstance(value, list):

@@ -15,15 +15,22 @@ VERSION = next(
 )
 IMAGES = [f"millstream/{name}:{VERSION}" for name in ("broker", "operator", "spark", "client")]
 CLIENT = f"millstream/client:{VERSION}"
+CHART = ROOT / "charts/millstream"
 SYSTEM = Namespace("millstream-system")
 KINDS = ("batchloads", "mirrormakers", "consumergroups", "topics", "clusters")
 
 
-def install(*, default_cluster: bool) -> None:
+def install(*, default_cluster: bool, chart: Path = CHART) -> None:
     """``helm upgrade --install``, waiting until the operator is available."""
     setting = f"cluster.enabled={str(default_cluster).lower()}"
-    chart = ["millstream", str(ROOT / "charts/millstream"), "--namespace", SYSTEM.name, "--create-namespace"]
-    run("helm", "upgrade", "--install", *chart, "--set", setting, "--wait", "--timeout", "3m", timeout=240)
+    release = ["millstream", str(chart), "--namespace", SYSTEM.name, "--create-namespace"]
+    run("helm", "upgrade", "--install", *release, "--set", setting, "--wait", "--timeout", "3m", timeout=240)
+
+
+def upgrade() -> None:
+    """From whatever release is installed to this checkout's, as docs/operations.md has it."""
+    release = ["millstream", str(CHART), "--namespace", SYSTEM.name]
+    run("helm", "upgrade", *release, "--reset-then-reuse-values", "--wait", "--timeout", "3m", timeout=240)
 
 
 def crds_are_there() -> bool:
@@ -40,6 +47,11 @@ def remove() -> None:
     if "millstream" in run("helm", "list", "--namespace", SYSTEM.name, "--short"):
         run("helm", "uninstall", "millstream", "--namespace", SYSTEM.name, "--wait", timeout=180)
     run("kubectl", "delete", "namespace", SYSTEM.name, "--ignore-not-found", timeout=180)
+
+
+def remove_crds() -> None:
+    """The definitions, which an uninstall leaves."""
+    run("kubectl", "delete", "crd", "-l", "app.kubernetes.io/part-of=millstream", timeout=180)
 
 
 def reconciles() -> int:

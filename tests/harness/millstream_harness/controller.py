@@ -22,6 +22,7 @@ from millstream_broker.controller.messages import (
 )
 from millstream_broker.coordination import BrokerRecord, PartitionRecord, TopicRecord
 from millstream_broker.coordination.controllership import BrokersChanged, Image, StatesChanged
+from millstream_broker.steps import to_the_end
 
 T = TypeVar("T")
 
@@ -58,7 +59,7 @@ class Controller:
         """Writes that a slow store has not made yet."""
         self.seen: list[Any] = []
         image = Image(self.brokers(), {one.name: one for one in topics}, frozenset(deletions))
-        self._do(self.machine.start(image))
+        self._do(to_the_end(self.machine.start(image)))
 
     def brokers(self) -> dict[int, BrokerRecord]:
         return {
@@ -66,10 +67,14 @@ class Controller:
             for number, epoch in self.epochs.items()
         }
 
+    def decide(self, event: Any) -> list[Any]:
+        """What the machine says, and nobody carries out."""
+        return to_the_end(self.machine.handle(event))
+
     def handle(self, event: Any) -> list[Any]:
         """All that comes of it."""
         self.seen = []
-        self._do(self.machine.handle(event))
+        self._do(self.decide(event))
         return self.seen
 
     def live(self, *brokers: int) -> list[Any]:
@@ -99,13 +104,13 @@ class Controller:
     def _carry_out(self, one: Any) -> None:
         if isinstance(one, WriteStates):
             stored = {key: replace(each, version=each.version + 1) for key, each in one.states.items()}
-            self._do(self.machine.handle(StatesWritten(one.states, stored)))
+            self._do(self.decide(StatesWritten(one.states, stored)))
         elif isinstance(one, WriteAssignment):
-            self._do(self.machine.handle(AssignmentWritten(one.topic)))
+            self._do(self.decide(AssignmentWritten(one.topic)))
         elif isinstance(one, RemoveTopic):
-            self._do(self.machine.handle(TopicRemoved(one.name)))
+            self._do(self.decide(TopicRemoved(one.name)))
         elif isinstance(one, StopReplicas) and one.delete and one.broker not in self.silent:
-            self._do(self.machine.handle(Stopped(one.broker, self.epochs[one.broker], one.partitions)))
+            self._do(self.decide(Stopped(one.broker, self.epochs[one.broker], one.partitions)))
 
     def record(self, name: str, index: int = 0) -> PartitionRecord:
         return self.machine.records[name, index]

@@ -34,7 +34,7 @@ from millstream_kafka.protocol import (
 )
 from millstream_kafka.protocol.codec import Codec
 from millstream_kafka.protocol.errors import ErrorCode
-from millstream_kafka.protocol.schema import ZERO_UUID, fields_of
+from millstream_kafka.protocol.schema import ZERO_UUID
 
 from .scenario import eventually
 from .wire import Wire, fetch_request
@@ -304,7 +304,7 @@ class Story:
         return *about, f"v{version}", self._plain(read)
 
     def _plain(self, struct: Any) -> dict[str, Any]:
-        return {name: self._normal(name, getattr(struct, name)) for name, _ in fields_of(type(struct))}
+        return {name: self._normal(name, getattr(struct, name)) for name, _ in type(struct).FIELDS}
 
     def _normal(self, name: str, value: Any) -> Any:
         if isinstance(value, list):

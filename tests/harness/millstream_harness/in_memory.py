@@ -11,10 +11,12 @@ import msgspec
 
 from millstream_operator.conditions import rfc3339
 from millstream_operator.kafka_admin import AdminPool, KafkaAdmin
-from millstream_operator.kube import Kube, KubeError, Manifest
-from millstream_operator.models import KINDS, Resource
+from millstream_operator.kube import FIELD_MANAGER, Kube, KubeError, Manifest, Manifests
+from millstream_operator.models import KINDS
 from millstream_operator.services import Services
 from millstream_operator.status import FINALIZER
+from millstream_operator.store import Key
+from millstream_operator.transitions import Event
 
 NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
 Name = tuple[str, str]
@@ -29,13 +31,17 @@ class MemoryKube(Kube):
         self.objects: dict[Name, Manifest] = {}
         self.applied: list[Manifest] = []
         self.deleted: list[Name] = []
-        self.events: list[tuple[str, str]] = []
+        self.events: list[Event] = []
         self.refused: dict[str, KubeError] = {}
+        self.logs: dict[tuple[str, str], list[str]] = {}
+        """By pod and container."""
         for manifest in objects:
             self.put(manifest)
 
     def put(self, manifest: Mapping[str, Any]) -> None:
-        self.objects[manifest["kind"], manifest["metadata"]["name"]] = dict(manifest)
+        name = manifest["metadata"]["name"]
+        metadata = {"uid": f"u-{name}", **manifest["metadata"]}
+        self.objects[manifest["kind"], name] = {**manifest, "metadata": metadata}
 
     def get(self, api_version: str, kind: str, namespace: str | None, name: str) -> Manifest | None:
         assert name, f"a {kind} without a name is all of them"
@@ -47,6 +53,16 @@ class MemoryKube(Kube):
             (one["metadata"]["namespace"], one["metadata"]["name"])
             for one in self.list(api_version, kind, namespace, {})
         ]
+
+    def events_about(self, namespace: str, uid: str, reason: str) -> Manifests:
+        return [
+            one
+            for (kind, _), one in self.objects.items()
+            if kind == "Event" and (one["involvedObject"]["uid"], one["reason"]) == (uid, reason)
+        ]
+
+    def log(self, namespace: str, pod: str, container: str, lines: int) -> Sequence[str]:
+        return self.logs.get((pod, container), [])[-lines:]
 
     def applied_names(self, kind: str) -> list[str]:
         """What was applied of a kind, in its order."""
@@ -64,7 +80,7 @@ class MemoryKube(Kube):
             and labels.items() <= one["metadata"].get("labels", {}).items()
         ]
 
-    def create(self, manifest: Mapping[str, Any]) -> Manifest:
+    def create(self, manifest: Mapping[str, Any], manager: str = FIELD_MANAGER) -> Manifest:
         assert (manifest["kind"], manifest["metadata"]["name"]) not in self.objects
         return self.apply(manifest)
 
@@ -82,15 +98,16 @@ class MemoryKube(Kube):
         self.put({**before, "metadata": {**before["metadata"], **change["metadata"]}})
         return self.objects[live["kind"], live["metadata"]["name"]]
 
-    def delete(
-        self, api_version: str, kind: str, namespace: str, name: str, propagation: str = "Background"
-    ) -> bool:
+    def delete(self, api_version: str, kind: str, namespace: str, name: str, *, uid: str) -> bool:
+        found = self.objects.get((kind, name))
+        if found is not None and found["metadata"]["uid"] != uid:
+            return False
         self.deleted.append((kind, name))
         return self.objects.pop((kind, name), None) is not None
 
-    def record_event(self, resource: Resource, reason: str, message: str, now: datetime) -> None:
+    def record_event(self, key: Key, uid: str, event: Event, now: datetime) -> None:
         self._refuse("Event")
-        self.events.append((reason, message))
+        self.events.append(event)
 
     def _refuse(self, kind: str) -> None:
         if kind in self.refused:

@@ -14,11 +14,7 @@ from confluent_kafka import Producer
 from millstream_harness.broker import fixed_port
 from millstream_operator.local.runtime import LocalRuntime, Reporter
 
-LOCAL = [
-    sys.executable,
-    "-c",
-    "from millstream_operator.local.command import local; local(prog_name='local')",
-]
+LOCAL = [str(Path(sys.executable).parent / "millstream"), "local"]
 
 
 class Sandbox:

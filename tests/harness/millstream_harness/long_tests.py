@@ -27,10 +27,12 @@ LONG = {
     "Kafka's own tools, each call a JVM": (
         "tests/compat/test_kafka_tools.py",
         "tests/compat/test_cluster_tools.py",
+        "tests/compat/test_command_and_tools.py",
         "tests/broker/log/test_log_kafka_tools.py",
     ),
     "Spark started again and again": (
         "tests/jobs/test_load_command.py",
+        "tests/jobs/test_load_s3.py",
         "tests/operator/test_local_loads.py",
         "tests/compat/test_spark_source.py",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -184,3 +185,8 @@ async def led_topic(controller: Member, partitions: int = 1) -> TopicRecord:
     await controller.coordination.update(told(controller, [controller], led.values(), controller))
     await creating
     return led["t"]
+
+
+async def stored(member: Member, path: str) -> Any:
+    node = await member.coordination._nodes.get(path)
+    return None if node is None else json.loads(node.data or b"null")

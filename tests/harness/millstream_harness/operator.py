@@ -3,7 +3,7 @@
 Outside Kubernetes the names of Services do not resolve, so it is started with the address of each Cluster's broker: a
 real one, which the test starts as a process of its own.
 
-    python -m millstream_harness.operator NAMESPACE,… LIVENESS CLUSTER=HOST:PORT…
+    python -m millstream_harness.operator LEVEL NAMESPACE,… LIVENESS METRICS LEASE IDENTITY CLUSTER=HOST:PORT…
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import socket
 import sys
 import time
@@ -22,8 +23,10 @@ from typing import Any, Self
 
 from millstream_operator import logs
 from millstream_operator.kube import Kube
+from millstream_operator.leadership import Leadership, LeaseName
 from millstream_operator.main import operate, wait_for_crds
 from millstream_operator.models import Cluster
+from millstream_operator.scrape import parse_address
 from millstream_operator.services import Services
 
 from .daemon import Daemon
@@ -33,28 +36,46 @@ HARNESS = Path(__file__).resolve().parents[1]
 
 
 class OperatorProcess(Daemon):
-    """An operator for some namespaces; ``start``, ``stop`` (SIGTERM) and ``kill`` as often as wanted."""
+    """An operator for some namespaces; ``start``, ``stop`` (SIGTERM) and ``kill`` as often as wanted. ``release`` names
+    its Lease in namespace default; there its identity is the folder's name, so one that starts again need not wait."""
 
     name = "the operator"
-    start_timeout_s = 30.0
+    start_timeout_s = 90.0
     stop_timeout_s = 20.0
 
-    def __init__(self, folder: Path, namespaces: Sequence[str], addresses: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        namespaces: Sequence[str],
+        addresses: Mapping[str, str],
+        release: str = "",
+        *,
+        level: str = "debug",
+        kubeconfig: Path | None = None,
+    ) -> None:
         super().__init__(folder, "operator.log")
+        self.level = level
+        self.kubeconfig = kubeconfig
+        self.lease = f"default/{release or namespaces[0]}"
+        self.identity = folder.name
         self.namespaces = namespaces
         self.addresses = dict(addresses)
         self.liveness = ""
+        self.metrics_port = 0
         self.begun = 0
 
     def start(self) -> Self:
         """Start it and wait until it answers on its liveness endpoint."""
         self.begun = len(self.said())
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+            port, self.metrics_port = one.getsockname()[1], other.getsockname()[1]
         self.liveness = f"http://127.0.0.1:{port}/healthz"
         addresses = [f"{cluster}={address}" for cluster, address in self.addresses.items()]
-        command = [sys.executable, "-m", __name__, ",".join(self.namespaces), self.liveness, *addresses]
-        self.launch(command, {**os.environ, "PYTHONPATH": str(HARNESS)})
+        metrics = f"127.0.0.1:{self.metrics_port}"
+        arguments = [self.level, ",".join(self.namespaces), self.liveness, metrics, self.lease, self.identity]
+        command = [sys.executable, "-m", __name__, *arguments, *addresses]
+        config = {"KUBECONFIG": str(self.kubeconfig)} if self.kubeconfig is not None else {}
+        self.launch(command, {**os.environ, "PYTHONPATH": str(HARNESS), **config})
         self.await_ready(lambda _: self._answers())
         return self
 
@@ -69,11 +90,28 @@ class OperatorProcess(Daemon):
             health: dict[str, Any] = json.load(answer)
         return health
 
+    def metrics(self) -> str:
+        """What it tells Prometheus."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
+            text: str = answer.read().decode()
+        return text
+
     def resident_bytes(self) -> int:
         """Its memory now, from /proc."""
         assert self.process is not None
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def peak_bytes(self) -> int:
+        """The most memory it has had since it was started."""
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
+        assert found is not None
+        return int(found[1]) * 1024
+
+    def cpu_seconds(self) -> float:
+        """What it has taken since it was started, in user and system time."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def has_looked_at(self, resource: str) -> None:
         """Wait until it has looked at a resource (``Topic ns/name``) since it was started."""
@@ -94,9 +132,11 @@ class OperatorProcess(Daemon):
             time.sleep(0.05)
 
 
-def main(namespaces: str, liveness: str, *addresses: str) -> None:
+def main(
+    level: str, namespaces: str, liveness: str, metrics: str, lease: str, identity: str, *addresses: str
+) -> None:
     logs.configure("plain", "info")
-    logging.getLogger("millstream_operator").setLevel(logging.DEBUG)
+    logging.getLogger("millstream_operator").setLevel(level.upper())
     known = dict(address.split("=", 1) for address in addresses)
 
     def address_of(cluster: Cluster) -> str:
@@ -104,7 +144,9 @@ def main(namespaces: str, liveness: str, *addresses: str) -> None:
 
     kube = Kube.connect()
     wait_for_crds(kube)
-    asyncio.run(operate(Services(kube, address_of=address_of), namespaces.split(","), liveness))
+    leadership = Leadership(kube, LeaseName(*lease.split("/")), identity)
+    services = Services(kube, address_of=address_of)
+    asyncio.run(operate(services, namespaces.split(","), liveness, leadership, parse_address(metrics)))
 
 
 if __name__ == "__main__":

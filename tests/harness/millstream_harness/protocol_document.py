@@ -15,7 +15,8 @@ from typing import Any, Final
 from millstream_broker.api import load
 from millstream_broker.handlers import REGISTERED
 from millstream_kafka.protocol.api import Api
-from millstream_kafka.protocol.registry import APIS
+
+from .protocol import APIS
 
 KAFKA: Final[dict[str, tuple[int, int, int]]] = {
     "Produce": (0, 0, 13),
@@ -107,10 +108,6 @@ NEWER: Final[dict[str, str]] = {
     "OffsetFetch": "v9 is v8 for members of the newer group protocol (KIP-848)",
     "FindCoordinator": "v5 is v4 with an error of KIP-890, v6 finds coordinators of share groups (KIP-932)",
     "InitProducerId": "v5 is v4 with an error of KIP-890",
-    "AddPartitionsToTxn": "v4 and v5 are for brokers on behalf of producers (KIP-890)",
-    "AddOffsetsToTxn": "v4 is v3 with an error of KIP-890",
-    "EndTxn": "v4 and v5 raise the producer's epoch with every transaction (KIP-890)",
-    "TxnOffsetCommit": "v4 and v5 add the group to the transaction by committing (KIP-890)",
     "AlterPartitionReassignments": "v1 can forbid a change of the replication factor (KIP-860)",
     "DescribeCluster": "v2 lists fenced brokers too (KIP-1073), which KRaft has",
 }

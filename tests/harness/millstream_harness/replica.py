@@ -28,8 +28,8 @@ from millstream_broker.replication.fetch_sessions import Sessions
 from millstream_broker.replication.manager import ReplicaManager
 from millstream_broker.replication.replicas import Replicas
 from millstream_broker.request_memory import RequestMemory
-from millstream_broker.slices import to_the_end
 from millstream_broker.stats import Stats
+from millstream_broker.steps import to_the_end
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.client.errors import BrokerError, ConnectFailed, ConnectionLost
 from millstream_kafka.protocol.api import Api

@@ -34,6 +34,7 @@ from millstream_broker.coordination.controllership import (
     StatesChanged,
     TopicsChanged,
 )
+from millstream_broker.steps import to_the_end
 from millstream_harness.simulated_broker import Violation
 from millstream_kafka.topic_partition import TopicPartition
 
@@ -49,11 +50,13 @@ class Channel:
     to_stop: dict[TopicPartition, int] = field(default_factory=dict)
     to_delete: set[TopicPartition] = field(default_factory=set)
     to_ask: set[TopicPartition] = field(default_factory=set)
+    making: Any = None
+    """The next request, as far as it is made, and the partitions that it is to tell of."""
     sent: Any = None
 
     @property
     def has_work(self) -> bool:
-        return self.is_behind or bool(self.to_stop) or bool(self.to_delete)
+        return self.is_behind or self.making is not None or bool(self.to_stop) or bool(self.to_delete)
 
 
 class SimulatedController:
@@ -73,10 +76,10 @@ class SimulatedController:
         self.news: set[Any] = set()
         self.replies: dict[Hashable, Any] = {}
         self.asked: set[Hashable] = set()
-        self.carry_out(self.machine.start(cluster.image()))
+        self.carry_out(to_the_end(self.machine.start(cluster.image())))
 
     def handle(self, event: Any) -> None:
-        self.carry_out(self.machine.handle(event))
+        self.carry_out(to_the_end(self.machine.handle(event)))
 
     def carry_out(self, instructions: Iterable[Any]) -> None:
         for one in instructions:
@@ -166,18 +169,26 @@ class SimulatedController:
         self.answer = event
 
     def send(self, broker: int) -> None:
-        """A request of what the broker should know by now leaves for it."""
+        """A request of what the broker should know by now leaves for it, or some more of it is made."""
         channel = self.channels[broker]
-        if channel.is_behind:
-            request: Any = update_request(self.id, channel.epoch, self.machine, channel.partitions)
-            channel.sent = (request, set(channel.partitions), ())
+        if channel.making is None and channel.is_behind:
+            partitions = sorted(channel.partitions)
+            steps = update_request(self.id, channel.epoch, self.machine, partitions)
+            channel.making = (steps, set(partitions))
             channel.partitions.clear()
             channel.is_behind = False
+        if channel.making is not None:
+            steps, told = channel.making
+            try:
+                for _ in range(self.cluster.rng.randint(1, 4)):
+                    next(steps)
+            except StopIteration as end:
+                channel.making, channel.sent = None, (end.value, told, ())
         else:
             wanted = self.machine.to_delete(broker)
             channel.to_delete.intersection_update(wanted)
             deleting = {key: wanted[key] for key in channel.to_delete}
-            request = stop_request(self.id, self.epoch, channel.epoch, deleting, channel.to_stop)
+            request: Any = stop_request(self.id, self.epoch, channel.epoch, deleting, channel.to_stop)
             channel.sent = (request, set(), tuple(deleting))
             channel.to_stop = {}
 

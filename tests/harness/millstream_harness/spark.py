@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[3]
 SPARK_JARS = ROOT / ".jars" / "spark"
-LOAD_TIMEOUT_S = 110.0
+LOAD_TIMEOUT_S = 240.0
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a Spark that lives for seconds: a compiler and a collector that take long to prepare are lost on it."""
 
@@ -52,7 +52,7 @@ def spark_session() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MILLSTREAM_SPARK_JARS", str(spark_jars()))
         patch.setenv("JDK_JAVA_OPTIONS", SHORT_LIVED)
-        session = open_session("tests")
+        session = open_session("tests", ["Delta", "Iceberg"])
     try:
         yield session
     finally:
@@ -115,12 +115,15 @@ class LoadProcess:
 
 
 def publish(
-    bootstrap: str, topic: str, partitions: Iterable[Iterable[tuple[bytes | None, bytes | None]]]
+    bootstrap: str,
+    topic: str,
+    partitions: Iterable[Iterable[tuple[bytes | None, bytes | None]]],
+    config: dict[str, str] | None = None,
 ) -> None:
     """Create a topic with these keys and values in its partitions."""
     contents = [list(records) for records in partitions]
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, len(contents), 1)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, len(contents), 1, config=config or {})])[topic].result(10)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     for partition, records in enumerate(contents):
         for key, value in records:

@@ -20,6 +20,8 @@ INSTALL = {
     "npm": "npm, which comes with Node.js 20 (https://nodejs.org)",
     "go": "Go 1.24 or newer (https://go.dev/dl)",
     "kubectl": "kubectl and a Kubernetes that KUBECONFIG names",
+    "prometheus": "Prometheus (Debian: apt-get install --no-install-recommends prometheus, or https://prometheus.io/download)",
+    "promtool": "promtool, which comes with Prometheus",
     "helm": "Helm 3 (https://helm.sh)",
 }
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from millstream_kafka.batch import Record, build_batch
@@ -162,3 +163,15 @@ def fetch_request(
 def record(value: bytes | str, key: bytes | None = None, timestamp: int | None = None) -> Record:
     value = value.encode() if isinstance(value, str) else value
     return Record(key, value, int(time.time() * 1000) if timestamp is None else timestamp)
+
+
+@contextlib.contextmanager
+def silent_listener() -> Iterator[tuple[str, int]]:
+    """The address of a listener whose queue is full, so that the kernel drops what comes: nobody accepts or refuses."""
+    with contextlib.ExitStack() as held:
+        listener = held.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield listener.getsockname()

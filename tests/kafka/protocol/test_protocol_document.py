@@ -11,9 +11,9 @@ from millstream_broker import api
 from millstream_broker.handlers import REGISTERED
 from millstream_harness import protocol_document as document
 from millstream_harness.kafka import KafkaProcess
+from millstream_harness.protocol import APIS
 from millstream_kafka.client import Connection
 from millstream_kafka.protocol import metadata
-from millstream_kafka.protocol.registry import APIS
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,4 +1,4 @@
-"""Headers, the registry and the error codes."""
+"""Headers and the error codes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 
+from millstream_harness.protocol import APIS, encode_response_header
 from millstream_kafka.protocol import MalformedRequest
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.header import (
@@ -14,9 +15,7 @@ from millstream_kafka.protocol.header import (
     decode_request_header,
     decode_response_header,
     encode_request_header,
-    encode_response_header,
 )
-from millstream_kafka.protocol.registry import APIS
 
 METADATA, API_VERSIONS = 3, 18
 

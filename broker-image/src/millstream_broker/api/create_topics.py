@@ -110,8 +110,7 @@ class _Described:
         entries = self._effective.of_stored(topic.config).describe()
         parts = [
             CONFIG.encode(
-                self._version,
-                CreatableTopicConfigs(entry.key.name, entry.value, False, entry.source, False),
+                self._version, CreatableTopicConfigs(entry.key.name, entry.value, False, entry.source, False)
             )
             for entry in entries
         ]

@@ -33,22 +33,14 @@ MOST_REPEATED = 10
 
 @handler(describe_configs.API, ends_with_connection=True)
 async def handle(
-    config_administrator: ConfigAdministrator,
-    context: RequestContext,
-    request: DescribeConfigsRequest,
+    config_administrator: ConfigAdministrator, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     times = Counter((asked.resource_type, asked.resource_name) for asked in request.resources)
     results = []
     async for asked in turns(request.resources):
         is_repeated = times[asked.resource_type, asked.resource_name] > MOST_REPEATED
         results.append(
-            _describe(
-                config_administrator,
-                asked,
-                request,
-                context.version,
-                is_repeated=is_repeated,
-            )
+            _describe(config_administrator, asked, request, context.version, is_repeated=is_repeated)
         )
     return DescribeConfigsResponse(results=results)
 

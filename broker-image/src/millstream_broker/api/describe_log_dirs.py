@@ -18,7 +18,7 @@ from millstream_kafka.protocol.errors import ErrorCode
 from ..handlers import RequestContext, handler
 from ..log.manager import LogManager
 from ..replication.replicas import Replicas, lag
-from ..slices import Steps
+from ..steps import Steps
 
 
 @handler(describe_log_dirs.API, ends_with_connection=True)

@@ -15,7 +15,7 @@ from millstream_kafka.protocol.errors import ApiError
 from ..handlers import RequestContext, handler
 from ..log.producer_state import ProducerStateEntry
 from ..replication.replicas import Replicas
-from ..slices import Steps
+from ..steps import Steps
 
 
 @handler(describe_producers.API, ends_with_connection=True)

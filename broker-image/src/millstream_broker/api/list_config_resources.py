@@ -13,7 +13,7 @@ from millstream_kafka.protocol.list_config_resources import (
 from ..configs import Resource
 from ..handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..slices import Steps
+from ..steps import Steps
 
 TYPES_SINCE = 1
 

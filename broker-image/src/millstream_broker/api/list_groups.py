@@ -7,7 +7,7 @@ from millstream_kafka.protocol.list_groups import ListedGroup, ListGroupsRequest
 
 from ..groups.driver import GroupDriver
 from ..handlers import RequestContext, handler
-from ..slices import Steps
+from ..steps import Steps
 
 CLASSIC = "classic"
 """The type of every group here (KIP-848 has others)."""

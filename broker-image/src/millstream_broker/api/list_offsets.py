@@ -38,7 +38,7 @@ from ..handlers import RequestContext, handler
 from ..log.log import Log
 from ..replication.partition import Partition
 from ..replication.replicas import Replicas
-from ..slices import Steps
+from ..steps import Steps
 
 MAX_TIMESTAMP_SINCE = 7
 OFFSET_NOT_AVAILABLE_SINCE = 5

@@ -27,7 +27,8 @@ from ..encoded_topics import EncodedTopics
 from ..handlers import Answer, RequestContext, handler
 from ..metadata import Metadata, check_topic_name
 from ..replication.replicas import Replicas
-from ..slices import Steps, finish
+from ..slices import finish
+from ..steps import Steps
 from ..topics import NewTopic, TopicAdministrator
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,6 @@ A position is stored with the id of the topic that has the name now, by coordina
 
 from __future__ import annotations
 
-import asyncio
-
 from millstream_kafka.protocol import offset_commit
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.offset_commit import (
@@ -20,7 +18,7 @@ from ..groups.driver import GroupDriver
 from ..groups.messages import Commit, OffsetToCommit
 from ..handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..slices import turns
+from ..slices import each_in_turn, turns
 
 AT_ONCE = 100
 """Positions that are stored in one batch, and in one turn of the loop. A group may be rebalanced in between."""
@@ -60,17 +58,13 @@ async def handle(
     if len(commits) == 1:
         errors.update(await groups.commit(commits[0]))
     else:
-        stored = []
-        for commit in commits:
-            stored.append(asyncio.ensure_future(groups.commit(commit)))
-            await asyncio.sleep(0)  # it begins
-        for of_some in await asyncio.gather(*stored):
+        for of_some in await each_in_turn(groups.commit(commit) for commit in commits):
             errors.update(of_some)
     topics = []
-    async for topic in turns(request.topics):
+    for topic in request.topics:
         found = [
             OffsetCommitResponsePartition(each.partition_index, errors[topic.name, each.partition_index])
-            for each in topic.partitions
+            async for each in turns(topic.partitions)
         ]
         topics.append(OffsetCommitResponseTopic(topic.name, found))
     return OffsetCommitResponse(topics=topics)

@@ -1,4 +1,8 @@
-"""OffsetDelete: a group forgets positions in topics that none of its members consumes (KIP-496)."""
+"""OffsetDelete: a group forgets positions in topics that none of its members consumes (KIP-496).
+
+Of many positions some are forgotten at a time. A group that cannot be asked for it from the beginning is the error of
+the whole request; one that cannot any more is the error of the partitions that are left.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,11 @@ from millstream_kafka.protocol.offset_delete import (
 from ..groups.driver import GroupDriver
 from ..handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..slices import turns
+from ..slices import each_in_turn, turns
+from ..steps import portions
+
+AT_ONCE = 100
+"""Positions whose tombstones are stored in one batch, and in one turn of the loop."""
 
 
 @handler(offset_delete.API)
@@ -27,10 +35,14 @@ async def handle(
         async for each in turns(topic.partitions)
         if _exists(replicas, topic.name, each.partition_index)
     ]
-    deleted = await groups.delete_offsets(request.group_id, existing)
-    if deleted.error:
-        return OffsetDeleteResponse(error_code=deleted.error)
-    errors, topics = deleted.partitions, []
+    first = await groups.delete_offsets(request.group_id, existing[:AT_ONCE])
+    if first.error:
+        return OffsetDeleteResponse(error_code=first.error)
+    errors, topics = dict(first.partitions), []
+    rest = list(portions(existing[AT_ONCE:], AT_ONCE))
+    answers = await each_in_turn(groups.delete_offsets(request.group_id, some) for some in rest)
+    for some, deleted in zip(rest, answers, strict=True):
+        errors.update(dict.fromkeys(some, deleted.error) if deleted.error else deleted.partitions)
     for topic in request.topics:
         topics.append(OffsetDeleteResponseTopic(topic.name, []))
         async for each in turns(topic.partitions):

@@ -24,7 +24,7 @@ from millstream_kafka.protocol.offset_fetch import (
 
 from ..groups.driver import GroupDriver
 from ..handlers import RequestContext, handler
-from ..slices import Steps
+from ..steps import Steps
 
 BATCHED_SINCE = 8
 TOP_LEVEL_ERROR_SINCE = 2

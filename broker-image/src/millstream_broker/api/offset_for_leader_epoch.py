@@ -15,7 +15,7 @@ from millstream_kafka.protocol.offset_for_leader_epoch import (
 
 from ..handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..slices import Steps
+from ..steps import Steps
 
 
 @handler(offset_for_leader_epoch.API, ends_with_connection=True)
@@ -41,5 +41,6 @@ def _find(replicas: Replicas, topic: str, asked: OffsetForLeaderPartition) -> Ep
     if asked.leader_epoch == partition.record.leader_epoch:
         # Not the high watermark: a leader that has just begun may know an earlier one than consumers have read to.
         return EpochEndOffset(0, asked.partition, asked.leader_epoch, partition.log.log_end_offset)
-    epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+    log = partition.log
+    epoch, end_offset = log.epochs.end_offset(asked.leader_epoch, log.log_end_offset)
     return EpochEndOffset(0, asked.partition, epoch, end_offset)

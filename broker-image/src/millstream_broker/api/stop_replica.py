@@ -18,7 +18,7 @@ from ..coordination.coordination import Coordination
 from ..handlers import RequestContext, handler
 from ..replication.manager import ReplicaManager
 from ..slices import turns
-from .update_metadata import check_controller
+from .update_metadata import check_sender
 
 
 @handler(stop_replica.API, for_brokers=True)
@@ -28,7 +28,8 @@ async def handle(
     context: RequestContext,
     request: StopReplicaRequest,
 ) -> StopReplicaResponse:
-    await check_controller(coordination, context, request)
+    check_sender(context, request)
+    await coordination.check(request.controller_id, request.controller_epoch, request.broker_epoch)
     asked = [
         (topic.topic_name, one.partition_index, one.leader_epoch, one.delete_partition)
         for topic in request.topic_states

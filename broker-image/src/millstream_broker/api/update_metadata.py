@@ -12,24 +12,20 @@ from millstream_kafka.protocol.stop_replica import StopReplicaRequest
 from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 
 from ..cluster import Cluster
-from ..coordination.coordination import Coordination
 from ..handlers import RequestContext, handler
 
 
 @handler(update_metadata.API, for_brokers=True)
 async def handle(
-    cluster: Cluster, coordination: Coordination, context: RequestContext, request: UpdateMetadataRequest
+    cluster: Cluster, context: RequestContext, request: UpdateMetadataRequest
 ) -> UpdateMetadataResponse:
-    await check_controller(coordination, context, request)
+    check_sender(context, request)
     await cluster.update(request)
     return UpdateMetadataResponse()
 
 
-async def check_controller(
-    coordination: Coordination, context: RequestContext, request: UpdateMetadataRequest | StopReplicaRequest
-) -> None:
-    """Raises ApiError unless the present controller itself sent this, to the present registration of this broker."""
+def check_sender(context: RequestContext, request: UpdateMetadataRequest | StopReplicaRequest) -> None:
+    """Raises ApiError unless the broker that claims to be the controller sent this itself."""
     peer = context.authenticator.peer
     if peer is None or peer.broker_id != request.controller_id:
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    await coordination.check(request.controller_id, request.controller_epoch, request.broker_epoch)

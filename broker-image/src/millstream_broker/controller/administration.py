@@ -1,7 +1,7 @@
 """What administrators ask of the controller, and what it does by itself from time to time.
 
-Each function notes what is wanted beside the partitions it is about; that they are looked at is the machine's work,
-and whoever asked is answered when it is done.
+Each function notes what is wanted beside the partitions it is about, and yields after each; that they are looked at is
+the machine's work, and whoever asked is answered when it is done.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
+from ..steps import Steps
 from . import reassignment
 from .assignments import Assignments
 from .deletion import Deletion
@@ -39,7 +40,7 @@ class Controlled(Protocol):
     def leads(self, broker: int) -> Iterable[TopicPartition]: ...
 
 
-def shut_down(machine: Controlled, event: ShutdownRequested) -> None:
+def shut_down(machine: Controlled, event: ShutdownRequested) -> Steps[None]:
     """Have others lead what a broker leads, that it can stop."""
     number = event.broker
     broker = machine.brokers.get(number)
@@ -57,6 +58,7 @@ def shut_down(machine: Controlled, event: ShutdownRequested) -> None:
         if number in machine.records[key].isr:
             machine.partitions.dirty.add(key)
             machine.requests.wait(request, key)
+        yield
     machine.requests.add(request)
 
 
@@ -68,10 +70,11 @@ def _led_by(machine: Controlled, broker: int) -> list[TopicPartition]:
     )
 
 
-def elect(machine: Controlled, event: ElectionRequested) -> None:
+def elect(machine: Controlled, event: ElectionRequested) -> Steps[None]:
     everything = event.partitions is None
     request = Request(event.caller, lambda request: request.results)
     for key in machine.records if event.partitions is None else event.partitions:
+        yield
         record = machine.records.get(key)
         if key[0] not in machine.topics or key[0] in machine.deletions:
             error = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {key[0]}")
@@ -111,18 +114,20 @@ def _elected(machine: Controlled, key: TopicPartition, kind: ElectionType) -> Ap
     return ApiError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"No replica of {name} is alive.")
 
 
-def rebalance(machine: Controlled) -> None:
+def rebalance(machine: Controlled) -> Steps[None]:
     """Give leadership back to the preferred replicas of brokers that lead too little (auto.leader.rebalance.enable)."""
     able = {one for one in machine.brokers if one not in machine.leaving}
-    for key in imbalanced(machine.records, able, machine.settings.imbalance_percentage):
+    for key in (yield from imbalanced(machine.records, able, machine.settings.imbalance_percentage)):
         machine.partitions.note(key).preferred = True
+        yield
 
 
-def reassign(machine: Controlled, event: ReassignmentRequested) -> None:
+def reassign(machine: Controlled, event: ReassignmentRequested) -> Steps[None]:
     answers: dict[TopicPartition, ApiError | None] = {}
     request = Request(event.caller, lambda _: answers)
     able = [one for one in machine.brokers if one not in machine.leaving]
     for key, wanted in event.targets.items():
+        yield
         try:
             machine.assignments.want(key, _planned(machine, key, wanted, able))
         except ApiError as error:

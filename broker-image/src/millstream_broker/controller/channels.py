@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from millstream_kafka.client.errors import BrokerError
@@ -35,6 +35,7 @@ from millstream_kafka.protocol.stop_replica import (
 )
 from millstream_kafka.protocol.update_metadata import (
     LEADER_DURING_DELETE,
+    SECURITY_PROTOCOLS,
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,
@@ -47,14 +48,15 @@ from millstream_process import supervision
 from ..config import Listener
 from ..coordination import NO_LEADER, NO_STATE, BrokerRecord, PartitionRecord, TopicRecord
 from ..internal_topics import is_internal
+from ..slices import begin
+from ..steps import Steps
 from .messages import AskLogEnds, LogEnd, LogEnds, Push, Stopped, StopReplicas
 from .reach import Caller, Reach
 
-MAX_PARTITIONS = 5_000
-"""In one request: its arrays have some ten elements a partition, and are bounded (`protocol.api.MAX_ELEMENTS`)."""
+MAX_PARTITIONS = 2_000
+"""In one request, which takes some milliseconds to encode and to take over (`coordination.view`)."""
 PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
 PATIENCE_S = 30.0
-SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 log = logging.getLogger(__name__)
 
@@ -86,12 +88,15 @@ class Channels:
         controller_id: int,
         reach: Reach,
         cluster: ControllerContext,
+        rest: Callable[[], Awaitable[None]],
         answered: Callable[[Stopped | LogEnds], None],
         deposed: Callable[[], None],
     ) -> None:
         self.controller_id = controller_id
         self.reach = reach
         self.cluster = cluster
+        self.rest = rest
+        """Returns when what `cluster` says is whole: no event is being handled."""
         self.answered = answered
         self.deposed = deposed
         self._channels: dict[int, Channel] = {}
@@ -233,6 +238,7 @@ class Channel:
         if self._connection is None or self._connection.is_closed:
             name = f"controller-{self._channels.controller_id}"
             self._connection = await self._channels.reach(self._broker, name, timeout_s=PATIENCE_S)
+        await self._channels.rest()
         if self._is_behind:
             await self._update(self._connection)
         elif self._to_stop or self._to_delete:
@@ -244,14 +250,23 @@ class Channel:
         partitions = _some(self._partitions)
         self._partitions.difference_update(partitions)
         self._is_behind = bool(self._partitions)
-        request = update_request(self._channels.controller_id, self.broker_epoch, self._cluster, partitions)
         try:
+            request = await self._update_request(partitions)
             answer = await connection.call(update_metadata.API, 7, request)
             self._check(answer.error_code, connection)
         except BaseException:
             self._partitions.update(partitions)
             self._is_behind = True
             raise
+
+    async def _update_request(self, partitions: Collection[TopicPartition]) -> UpdateMetadataRequest:
+        """Made in slices. A partition that changes after its slice is sent again, because the change pushes it."""
+        channels = self._channels
+        steps = update_request(channels.controller_id, self.broker_epoch, self._cluster, partitions)
+        while (done := begin(steps)) is None:
+            await asyncio.sleep(0)
+            await channels.rest()
+        return done[0]
 
     async def _stop(self, connection: Caller) -> None:
         wanted = self._cluster.to_delete(self.broker_id)
@@ -310,7 +325,15 @@ def _some(partitions: Collection[TopicPartition]) -> list[TopicPartition]:
     """
     if len(partitions) <= MAX_PARTITIONS:
         return list(partitions)
-    return sorted(partitions, key=lambda key: (is_internal(key[0]), key))[:MAX_PARTITIONS]
+    by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
+    for key in partitions:
+        by_topic[key[0]].append(key)
+    some: list[TopicPartition] = []
+    for topic in sorted(by_topic, key=lambda topic: (is_internal(topic), topic)):
+        some += sorted(by_topic[topic])
+        if len(some) >= MAX_PARTITIONS:
+            break
+    return some[:MAX_PARTITIONS]
 
 
 def log_ends_request(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
@@ -344,30 +367,35 @@ def _failed(answer: StopReplicaResponse) -> dict[TopicPartition, ErrorCode]:
 
 def update_request(
     controller_id: int, broker_epoch: int, cluster: ControllerContext, partitions: Iterable[TopicPartition]
-) -> UpdateMetadataRequest:
+) -> Steps[UpdateMetadataRequest]:
     """What is to be said of these partitions, and of who lives.
+
+    Yields after each partition, and the cluster may change meanwhile: then it says something that was so a moment ago,
+    as a request does that is on its way. Who lives is looked at last, for it is never older than what is said of a
+    partition.
 
     What may not be told now will be told to everybody, for it is being changed. Only that there is such a partition is
     said, to those who know no better: a client must not be told of a topic with fewer partitions than it has.
     """
-    topics: dict[str, list[UpdateMetadataPartitionState]] = defaultdict(list)
+    topics: dict[str, UpdateMetadataTopicState] = {}
     for key in partitions:
+        yield
         if (record := cluster.records.get(key)) is None:
             continue
+        name, topic_id = key[0], cluster.topics[key[0]].topic_id
+        if (told := topics.get(name)) is None or told.topic_id != topic_id:
+            told = topics[name] = UpdateMetadataTopicState(name, topic_id, [])
         if cluster.may_tell(key):
-            topics[key[0]].append(_state(key, record, cluster))
+            told.partition_states.append(_state(key, record, cluster))
         elif record.version != NO_STATE:
-            topics[key[0]].append(
+            told.partition_states.append(
                 UpdateMetadataPartitionState(key[1], -1, NO_LEADER, -1, [], NO_STATE, [], [])
             )
     return UpdateMetadataRequest(
         controller_id,
         cluster.epoch,
         broker_epoch,
-        [
-            UpdateMetadataTopicState(name, cluster.topics[name].topic_id, states)
-            for name, states in topics.items()
-        ],
+        [told for told in topics.values() if told.partition_states],
         [
             UpdateMetadataBroker(
                 one.broker_id, [_endpoint(each) for each in one.listeners], one.rack, one.epoch
@@ -394,7 +422,8 @@ def _state(
 
 
 def _endpoint(listener: Listener) -> UpdateMetadataEndpoint:
-    protocol = SECURITY_PROTOCOLS.get(listener.protocol, 0)
+    known = listener.protocol in SECURITY_PROTOCOLS
+    protocol = SECURITY_PROTOCOLS.index(listener.protocol) if known else 0
     return UpdateMetadataEndpoint(listener.port, listener.host, listener.name, protocol)
 
 

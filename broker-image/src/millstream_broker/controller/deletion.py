@@ -7,9 +7,15 @@ for until they are back. Only then is the topic removed from the store and its n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from millstream_kafka.topic_partition import TopicPartition
+
+from ..coordination import PartitionRecord
+from .messages import Push, StopReplicas
+
+EPOCH_DURING_DELETE = -2
 
 
 class Deletion:
@@ -55,3 +61,25 @@ class Deletion:
     @property
     def is_done(self) -> bool:
         return self.begun and not self._left
+
+
+def begin(
+    deletion: Deletion, live: Collection[int], partitions: Mapping[TopicPartition, PartitionRecord]
+) -> Iterator[Push | StopReplicas]:
+    """Have every live broker told, and let go of its replicas."""
+    replicas = {r for record in partitions.values() for r in (*record.replicas, *record.removing)}
+    deletion.begin(live, replicas, partitions.keys())
+    yield Push(tuple(live), list(partitions))
+    epochs = dict.fromkeys(partitions, EPOCH_DURING_DELETE)
+    for broker in live:
+        yield StopReplicas(broker, epochs, True)
+
+
+def stopped(deletions: Mapping[str, Deletion], broker: int, partitions: Iterable[TopicPartition]) -> None:
+    """A broker has let go of these, of whatever topics."""
+    by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
+    for key in partitions:
+        by_topic[key[0]].append(key)
+    for name, keys in by_topic.items():
+        if (deletion := deletions.get(name)) is not None:
+            deletion.stopped(broker, keys)

@@ -1,7 +1,9 @@
 """Runs the controller's state machine for as long as this broker is the controller.
 
-What the store reports, what its writes answer and what administrators ask goes in, one event at a time on the loop;
-what comes out is carried out: writes one after the other, in the order they were decided on (removals of different
+What the store reports, what its writes answer and what administrators ask goes in, one event at a time on the loop.
+An event that takes longer than a slice continues in the next turn of the loop. Later events queue behind it, and
+readers of the machine wait until it has been handled (`_rest`).
+What comes out is carried out: writes one after the other, in the order they were decided on (removals of different
 topics at the same time); pushes by `channels`;
 replies to whoever waits. A write whose outcome is not known is repeated: it is conditional, so that does no harm.
 
@@ -19,6 +21,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Mapping
+from time import perf_counter
 from typing import Any
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -29,6 +32,8 @@ from ..config import BrokerConfig
 from ..config_keys import BROKER_KEYS
 from ..coordination import CoordinationError, PartitionRecord
 from ..coordination.controllership import BrokersChanged, ConfigsChanged, ControllerStore, Fenced, StoreEvent
+from ..slices import begin, finish
+from ..steps import Steps
 from .channels import Channels
 from .machine import ControllerMachine
 from .messages import (
@@ -58,6 +63,8 @@ from .messages import (
 )
 from .reach import Reach
 
+SLICE_S = 0.003
+"""Longer than others': leaders are elected in it, while the loop may be busy."""
 TICK_S = 1.0
 REMOVALS_AT_ONCE = 50
 """Topics whose nodes are removed from the store at the same time."""
@@ -80,7 +87,12 @@ class ControllerDriver:
         self._config = config
         self._store = store
         self.machine = ControllerMachine(store.epoch, settings_of(config))
-        self._channels = Channels(broker_id, reach, self.machine, self._handle, self._lose)
+        self._events: deque[Event] = deque()
+        self._handling: Steps[list[Instruction]] | None = None
+        """What is left of the event that is being handled, the first of `_events`."""
+        self._between_events = asyncio.Event()
+        self._between_events.set()
+        self._channels = Channels(broker_id, reach, self.machine, self._rest, self._handle, self._lose)
         self._early: list[StoreEvent] | None = []
         self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loaded.add_done_callback(lambda done: done.exception())  # it may be that nobody waits for it
@@ -102,15 +114,14 @@ class ControllerDriver:
     async def stop(self) -> None:
         """After the session ended, or before it does: nothing happens any more."""
         self._lose()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await supervision.cancel(self._tasks)
         await self._channels.close()
 
     def _lose(self) -> None:
         if self._is_over:
             return
         self._is_over = True
+        self._between_events.set()
         log.info("this broker is not the controller any more, epoch %d is over", self._store.epoch)
         self._channels.end()
         error = ApiError(ErrorCode.NOT_CONTROLLER)
@@ -135,7 +146,9 @@ class ControllerDriver:
         """Return when every decision so far is stored and told to the brokers, or after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
-                await self._has_written.wait()
+                while not (self._between_events.is_set() and self._has_written.is_set()):
+                    await self._between_events.wait()
+                    await self._has_written.wait()
                 await self._channels.told(timeout)
         except TimeoutError:
             log.info("the controller has more to do than fits into %g s", timeout)
@@ -165,6 +178,7 @@ class ControllerDriver:
     ) -> Mapping[TopicPartition, PartitionRecord]:
         """Those of these partitions, or of all, that are being moved."""
         await self._within(asyncio.shield(self._loaded), timeout)
+        await self._within(self._rest(), timeout)
         return self.machine.reassignments(partitions)
 
     async def controlled_shutdown(
@@ -199,7 +213,10 @@ class ControllerDriver:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         try:
             async with asyncio.timeout(timeout):
-                return await waiting
+                found = await waiting
+                if self._is_over:
+                    raise ApiError(ErrorCode.NOT_CONTROLLER)
+                return found
         except TimeoutError:
             message = f"The controller was not done within {timeout:.3g} s."
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, message) from None
@@ -211,18 +228,44 @@ class ControllerDriver:
             self._early.append(event)
             return
         self._handle(event)
-        if isinstance(event, BrokersChanged):
-            self._channels.tidy()
-        elif isinstance(event, ConfigsChanged):
+        if isinstance(event, ConfigsChanged):
             self._handle(SettingsChanged(settings_of(self._config, event.brokers.get(None, {}))))
 
     def _handle(self, event: Event) -> None:
+        """At once where nothing else is being handled, and it takes no longer than a slice."""
         if self._is_over:
             return
+        self._events.append(event)
+        if self._between_events.is_set():
+            self._between_events.clear()
+            self._handle_more()
+
+    async def _rest(self) -> None:
+        """Return when no event is being handled: what the machine says is whole then."""
+        while not self._between_events.is_set():
+            await self._between_events.wait()
+
+    def _handle_more(self) -> None:
+        """Go on with the events for a slice of time."""
+        over = perf_counter() + SLICE_S
         try:
-            self._carry_out(self.machine.handle(event))
+            while self._events and not self._is_over:
+                if (left := over - perf_counter()) < 0:
+                    asyncio.get_running_loop().call_soon(self._handle_more)
+                    return
+                if self._handling is None:
+                    self._handling = self.machine.handle(self._events[0])
+                if (done := begin(self._handling, left)) is not None:
+                    self._handling, event = None, self._events.popleft()
+                    self._carry_out(done[0])
+                    if isinstance(event, BrokersChanged):
+                        self._channels.tidy()
         except Exception as error:
             self._fail(error)
+            return
+        if not self._is_over:
+            self._between_events.set()
+            self._to_write.set()
 
     def _carry_out(self, instructions: Collection[Instruction]) -> None:
         for one in instructions:
@@ -240,8 +283,8 @@ class ControllerDriver:
                 self._has_written.clear()
 
     def _reply(self, reply: AnswerCaller) -> None:
-        waiting = self._waiting.pop(reply.caller)
-        if waiting.done():  # whoever waited has given up in this turn of the loop
+        waiting = self._waiting.pop(reply.caller, None)
+        if waiting is None or waiting.done():  # whoever waited has given up meanwhile
             return
         if isinstance(reply.result, ApiError):
             waiting.set_exception(reply.result)
@@ -251,14 +294,16 @@ class ControllerDriver:
     async def _run(self) -> None:
         try:
             image = await self._insist(lambda: self._store.load(self._report))
-            self._carry_out(self.machine.start(image))
+            self._between_events.clear()
+            self._carry_out(await finish(self.machine.start(image), SLICE_S))
+            self._between_events.set()
             early, self._early = self._early or [], None
             for report in early:
                 self._report(report)
             if not self._loaded.done():
                 self._loaded.set_result(None)
             while True:
-                if not self._writes:
+                if not self._writes and self._between_events.is_set():
                     self._has_written.set()
                 await self._to_write.wait()
                 self._to_write.clear()

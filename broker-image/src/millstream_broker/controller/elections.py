@@ -29,6 +29,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..coordination import NO_LEADER, PartitionRecord
+from ..steps import Steps
 from .messages import LogEnd, Settings
 
 NOBODY: frozenset[int] = frozenset()
@@ -162,11 +163,11 @@ def _leader(leader: int, replicas: Collection[int], isr: Collection[int], now: S
 
 def imbalanced(
     records: Mapping[tuple[str, int], PartitionRecord], live: Collection[int], percentage: int
-) -> list[tuple[str, int]]:
+) -> Steps[list[tuple[str, int]]]:
     """Partitions whose preferred replica should lead again, of brokers that lead too few of what they should.
 
     A broker has an imbalance of so many per cent of the partitions that it is the preferred leader of
-    (`leader.imbalance.per.broker.percentage`).
+    (`leader.imbalance.per.broker.percentage`). Yields after each partition.
     """
     preferred: Counter[int] = Counter()
     elsewhere: dict[int, list[tuple[str, int]]] = defaultdict(list)
@@ -175,6 +176,7 @@ def imbalanced(
         preferred[first] += 1
         if record.leader != first and first in live:
             elsewhere[first].append(key)
+        yield
     return [
         key
         for first, keys in elsewhere.items()

@@ -12,6 +12,8 @@ own, and a new controller has only to look at everything.
   takes it into account is stored.
 - Brokers are told what is stored, after it is.
 - Work is bounded by what there is: sets of partitions, never queues of events.
+- An event may concern every partition, so it is handled in steps, that others have their turn in between. It is handled
+  to its end before the next one begins, and meanwhile nobody looks at the machine: so it is as if it were one step.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
+from ..coordination import BrokerRecord, PartitionRecord, TopicRecord, same_state
 from ..coordination.controllership import (
     BrokersChanged,
     ConfigsChanged,
@@ -33,10 +35,11 @@ from ..coordination.controllership import (
     StatesChanged,
     TopicsChanged,
 )
-from ..slices import Steps
+from ..steps import Steps
 from . import administration, reassignment
+from .announcements import Announcements
 from .assignments import Assignments
-from .deletion import Deletion
+from .deletion import EPOCH_DURING_DELETE, Deletion, begin, stopped
 from .elections import Situation, is_unclean_allowed, settle
 from .messages import (
     Abandoned,
@@ -63,13 +66,12 @@ from .messages import (
     WriteAssignment,
     WriteStates,
 )
-from .partitions import Notes, Partitions, same_state
+from .partitions import Notes, Partitions, topic_portions
 from .recovery import Recovery, is_undecided
 from .requests import Requests
 
-WRITE_AT_ONCE = 500
+WRITE_AT_ONCE = 200
 """States in one WriteStates: brokers are told of the first while the next are written."""
-EPOCH_DURING_DELETE = -2
 NOTHING = Notes()
 
 
@@ -89,15 +91,13 @@ class ControllerMachine:
         self._writing: dict[TopicPartition, Notes] = {}
         self.assignments = Assignments()
         self._to_delete: frozenset[str] = frozenset()
-        self._announced: dict[str, int] = {}
         self._unaccepted: dict[int, set[TopicPartition]] = {}
-        self._to_push: set[TopicPartition] = set()
-        self._to_stop: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+        self._announcements = Announcements()
         self.requests = Requests()
         self._recovery = Recovery()
         self._next_check: float | None = None
         self.out: list[Instruction] = []
-        self._handlers: dict[type, Callable[[Any], None]] = {
+        self._handlers: dict[type, Callable[[Any], Steps[None] | None]] = {
             BrokersChanged: self._brokers_changed,
             TopicsChanged: self._topics_changed,
             DeletionsRequested: lambda event: self._delete(event.topics),
@@ -117,18 +117,21 @@ class ControllerMachine:
             Abandoned: lambda event: self.requests.abandon(event.caller),
         }
 
-    def start(self, image: Image) -> list[Instruction]:
-        """Take over: look at everything, and tell everybody."""
+    def start(self, image: Image) -> Steps[list[Instruction]]:
+        """Take over: look at everything, and tell everybody. The first event."""
         self.out = []
-        self._add_topics(image.topics)
-        self._brokers_changed(BrokersChanged(image.brokers))
-        self._delete(image.deletions)
-        return self._finish()
+        yield from self._add_topics(image.topics)
+        yield from self._brokers_changed(BrokersChanged(image.brokers))
+        yield from self._delete(image.deletions)
+        return (yield from self._finish())
 
-    def handle(self, event: Event) -> list[Instruction]:
+    def handle(self, event: Event) -> Steps[list[Instruction]]:
+        """What comes of an event. Yields after each partition."""
         self.out = []
-        self._handlers[type(event)](event)
-        return self._finish()
+        steps = self._handlers[type(event)](event)
+        if steps is not None:
+            yield from steps
+        return (yield from self._finish())
 
     # What is asked of it
 
@@ -180,43 +183,34 @@ class ControllerMachine:
 
     # Brokers
 
-    def _brokers_changed(self, event: BrokersChanged) -> None:
+    def _brokers_changed(self, event: BrokersChanged) -> Steps[None]:
         before, self.brokers = self.brokers, dict(event.brokers)
         ended = {one for one, broker in before.items() if _epoch(self.brokers, one) != broker.epoch}
         arrived = {one for one, broker in self.brokers.items() if _epoch(before, one) != broker.epoch}
         for broker in ended:
-            self._broker_ended(broker)
+            yield from self._broker_ended(broker)
         for broker in sorted(arrived):
-            self._broker_arrived(self.brokers[broker])
+            yield from self._broker_arrived(self.brokers[broker])
         others = tuple(one for one in self.brokers if one not in arrived)
         if others and before != self.brokers:
             self.out.append(Push(others, ()))
 
-    def _broker_ended(self, broker: int) -> None:
+    def _broker_ended(self, broker: int) -> Steps[None]:
         self.leaving.discard(broker)
         self._unaccepted.pop(broker, None)
-        for key in self.partitions.of_broker(broker):
-            if broker in self.records[key].isr:
-                self.partitions.note(key).restarted.add(broker)
-        self.partitions.dirty |= self.partitions.of_broker(broker)
+        yield from self.partitions.note_end(broker)
         for deletion in self.deletions.values():
             deletion.gone(broker)
 
-    def _broker_arrived(self, broker: BrokerRecord) -> None:
+    def _broker_arrived(self, broker: BrokerRecord) -> Steps[None]:
         number = broker.broker_id
-        its = self.partitions.of_broker(number)
         if broker.unclean:
-            self._unaccepted[number] = set(its)
-            for key in its:
-                self.partitions.note(key).forgetful.add(number)
+            self._unaccepted[number] = set(self.partitions.of_broker(number))
             self._accept()
-        if broker.ahead:
-            for key in its:
-                notes = self.partitions.note(key)
-                notes.new_epoch, notes.missed = True, max(notes.missed, broker.ahead)
-        self.partitions.dirty |= its
+        yield from self.partitions.note_return(broker)
         for deletion in self.deletions.values():
             deletion.arrived(number, self._keys(deletion.name))
+            yield
         self.out.append(Push((number,), None))
         if stops := self.to_delete(number):
             self.out.append(StopReplicas(number, stops, True))
@@ -244,19 +238,19 @@ class ControllerMachine:
 
     # Topics
 
-    def _topics_changed(self, event: TopicsChanged) -> None:
+    def _topics_changed(self, event: TopicsChanged) -> Steps[None]:
         for name in [one for one in self.topics if one not in event.present]:
-            self._forget(name)
-        self._add_topics(event.topics)
+            yield from self._forget(name)
+        yield from self._add_topics(event.topics)
         if not self._to_delete.isdisjoint(event.topics):
-            self._delete(self._to_delete)
+            yield from self._delete(self._to_delete)
 
-    def _add_topics(self, topics: Mapping[str, TopicRecord]) -> None:
+    def _add_topics(self, topics: Mapping[str, TopicRecord]) -> Steps[None]:
         """Take what is new of these topics: assignments that are known are changed by this controller alone."""
         for topic in topics.values():
             known = self.topics.get(topic.name)
             if known is not None and known.topic_id != topic.topic_id:
-                self._forget(topic.name)
+                yield from self._forget(topic.name)
                 known = None
             if known is None:
                 self.topics[topic.name] = topic
@@ -271,21 +265,23 @@ class ControllerMachine:
                     self.partitions.add((topic.name, index), record)
                 else:
                     self._take((topic.name, index), record)
+                yield
 
-    def _forget(self, name: str) -> None:
-        for key in self._keys(name):
+    def _forget(self, name: str) -> Steps[None]:
+        keys = self._keys(name)
+        self._announcements.forget(name, keys)
+        for key in keys:
             self.partitions.forget(key)
-            self._to_push.discard(key)
             self._settled(key)
             self._recovery.forget(key)
             self.requests.happened(("assigned", key))
+            yield
         self.topics.pop(name)
         self.deletions.pop(name, None)
         self._to_delete -= {name}
-        self._announced.pop(name, None)
         self.assignments.drop(name)
 
-    def _delete(self, names: Collection[str]) -> None:
+    def _delete(self, names: Collection[str]) -> Steps[None]:
         """A topic that is not known may be about to be told of: the store refuses only what is not there."""
         self._to_delete = frozenset(names)
         if unknown := self._to_delete.difference(self.topics):
@@ -294,10 +290,11 @@ class ControllerMachine:
             if name in self.topics and name not in self.deletions:
                 self.deletions[name] = Deletion(name)
                 self.partitions.dirty.update(self._keys(name))
+            yield
 
-    def _topic_removed(self, event: TopicRemoved) -> None:
+    def _topic_removed(self, event: TopicRemoved) -> Steps[None]:
         if event.name in self.deletions and self.deletions[event.name].removing:
-            self._forget(event.name)
+            yield from self._forget(event.name)
 
     def _configs_changed(self, event: ConfigsChanged) -> None:
         for name, config in event.topics.items():
@@ -315,27 +312,23 @@ class ControllerMachine:
 
     # States
 
-    def _states_changed(self, event: StatesChanged) -> None:
+    def _states_changed(self, event: StatesChanged) -> Steps[None]:
         for key, record in event.states.items():
             if key in self.records:
                 self._take(key, record)
+            yield
 
     def _take(self, key: TopicPartition, stored: PartitionRecord) -> None:
         """A state that may be newer than what is known; the assignment in it may be older."""
         known = self.records[key]
         if self.partitions.take_state(key, stored):
-            self._to_push.add(key)
+            self._announcements.push(key)
             if self.leaving:
-                self._stop_leaving(key, known, stored)
+                self._announcements.stop_leaving(self.leaving, key, known, stored)
 
-    def _stop_leaving(self, key: TopicPartition, before: PartitionRecord, after: PartitionRecord) -> None:
-        """Who is about to stop and is out of the ISR must not fetch itself back into it."""
-        for broker in before.isr:
-            if broker in self.leaving and broker not in after.isr:
-                self._to_stop[broker][key] = after.leader_epoch
-
-    def _states_written(self, event: StatesWritten) -> None:
+    def _states_written(self, event: StatesWritten) -> Steps[None]:
         for key, asked in event.asked.items():
+            yield
             used = self._writing.pop(key, None)
             if key not in self.records or used is None:
                 continue
@@ -352,14 +345,11 @@ class ControllerMachine:
     def _may_be_told(self, key: TopicPartition, notes: Notes) -> None:
         """What kept brokers from being told has passed (`may_tell`)."""
         if notes.restarted or notes.forgetful:
-            self._to_push.add(key)
+            self._announcements.push(key)
 
     def _decide(self, key: TopicPartition) -> PartitionRecord:
-        record, notes, config = (
-            self.records[key],
-            self.partitions.notes.get(key, NOTHING),
-            self.topics[key[0]].config,
-        )
+        record, notes = self.records[key], self.partitions.notes.get(key, NOTHING)
+        config = self.topics[key[0]].config
         finishing = (
             bool(record.adding or record.removing)
             and reassignment.can_finish(record, self.brokers)
@@ -399,17 +389,17 @@ class ControllerMachine:
                 waiting.discard(key)
             self._accept()
 
-    def _tick(self, event: Tick) -> None:
+    def _tick(self, event: Tick) -> Steps[None]:
         if self._next_check is not None:
             if event.now < self._next_check:
                 return
             if self.settings.auto_rebalance:
-                administration.rebalance(self)
+                yield from administration.rebalance(self)
         self._next_check = event.now + self.settings.imbalance_check_s
 
     # Assignments
 
-    def _assignment_written(self, event: AssignmentWritten) -> None:
+    def _assignment_written(self, event: AssignmentWritten) -> Steps[None]:
         name = event.topic.name
         changes = self.assignments.written(name)
         if name not in self.topics or self.topics[name].topic_id != event.topic.topic_id:
@@ -424,60 +414,61 @@ class ControllerMachine:
             for broker in set(reassignment.leftover(assigned)) - set(reassignment.leftover(before)):
                 if broker in self.brokers:
                     self.out.append(StopReplicas(broker, {key: before.leader_epoch}, True))
-            self._to_push.add(key)
+            self._announcements.push(key)
             if not self.assignments.is_wanted(key):
                 self.requests.happened(("assigned", key))
+            yield
 
-    def _stopped(self, event: Stopped) -> None:
+    def _stopped(self, event: Stopped) -> Steps[None]:
         if _epoch(self.brokers, event.broker) != event.broker_epoch:
             return
-        stopped: dict[str, list[TopicPartition]] = defaultdict(list)
-        for key in event.partitions:
-            stopped[key[0]].append(key)
-        for name, keys in stopped.items():
-            if (deletion := self.deletions.get(name)) is not None:
-                deletion.stopped(event.broker, keys)
+        stopped(self.deletions, event.broker, event.partitions)
         for key in event.partitions:
             if key in self.records:
                 record = self.assignments.newest(key, self.records[key])
                 without = reassignment.deleted(record, event.broker)
                 if without is not record:
                     self.assignments.want(key, without)
+            yield
 
     # The end of each event
 
-    def _finish(self) -> list[Instruction]:
-        self._look_at_deletions()
-        self._look_at_states()
-        self._look_at_assignments()
-        self._tell()
+    def _finish(self) -> Steps[list[Instruction]]:
+        yield from self._look_at_deletions()
+        yield from self._look_at_states()
+        yield from self._look_at_assignments()
+        self.out += self._announcements.take(self.topics, self.deletions, self.brokers)
         for caller, result in self.requests.complete():
             self.out.append(AnswerCaller(caller, result))
         out, self.out = self.out, []
         return out
 
-    def _look_at_states(self) -> None:
-        elect: dict[TopicPartition, PartitionRecord] = {}
-        shrink: dict[TopicPartition, PartitionRecord] = {}
+    def _look_at_states(self) -> Steps[None]:
+        elect: defaultdict[str, dict[TopicPartition, PartitionRecord]] = defaultdict(dict)
+        shrink: defaultdict[str, dict[TopicPartition, PartitionRecord]] = defaultdict(dict)
         held = set()
         for key in self.partitions.dirty:
+            yield
             if key[0] in self.deletions:
                 self._settled(key)
-            elif key in self._writing or self.assignments.is_writing(key[0]):
+            elif key in self._writing:
+                pass  # dirty again when it is written
+            elif self.assignments.is_writing(key[0]):
                 held.add(key)
             elif (wanted := self._decide(key)) is self.records[key]:
                 self._settled(key)
             else:
                 self._writing[key] = self.partitions.notes.pop(key, NOTHING)
-                (shrink if wanted.leader == self.records[key].leader else elect)[key] = wanted
+                (shrink if wanted.leader == self.records[key].leader else elect)[key[0]][key] = wanted
         self.partitions.dirty = held
         for states in (elect, shrink):  # who has no leader comes first
-            keys = list(states)
-            for at in range(0, len(keys), WRITE_AT_ONCE):
-                self.out.append(WriteStates({key: states[key] for key in keys[at : at + WRITE_AT_ONCE]}))
+            for portion in topic_portions(states.values(), WRITE_AT_ONCE):
+                self.out.append(WriteStates(portion))
+                yield
 
-    def _look_at_assignments(self) -> None:
+    def _look_at_assignments(self) -> Steps[None]:
         for name, indexes in self.assignments.next():
+            yield
             topic = None
             if name in self.deletions:
                 self.assignments.drop(name)
@@ -488,38 +479,20 @@ class ControllerMachine:
             else:
                 for index in indexes:
                     self.requests.happened(("assigned", (name, index)))
+                    yield
 
-    def _look_at_deletions(self) -> None:
+    def _look_at_deletions(self) -> Steps[None]:
         for deletion in self.deletions.values():
+            yield
             name = deletion.name
             if not deletion.begun:
                 keys = self._keys(name)
                 if self.assignments.is_writing(name) or any(key in self._writing for key in keys):
                     continue
-                replicas = {
-                    r for key in keys for r in (*self.records[key].replicas, *self.records[key].removing)
-                }
-                deletion.begin(self.brokers, replicas, keys)
-                self.out.append(Push(tuple(self.brokers), keys))
-                epochs = dict.fromkeys(keys, EPOCH_DURING_DELETE)
-                self.out += [StopReplicas(broker, epochs, True) for broker in self.brokers]
+                self.out += begin(deletion, self.brokers, {key: self.records[key] for key in keys})
             if deletion.is_done and not deletion.removing:
                 deletion.removing = True
                 self.out.append(RemoveTopic(name))
-
-    def _tell(self) -> None:
-        """A topic is first told of as a whole: what nobody leads yet is a part of it."""
-        partitions = {key for key in self._to_push if key[0] not in self.deletions}
-        self._to_push.clear()
-        for name in {key[0] for key in partitions}:
-            count = len(self.topics[name].partitions)
-            partitions.update((name, index) for index in range(self._announced.get(name, 0), count))
-            self._announced[name] = count
-        if partitions and self.brokers:
-            self.out.append(Push(tuple(self.brokers), partitions))
-        for broker, stops in self._to_stop.items():
-            self.out.append(StopReplicas(broker, stops, False))
-        self._to_stop.clear()
 
 
 def _epoch(brokers: Mapping[int, BrokerRecord], broker: int) -> int | None:

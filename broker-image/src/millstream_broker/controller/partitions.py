@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..coordination import PartitionRecord
+from ..coordination import BrokerRecord, PartitionRecord
+from ..steps import Steps, portions
 from . import reassignment
 
 
@@ -36,13 +37,15 @@ class Notes:
 class Partitions:
     """Records by partition, indexed by broker. `dirty` are those to look at."""
 
-    __slots__ = ("_of_broker", "dirty", "notes", "records")
+    __slots__ = ("_left", "_of_broker", "dirty", "notes", "records")
 
     def __init__(self) -> None:
         self.records: dict[TopicPartition, PartitionRecord] = {}
         self.notes: dict[TopicPartition, Notes] = {}
         self.dirty: set[TopicPartition] = set()
         self._of_broker: dict[int, set[TopicPartition]] = defaultdict(set)
+        self._left: set[TopicPartition] = set()
+        """Those that brokers which are no replicas any more still have to delete."""
 
     def of_broker(self, broker: int) -> Set[TopicPartition]:
         """Those that it is a replica of, or still has to delete."""
@@ -58,15 +61,39 @@ class Partitions:
             notes = self.notes[key] = Notes()
         return notes
 
+    def note_end(self, broker: int) -> Steps[None]:
+        """A broker's process or session has ended: in each ISR, it has restarted when it is back."""
+        for key in self._of_broker[broker]:
+            if broker in self.records[key].isr:
+                self.note(key).restarted.add(broker)
+            yield
+        self.dirty |= self._of_broker[broker]
+
+    def note_return(self, broker: BrokerRecord) -> Steps[None]:
+        """A broker has registered."""
+        for key in self._of_broker[broker.broker_id]:
+            self.dirty.add(key)
+            if broker.unclean:
+                self.note(key).forgetful.add(broker.broker_id)
+            if broker.ahead:
+                notes = self.note(key)
+                notes.new_epoch, notes.missed = True, max(notes.missed, broker.ahead)
+            yield
+
     def add(self, key: TopicPartition, record: PartitionRecord) -> None:
         self.records[key] = record
         for broker in _involved(record):
             self._of_broker[broker].add(key)
+        if reassignment.leftover(record):
+            self._left.add(key)
+        else:
+            self._left.discard(key)
         self.dirty.add(key)
 
     def forget(self, key: TopicPartition) -> None:
         for broker in _involved(self.records.pop(key)):
             self._of_broker[broker].discard(key)
+        self._left.discard(key)
         self.notes.pop(key, None)
         self.dirty.discard(key)
 
@@ -93,18 +120,28 @@ class Partitions:
         """What it is no replica of any more and has not said to have deleted, with the present leader epochs."""
         return {
             key: self.records[key].leader_epoch
-            for key in self._of_broker[broker]
+            for key in self._left & self._of_broker[broker]
             if broker not in self.records[key].replicas
         }
 
 
+def topic_portions(
+    topics: Iterable[Mapping[TopicPartition, PartitionRecord]], size: int
+) -> Iterator[dict[TopicPartition, PartitionRecord]]:
+    """The topics' records, `size` or a few more at a time; a topic of up to `size` partitions is in one portion.
+
+    So most topics are written, announced and opened as a whole, and not first without some of their leaders.
+    """
+    portion: dict[TopicPartition, PartitionRecord] = {}
+    for topic in topics:
+        for some in portions(topic.items(), size):
+            portion.update(some)
+            if len(portion) >= size:
+                yield portion
+                portion = {}
+    if portion:
+        yield portion
+
+
 def _involved(record: PartitionRecord) -> tuple[int, ...]:
     return (*record.replicas, *reassignment.leftover(record))
-
-
-def same_state(one: PartitionRecord, other: PartitionRecord) -> bool:
-    """Whether the states are the same, whatever their versions and assignments."""
-    return all(
-        getattr(one, of) == getattr(other, of)
-        for of in ("leader", "leader_epoch", "isr", "elr", "suspects", "controller_epoch")
-    )

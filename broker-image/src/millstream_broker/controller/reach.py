@@ -24,7 +24,6 @@ class Caller(Protocol):
 
     async def call(self, api: Api[Req, Res], version: int, request: Req) -> Res:
         """Raises BrokerError."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -32,4 +31,3 @@ class Caller(Protocol):
 class Reach(Protocol):
     async def __call__(self, broker: BrokerRecord, client_id: str, *, timeout_s: float) -> Caller:
         """Raises BrokerError."""
-        ...

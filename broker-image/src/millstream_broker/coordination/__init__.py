@@ -82,6 +82,14 @@ class PartitionRecord:
     suspects: tuple[int, ...] = ()
 
 
+def same_state(one: PartitionRecord, other: PartitionRecord) -> bool:
+    """Whether the states are the same, whatever their versions and assignments."""
+    return all(
+        getattr(one, of) == getattr(other, of)
+        for of in ("leader", "leader_epoch", "isr", "elr", "suspects", "controller_epoch")
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
     """A topic; `config` has its overrides only, as text."""

@@ -18,16 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from ..config import dynamic_key, topic_key
 from ..config_types import ConfigError
 from . import tree
-from .stores import (
-    BadVersionError,
-    Create,
-    MultiError,
-    NodeExistsError,
-    NoNodeError,
-    Operation,
-    Set,
-    Store,
-)
+from .stores import BadVersionError, Create, MultiError, NodeExistsError, NoNodeError, Operation, Set, Store
 
 NOTES_EXPIRE_MS = 15 * 60 * 1000
 Config = Mapping[str, str]

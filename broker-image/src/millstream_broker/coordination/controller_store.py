@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
+from ..slices import turns
 from . import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord, tree
 from .chores import Chores
 from .configs import Configs
@@ -49,6 +50,9 @@ from .stores import (
 
 GROUP = 50
 """States that are written by one multi."""
+AT_ONCE = 200
+"""Nodes that are created or deleted together, each by a multi of its own."""
+READ_AT_ONCE = 1000
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -157,7 +161,7 @@ class TreeControllerStore:
         """With their states and configurations; those that went meanwhile are left out."""
         nodes = await self._nodes.get_all(map(tree.topic_path, names), self._watch_topic)
         found: dict[str, TopicRecord] = {}
-        for name, node in zip(names, nodes, strict=True):
+        async for name, node in turns(zip(names, nodes, strict=True)):
             if node is None:
                 continue
             try:
@@ -175,17 +179,19 @@ class TreeControllerStore:
                 partitions=tuple(states[name, index] for index in range(len(topic.partitions))),
                 config=self._configs.topics.get(name, {}),
             )
-            for name, topic in found.items()
+            async for name, topic in turns(found.items())
         }
 
     async def _read_states(
         self, keys: Sequence[TopicPartition], topics: Mapping[str, TopicRecord]
     ) -> dict[TopicPartition, PartitionRecord]:
-        nodes = await self._nodes.get_all(tree.state_path(*key) for key in keys)
-        return {
-            key: _with_state(key, topics[key[0]].partitions[key[1]], node)
-            for key, node in zip(keys, nodes, strict=True)
-        }
+        found: dict[TopicPartition, PartitionRecord] = {}
+        for start in range(0, len(keys), READ_AT_ONCE):
+            some = keys[start : start + READ_AT_ONCE]
+            nodes = await self._nodes.get_all(tree.state_path(*key) for key in some)
+            async for key, node in turns(zip(some, nodes, strict=True)):
+                found[key] = _with_state(key, topics[key[0]].partitions[key[1]], node)
+        return found
 
     def _watch_topics(self, path: str) -> None:
         self._chores.need("topics")
@@ -300,8 +306,7 @@ class TreeControllerStore:
 
         while pending:
             await self._persist(write)
-        for key, record in stored.items():
-            self._remember(key, record)
+        self._remember(stored)
         return {key: stored[key] for key in states}
 
     async def _resolve(
@@ -323,11 +328,13 @@ class TreeControllerStore:
             elif node is None or node.version != record.version:
                 stored[key] = _with_state(key, pending.pop(key), node)
 
-    def _remember(self, key: TopicPartition, record: PartitionRecord) -> None:
-        topic = self._topics.get(key[0])
-        if topic is not None and key[1] < len(topic.partitions):
-            partitions = (*topic.partitions[: key[1]], record, *topic.partitions[key[1] + 1 :])
-            self._topics[key[0]] = replace(topic, partitions=partitions)
+    def _remember(self, stored: Mapping[TopicPartition, PartitionRecord]) -> None:
+        by_topic: dict[str, list[PartitionRecord]] = {}
+        for (name, index), record in stored.items():
+            if (topic := self._topics.get(name)) is not None and index < len(topic.partitions):
+                by_topic.setdefault(name, list(topic.partitions))[index] = record
+        for name, partitions in by_topic.items():
+            self._topics[name] = replace(self._topics[name], partitions=tuple(partitions))
 
     async def _create_parents(self, topics: Collection[str]) -> None:
         paths = [tree.partitions_path(name) for name in sorted(topics)]
@@ -416,13 +423,17 @@ class TreeControllerStore:
         await self._each([Delete(path) for path in paths])
 
     async def _each(self, operations: Sequence[Operation]) -> None:
-        """Each by itself, but all at once; what is done already is well. Raises Fenced, Unavailable."""
-        for answer in await self._nodes.multi_all([self._check, one] for one in operations):
-            self._raise_if_fenced(answer)
-            if isinstance(answer, Unavailable):
-                raise answer
-            if isinstance(answer, MultiError) and not isinstance(answer.error, NoNodeError | NodeExistsError):
-                raise Unavailable(f"a node changes: {answer}")
+        """Each by itself, but many at once; what is done already is well. Raises Fenced, Unavailable."""
+        for start in range(0, len(operations), AT_ONCE):
+            some = operations[start : start + AT_ONCE]
+            for answer in await self._nodes.multi_all([self._check, one] for one in some):
+                self._raise_if_fenced(answer)
+                if isinstance(answer, Unavailable):
+                    raise answer
+                if isinstance(answer, MultiError) and not isinstance(
+                    answer.error, NoNodeError | NodeExistsError
+                ):
+                    raise Unavailable(f"a node changes: {answer}")
 
     async def _fenced_multi(self, operations: Sequence[Operation]) -> None:
         """Raises Unavailable, too, where something is not as it was when it was read."""

@@ -75,7 +75,6 @@ class ControllerStore(Protocol):
 
     async def load(self, report: Callable[[StoreEvent], None]) -> Image:
         """Read everything and watch it from then on; `report` is called on the loop. Raises Fenced."""
-        ...
 
     async def write_states(
         self, states: Mapping[TopicPartition, PartitionRecord]
@@ -86,7 +85,6 @@ class ControllerStore(Protocol):
         else had changed what is stored now, so that a record with another leader epoch than was to be written tells
         of a conflict. Raises Fenced.
         """
-        ...
 
     async def write_assignment(self, topic: TopicRecord) -> None:
         """Write /brokers/topics/T: the replicas, adding and removing of these partitions. Raises Fenced.
@@ -94,23 +92,18 @@ class ControllerStore(Protocol):
         Partitions that somebody added meanwhile stay. `removing` may name brokers that are not among `replicas` any
         more: they still have to delete their logs (`reassignment`). Does nothing where the topic is gone.
         """
-        ...
 
     async def accept_broker(self, broker: BrokerRecord) -> None:
         """Mark in the broker's registration that what follows from its `unclean` is written. Raises Fenced.
 
         Does nothing where the broker is gone or has registered again: its epoch tells.
         """
-        ...
 
     async def remove_topic(self, name: str) -> None:
         """Remove the topic, its states, its configuration and the request for its deletion. Raises Fenced."""
-        ...
 
     async def resign(self) -> None:
         """Leave office, so that a controller is elected anew. Raises Fenced where there is another already."""
-        ...
 
     async def refuse_deletion(self, names: Collection[str]) -> None:
         """Remove requests for the deletion of topics that there are not. Raises Fenced."""
-        ...

@@ -27,6 +27,7 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
 from millstream_process import supervision
 
+from ..slices import finish
 from . import (
     NO_LEADER,
     BrokerRecord,
@@ -35,6 +36,7 @@ from . import (
     CoordinationError,
     PartitionRecord,
     TopicRecord,
+    same_state,
     takeover,
     tree,
     view,
@@ -45,15 +47,10 @@ from .configs import Configs
 from .controller_store import TreeControllerStore
 from .controllership import ControllerStore
 from .fencing import Elected, Fencing
+from .isr_notes import IsrNotes
 from .stores import (
     BadVersionError,
-    Create,
-    Delete,
-    MultiError,
-    NodeExistsError,
     NoNodeError,
-    Operation,
-    Set,
     State,
     Store,
     Unavailable,
@@ -108,8 +105,7 @@ class Coordination:
         self._updating = asyncio.Lock()
         self._administering = asyncio.Semaphore(TOPICS_AT_ONCE)
         self._waiting: dict[asyncio.Future[None], Callable[[ClusterState], bool]] = {}
-        self._isr_notes: set[tuple[str, int]] = set()
-        self._isr_noted = asyncio.Event()
+        self._isr_notes = IsrNotes(nodes)
         self._ended: list[BrokerRecord] = []
         self._is_leaving = False
         self._is_outdated = False
@@ -123,6 +119,18 @@ class Coordination:
     def broker_epoch(self) -> int:
         """That of the newest registration."""
         return self._broker.epoch if self._broker is not None else -1
+
+    @property
+    def _known(self) -> ClusterState:
+        """The cluster as this broker knows it, which has joined."""
+        assert self._state is not None
+        return self._state
+
+    @property
+    def _registered(self) -> BrokerRecord:
+        """This broker, which has joined, under its newest epoch."""
+        assert self._broker is not None
+        return self._broker
 
     # Joining and leaving
 
@@ -182,7 +190,7 @@ class Coordination:
             broker_configs=dict(self._configs.brokers),
         )
         self._tasks.append(supervision.keep("ZooKeeper's watches", self._chores.run))
-        self._tasks.append(supervision.keep("ISR notes", self._note_isr_changes))
+        self._tasks.append(supervision.keep("ISR notes", self._isr_notes.run))
         self._chores.need("the controller", "changes of configuration")
         return self._state
 
@@ -195,9 +203,7 @@ class Coordination:
         self.withdraw()
         self.changes = lambda state: None
         self._depose()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await supervision.cancel(self._tasks)
         self._tasks.clear()
         await self._nodes.close(min(LEAVE_S, self._nodes.timeout))
 
@@ -247,61 +253,37 @@ class Coordination:
             await asyncio.sleep(0.2)
 
     async def _register(self, broker: BrokerRecord, takes_over: bool = True) -> BrokerRecord:
-        """Under a new epoch, or under that which we have in this session. Raises CoordinationError when it is taken."""
-        path = tree.broker_path(broker.broker_id)
-        watch = lambda path: self._chores.need("registration")  # noqa: E731
-        there = await self._nodes.get(path, watch)
-        take: list[Operation] = []
-        if there is not None:
-            other = tree.broker_from(broker.broker_id, there.data, there.created)
-            if there.owner == self._nodes.session_id and not self._is_outdated:
-                # The controller may have written there that it has dealt with our being unclean.
-                return replace(broker, epoch=there.created, unclean=other.unclean)
-            if not takes_over or other.directory is None or other.directory != broker.directory:
-                where = ",".join(map(str, other.listeners))
-                raise CoordinationError(
-                    f"broker.id={broker.broker_id} is taken: the broker at {where} has registered it at"
-                    f" {self._nodes}{path}: stop that one, or give this one another broker.id"
-                )
-            take = [Delete(path, there.version)]
-            if there.owner != self._nodes.session_id:
-                take += await self._controller_of(there.owner)
+        anew, self._is_outdated = self._is_outdated, False
         try:
-            create = Create(path, tree.broker_json(broker), ephemeral=True)
-            await self._nodes.multi([*take, create, Set(tree.BROKERS, b"")])
-        except MultiError as error:
-            if not isinstance(error.error, NodeExistsError | BadVersionError | NoNodeError):
-                raise error.error from None
-            raise Unavailable(f"the registration of broker.id={broker.broker_id} changes") from None
-        registered = await self._nodes.get(path, watch)
-        if registered is None or registered.owner != self._nodes.session_id:
-            raise Unavailable(f"the registration of broker.id={broker.broker_id} was lost")
-        self._is_outdated = False
-        log.info("registered broker.id=%d with epoch %d", broker.broker_id, registered.created)
-        return replace(broker, epoch=registered.created)
-
-    async def _controller_of(self, session: int) -> list[Operation]:
-        """What takes /controller from a dead session, where that has it."""
-        node = await self._nodes.get(tree.CONTROLLER)
-        return [Delete(tree.CONTROLLER, node.version)] if node is not None and node.owner == session else []
+            return await writes.register(
+                self._nodes,
+                broker,
+                lambda path: self._chores.need("registration"),
+                takes_over=takes_over,
+                anew=anew,
+            )
+        except BaseException:
+            self._is_outdated |= anew
+            raise
 
     def lost_data(self) -> None:
         """A log directory has failed: register anew, as unclean, so that the controller elects others."""
-        assert self._broker is not None
-        self._broker = replace(self._broker, unclean=True)
+        self._broker = replace(self._registered, unclean=True)
         self._is_outdated = True
         self._chores.need("registration")
 
     async def _renew_registration(self) -> None:
-        assert self._broker is not None
-        assert self._state is not None
         if self._is_leaving:
             return
-        was_unclean, self._broker = self._broker.unclean, await self._register(self._broker)
-        if was_unclean and not self._broker.unclean:
+        was_unclean = self._registered.unclean
+        registered = await self._register(self._registered)
+        if self._is_outdated:  # data was lost meanwhile; this is about to be done again
+            registered = replace(registered, unclean=True)
+        self._broker = registered
+        if was_unclean and not registered.unclean:
             self.on_accepted()
-        brokers = {**self._state.brokers, self._broker.broker_id: self._broker}
-        self._become(replace(self._state, brokers=brokers))
+        brokers = {**self._known.brokers, self._registered.broker_id: self._registered}
+        self._become(replace(self._known, brokers=brokers))
 
     def process_ended(self, broker: BrokerRecord) -> None:
         """Another broker's process has ended, in this incarnation: act as if its session had expired.
@@ -319,10 +301,9 @@ class Coordination:
     async def _drop_deleted(self) -> None:
         """In a new session: topics that were deleted while nobody told us."""
         there = set(await self._nodes.children(tree.TOPICS) or ())
-        assert self._state is not None
-        if self._state.topics.keys() - there:
-            topics = {name: topic for name, topic in self._state.topics.items() if name in there}
-            self._become(replace(self._state, topics=topics))
+        if self._known.topics.keys() - there:
+            topics = {name: topic for name, topic in self._known.topics.items() if name in there}
+            self._become(replace(self._known, topics=topics))
 
     # The controller
 
@@ -340,36 +321,16 @@ class Coordination:
             if epoch is None:
                 raise CoordinationError(f"{tree.CONTROLLER_EPOCH} is gone")
             self._take_office(tree.controller_epoch_from(epoch.data), epoch.version)
-        assert self._state is not None
-        if (controller_id := tree.controller_from(node.data)) != self._state.controller_id:
-            self._become(replace(self._state, controller_id=controller_id))
+        if (controller_id := tree.controller_from(node.data)) != self._known.controller_id:
+            self._become(replace(self._known, controller_id=controller_id))
 
     async def _campaign(self) -> None:
-        assert self._broker is not None
-        if (node := await self._nodes.get(tree.CONTROLLER_EPOCH)) is None:
-            try:
-                node = await self._nodes.create(tree.CONTROLLER_EPOCH, b"0")
-            except NodeExistsError:
-                self._chores.need("the controller")
-                return
-        epoch = tree.controller_epoch_from(node.data) + 1
-        try:
-            await self._nodes.multi(
-                [
-                    Create(tree.CONTROLLER, tree.controller_json(self._broker.broker_id), ephemeral=True),
-                    Set(tree.CONTROLLER_EPOCH, str(epoch).encode(), node.version),
-                ]
-            )
-        except MultiError as error:
-            if not isinstance(error.error, NodeExistsError | BadVersionError):
-                raise error.error from None
-        else:
-            self._take_office(epoch, node.version + 1)
+        if (won := await writes.stand_for_election(self._nodes, self._registered.broker_id)) is not None:
+            self._take_office(*won)
         self._chores.need("the controller")
 
     def _take_office(self, epoch: int, epoch_version: int) -> None:
-        assert self._broker is not None
-        self._fencing.elected(Elected(epoch, self._broker.broker_id))
+        self._fencing.elected(Elected(epoch, self._registered.broker_id))
         self._store = TreeControllerStore(self._nodes, self._configs, epoch, epoch_version, self._fenced)
         self.on_elected(self._store)
 
@@ -395,8 +356,8 @@ class Coordination:
         controller = Elected(request.controller_epoch, request.controller_id)
         await self._fencing.confirm(controller, request.broker_epoch, self.broker_epoch)
         async with self._updating:
-            assert self._state is not None
-            known = self._state.topics
+            read = await finish(view.read(request))
+            known = self._known.topics
             new = [
                 told.topic_name
                 for told in request.topic_states
@@ -408,15 +369,14 @@ class Coordination:
                 log.warning("topics go by the default configuration for now: %s", error)
                 self._chores.need("configuration")
             self._fencing.check(controller, request.broker_epoch, self.broker_epoch)
-            state = view.merged(self._state, request, lambda name: self._configs.topics.get(name, {}))
-            for name in self._state.topics.keys() - state.topics.keys():
+            state = view.merged(self._known, request, read, lambda name: self._configs.topics.get(name, {}))
+            for name in self._known.topics.keys() - state.topics.keys():
                 self._configs.forget(name)
             self._become(self._with_self(state))
 
     def _with_self(self, state: ClusterState) -> ClusterState:
         """With our own record, which has the epoch; the controller may have been told of us a moment ago only."""
-        assert self._broker is not None
-        return replace(state, brokers={**state.brokers, self._broker.broker_id: self._broker})
+        return replace(state, brokers={**state.brokers, self._registered.broker_id: self._registered})
 
     def _become(self, state: ClusterState) -> None:
         self._state = state
@@ -427,8 +387,7 @@ class Coordination:
 
     async def _until(self, is_so: Callable[[ClusterState], bool], what: str) -> None:
         """Raises ApiError REQUEST_TIMED_OUT."""
-        assert self._state is not None
-        if is_so(self._state):
+        if is_so(self._known):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[future] = is_so
@@ -448,8 +407,7 @@ class Coordination:
 
         A controller tells of many in several turns. And one may find nobody alive to lead a partition.
         """
-        assert self._state is not None
-        while missing := _leaderless(self._state, name, indexes):
+        while missing := _leaderless(self._known, name, indexes):
             try:
                 await self._until(lambda state: _leaderless(state, name, indexes) < missing, name)
             except ApiError:
@@ -465,15 +423,15 @@ class Coordination:
             self._store.configs_changed(entities)
         if self._state is None:
             return
-        topics = dict(self._state.topics)
+        topics = dict(self._known.topics)
         for entity in entities:
             kind, _, name = entity.partition("/")
             if kind == "topics" and name in topics and name in self._configs.topics:
                 topics[name] = view.with_config(topics[name], self._configs.topics[name])
-        brokers = self._state.broker_configs
+        brokers = self._known.broker_configs
         if self._configs.brokers != brokers:
             brokers = dict(self._configs.brokers)
-        self._become(replace(self._state, topics=topics, broker_configs=brokers))
+        self._become(replace(self._known, topics=topics, broker_configs=brokers))
 
     async def set_topic_config(self, name: str, config: Mapping[str, str]) -> None:
         async def write() -> None:
@@ -502,8 +460,7 @@ class Coordination:
             await self._until_led(topic.name, range(count))
 
     async def add_partitions(self, name: str, partitions: tuple[PartitionRecord, ...]) -> None:
-        assert self._state is not None
-        known = self._state.topics.get(name)
+        known = self._known.topics.get(name)
         if known is None:
             raise Conflict(f"there is no topic {name}")
         count = len(known.partitions) + len(partitions)
@@ -532,35 +489,16 @@ class Coordination:
             if node is None:
                 raise Conflict(f"{name}-{index} is being deleted") from None
             written = tree.with_state(path, record, node.data, node.version)
-            if node.version != record.version + 1 or not tree.same_state(written, record):
-                assert self._state is not None
-                self._become(view.with_partition(self._state, name, index, written, keep_replicas=True))
+            if node.version != record.version + 1 or not same_state(written, record):
+                self._become(view.with_partition(self._known, name, index, written, keep_replicas=True))
                 raise Conflict(f"{name}-{index} was changed meanwhile") from None
-        self._isr_notes.add((name, index))
-        self._isr_noted.set()
-        assert self._state is not None
-        self._become(view.with_partition(self._state, name, index, written))
+        self._isr_notes.leave((name, index))
+        self._become(view.with_partition(self._known, name, index, written))
         return written
-
-    async def _note_isr_changes(self) -> None:
-        """Tell the controller, of many partitions at once when there are many."""
-        while True:
-            await self._isr_noted.wait()
-            noted, self._isr_notes = self._isr_notes, set()
-            self._isr_noted.clear()
-            try:
-                await self._nodes.connected()
-                await self._nodes.multi([Create(tree.ISR_CHANGE, tree.isr_change_json(noted), sequence=True)])
-            except Unavailable:
-                self._isr_notes |= noted
-                self._isr_noted.set()
-                await asyncio.sleep(0.05)
 
     async def allocate_producer_ids(self) -> range:
         """A block of producer ids that nobody else gets, ever."""
-        assert self._broker is not None
-        broker_id = self._broker.broker_id
-        return await self._persist(lambda: writes.take_producer_ids(self._nodes, broker_id))
+        return await self._persist(lambda: writes.take_producer_ids(self._nodes, self._registered.broker_id))
 
 
 def _leaderless(state: ClusterState, name: str, indexes: range) -> int:

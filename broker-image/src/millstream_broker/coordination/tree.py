@@ -263,11 +263,6 @@ def with_state(path: str, partition: PartitionRecord, data: bytes, version: int)
         raise _wrong(path, data, error) from None
 
 
-def same_state(one: PartitionRecord, other: PartitionRecord) -> bool:
-    """Whether they say the same of leader and ISR, whatever version they were read in."""
-    return state_json(one) == state_json(other)
-
-
 # The controller
 
 

@@ -1,5 +1,8 @@
 """What the controller tells, put together: UpdateMetadata into the cluster as one broker knows it. Pure.
 
+A request may tell of thousands of partitions. Reading it is most of the work and needs no state, so it is done in steps
+(`read`); what was read is taken over at once (`merged`).
+
 Each change of a partition's state raises its node's version, so of two records of a partition (of one topic id) the
 one with the higher version is newer, whoever told it; of equals the one told last counts, for its replicas may have
 changed. A topic's configuration comes from the tree, not from the controller.
@@ -7,37 +10,65 @@ changed. A topic's configuration comes from the tree, not from the controller.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from millstream_kafka.protocol.update_metadata import (
     LEADER_DURING_DELETE,
+    SECURITY_PROTOCOLS,
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
-    UpdateMetadataTopicState,
 )
 
 from ..config import Listener
+from ..steps import Steps
 from . import NO_LEADER, BrokerRecord, ClusterState, PartitionRecord, TopicRecord
 from .tree import NO_STATE
 
-SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""By their numbers in the request."""
 UNKNOWN = PartitionRecord((), NO_LEADER, -1, (), NO_STATE)
 """A partition that must be there, as one with a higher number is, and that nothing was told of yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a request says of a topic: its partitions, by index; None where it is being deleted."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: Mapping[int, PartitionRecord] | None
+
+
+def read(request: UpdateMetadataRequest) -> Steps[list[Told]]:
+    """What a request says of topics. Yields after each partition."""
+    read = []
+    for topic in request.topic_states:
+        partitions: dict[int, PartitionRecord] = {}
+        for one in topic.partition_states:
+            if one.leader == LEADER_DURING_DELETE:
+                read.append(Told(topic.topic_name, topic.topic_id, None))
+                break
+            partitions[one.partition_index] = _partition(one)
+            yield
+        else:
+            read.append(Told(topic.topic_name, topic.topic_id, partitions))
+    return read
+
+
 def merged(
-    state: ClusterState, request: UpdateMetadataRequest, config_of: Callable[[str], Mapping[str, str]]
+    state: ClusterState,
+    request: UpdateMetadataRequest,
+    read: Iterable[Told],
+    config_of: Callable[[str], Mapping[str, str]],
 ) -> ClusterState:
     """The cluster after what was told; records that did not change stay the same objects."""
     topics = dict(state.topics)
-    for told in request.topic_states:
-        if any(one.leader == LEADER_DURING_DELETE for one in told.partition_states):
-            topics.pop(told.topic_name, None)
+    for told in read:
+        if told.partitions is None:
+            topics.pop(told.name, None)
         else:
-            topics[told.topic_name] = _topic(topics.get(told.topic_name), told, config_of)
+            topics[told.name] = _topic(topics.get(told.name), told, told.partitions, config_of)
     brokers = {told.id: _broker(state.brokers.get(told.id), told) for told in request.live_brokers}
     return replace(state, topics=topics, brokers=brokers, controller_id=request.controller_id)
 
@@ -60,23 +91,26 @@ def with_config(topic: TopicRecord, config: Mapping[str, str]) -> TopicRecord:
 
 
 def _topic(
-    before: TopicRecord | None, told: UpdateMetadataTopicState, config_of: Callable[[str], Mapping[str, str]]
+    before: TopicRecord | None,
+    told: Told,
+    newer: Mapping[int, PartitionRecord],
+    config_of: Callable[[str], Mapping[str, str]],
 ) -> TopicRecord:
     if before is None or before.topic_id != told.topic_id:
-        before = TopicRecord(told.topic_name, told.topic_id, (), config_of(told.topic_name))
+        before = TopicRecord(told.name, told.topic_id, (), config_of(told.name))
     partitions = list(before.partitions)
-    for one in told.partition_states:
-        partitions += [UNKNOWN] * (one.partition_index + 1 - len(partitions))
-        partitions[one.partition_index] = _partition(partitions[one.partition_index], one)
+    for index, record in newer.items():
+        partitions += [UNKNOWN] * (index + 1 - len(partitions))
+        known = partitions[index]
+        if record.version >= known.version and record != known:
+            partitions[index] = record
     if len(partitions) == len(before.partitions) and all(map(_is, partitions, before.partitions)):
         return before
     return replace(before, partitions=tuple(partitions))
 
 
-def _partition(before: PartitionRecord, told: UpdateMetadataPartitionState) -> PartitionRecord:
-    if told.zk_version < before.version:
-        return before
-    record = PartitionRecord(
+def _partition(told: UpdateMetadataPartitionState) -> PartitionRecord:
+    return PartitionRecord(
         tuple(told.replicas),
         told.leader,
         told.leader_epoch,
@@ -85,7 +119,6 @@ def _partition(before: PartitionRecord, told: UpdateMetadataPartitionState) -> P
         told.controller_epoch,
         elr=tuple(told.elr),
     )
-    return before if record == before else record
 
 
 def _broker(before: BrokerRecord | None, told: UpdateMetadataBroker) -> BrokerRecord:

@@ -1,4 +1,4 @@
-"""What brokers write into the tree on an administrator's behalf, and for their producers.
+"""What brokers write into the tree: for themselves, on an administrator's behalf, and for their producers.
 
 Each function is one attempt. It begins by reading, so that it may be made again after an answer was lost, and raises
 `Unavailable` where it has to be: the store is away, or something was changed between reading and writing.
@@ -28,6 +28,7 @@ from .stores import (
     Set,
     Store,
     Unavailable,
+    Watch,
 )
 
 SECRET_BYTES = 32
@@ -121,6 +122,65 @@ async def request_deletion(nodes: Store, name: str) -> uuid.UUID:
     except NodeExistsError:
         log.info("the deletion of %s has been asked for before", name)
     return tree.topic_from(name, node.data).topic_id
+
+
+async def register(
+    nodes: Store, broker: BrokerRecord, watch: Watch, *, takes_over: bool, anew: bool
+) -> BrokerRecord:
+    """The broker under a new epoch, or under that of this session unless `anew`. CoordinationError: the id is taken.
+
+    `takes_over`: a registration with our directory is that of an earlier process of ours, which is dead. `watch` is
+    called when the registration changes.
+    """
+    path = tree.broker_path(broker.broker_id)
+    there = await nodes.get(path, watch)
+    take: list[Operation] = []
+    if there is not None:
+        other = tree.broker_from(broker.broker_id, there.data, there.created)
+        if there.owner == nodes.session_id and not anew:
+            # The controller may have written there that it has dealt with our being unclean.
+            return replace(broker, epoch=there.created, unclean=other.unclean)
+        if not takes_over or other.directory is None or other.directory != broker.directory:
+            where = ",".join(map(str, other.listeners))
+            raise CoordinationError(
+                f"broker.id={broker.broker_id} is taken: the broker at {where} has registered it at"
+                f" {nodes}{path}: stop that one, or give this one another broker.id"
+            )
+        take = [Delete(path, there.version)]
+        if there.owner != nodes.session_id:  # a dead one: /controller goes with it
+            controller = await nodes.get(tree.CONTROLLER)
+            if controller is not None and controller.owner == there.owner:
+                take.append(Delete(tree.CONTROLLER, controller.version))
+    try:
+        create = Create(path, tree.broker_json(broker), ephemeral=True)
+        await nodes.multi([*take, create, Set(tree.BROKERS, b"")])
+    except MultiError as error:
+        if not isinstance(error.error, NodeExistsError | BadVersionError | NoNodeError):
+            raise error.error from None
+        raise Unavailable(f"the registration of broker.id={broker.broker_id} changes") from None
+    registered = await nodes.get(path, watch)
+    if registered is None or registered.owner != nodes.session_id:
+        raise Unavailable(f"the registration of broker.id={broker.broker_id} was lost")
+    log.info("registered broker.id=%d with epoch %d", broker.broker_id, registered.created)
+    return replace(broker, epoch=registered.created)
+
+
+async def stand_for_election(nodes: Store, broker_id: int) -> tuple[int, int] | None:
+    """The epoch of the controller that this broker is now, and the version of /controller_epoch; None: it lost."""
+    if (node := await nodes.get(tree.CONTROLLER_EPOCH)) is None:
+        try:
+            node = await nodes.create(tree.CONTROLLER_EPOCH, b"0")
+        except NodeExistsError:
+            return None
+    epoch = tree.controller_epoch_from(node.data) + 1
+    office = Create(tree.CONTROLLER, tree.controller_json(broker_id), ephemeral=True)
+    try:
+        await nodes.multi([office, Set(tree.CONTROLLER_EPOCH, str(epoch).encode(), node.version)])
+    except MultiError as error:
+        if not isinstance(error.error, NodeExistsError | BadVersionError):
+            raise error.error from None
+        return None
+    return epoch, node.version + 1
 
 
 async def end_registration(nodes: Store, broker: BrokerRecord) -> None:

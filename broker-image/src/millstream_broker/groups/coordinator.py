@@ -173,8 +173,7 @@ class GroupCoordinator(Membership):
             return
 
         def stored(error: ErrorCode) -> None:
-            group.commits_in_flight.subtract(committed.keys())
-            group.commits_in_flight = +group.commits_in_flight
+            group.commits_ended(committed)
             for where, offset in committed.items():
                 if error:
                     results[where] = offset_error(error)

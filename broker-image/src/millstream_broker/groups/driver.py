@@ -22,6 +22,7 @@ from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from .coordinator import GroupCoordinator
+from .group import Group
 from .messages import (
     Commit,
     CommitResult,
@@ -158,6 +159,10 @@ class GroupDriver:
     def loading(self) -> int:
         """Partitions whose groups are being loaded."""
         return len(self._loads)
+
+    def all(self) -> list[Group]:
+        """Those that are coordinated here, as they are now."""
+        return list(self._coordinator.groups.values())
 
     def partition_of(self, group_id: str) -> int:
         return self._coordinator.partition_of(group_id)

@@ -20,6 +20,7 @@ import enum
 import struct
 import uuid
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from millstream_kafka.protocol.schema import ZERO_UUID
@@ -176,6 +177,14 @@ class Group:
         if joined and self.leader not in joined:
             self.leader = joined[0]
         return bool(joined)
+
+    def commits_ended(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """These are not in flight any more."""
+        in_flight = self.commits_in_flight
+        for where in partitions:
+            in_flight[where] -= 1
+            if in_flight[where] <= 0:
+                del in_flight[where]
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member consumes the topic; consumers of whom it is not known may consume any."""

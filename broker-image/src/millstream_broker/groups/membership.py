@@ -26,15 +26,7 @@ from collections.abc import Sequence
 from millstream_kafka.protocol.errors import ErrorCode
 
 from .group import Group, GroupState, Member
-from .messages import (
-    Caller,
-    Join,
-    JoinedMember,
-    JoinResult,
-    LeavingMember,
-    Sync,
-    SyncResult,
-)
+from .messages import Caller, Join, JoinedMember, JoinResult, LeavingMember, Sync, SyncResult
 from .state import CoordinatorState
 
 _PREPARING = GroupState.PREPARING_REBALANCE

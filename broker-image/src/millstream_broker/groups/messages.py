@@ -48,7 +48,6 @@ class Join:
     """JoinGroup v4 and later (KIP-394): a new dynamic member gets its id first and joins with it."""
     may_skip_assignment: bool = False
     """JoinGroup v9 and later (KIP-814): a static leader that comes back is told not to assign again."""
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,6 @@ class SyncResult:
 class LeavingMember:
     member_id: str
     instance_id: str | None = None
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

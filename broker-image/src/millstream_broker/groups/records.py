@@ -40,8 +40,8 @@ from millstream_kafka.protocol.schema import (
 )
 
 from .group import CommittedOffset, Group, GroupState, Member
+from .messages import KeyValue
 
-KeyValue = tuple[bytes, bytes | None]
 _VERSION = struct.Struct(">h")
 
 

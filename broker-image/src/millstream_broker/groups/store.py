@@ -1,7 +1,8 @@
 """Writes the coordinator's records into __consumer_offsets.
 
 One append at a time for each partition, in the order asked for; what is asked for meanwhile goes into the next
-batch together (group commit), up to ``BATCH_BYTES``. The answer comes after the append is over, never before.
+batch together (group commit), up to ``BATCH_BYTES`` and ``BATCH_RECORDS``. The answer comes after the append is over,
+never before.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from .messages import StoreRecords
 
 BATCH_BYTES = 128 * 1024
 """Well below any max.message.bytes that makes sense; a single write may be larger and then goes alone."""
+
+BATCH_RECORDS = 200
+"""Building a batch of so many takes a millisecond or two; a single write may have more, like that of a large group."""
 
 _RECORD_OVERHEAD = 24
 
@@ -72,10 +76,7 @@ class OffsetsWriter:
             async with asyncio.timeout(timeout_s):
                 while self._tasks:
                     await asyncio.wait(self._tasks.values())
-        waiting = list(self._tasks.values())
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await supervision.cancel(self._tasks.values())
 
     async def _drain(self, partition: int) -> None:
         queue = self._queues[partition]
@@ -88,8 +89,11 @@ class OffsetsWriter:
     @staticmethod
     def _take(queue: deque[StoreRecords]) -> list[StoreRecords]:
         stores = [queue.popleft()]
-        size = _size(stores[0])
-        while queue and (size := size + _size(queue[0])) <= BATCH_BYTES:
+        size, count = _size(stores[0]), len(stores[0].records)
+        while queue:
+            size, count = size + _size(queue[0]), count + len(queue[0].records)
+            if size > BATCH_BYTES or count > BATCH_RECORDS:
+                break
             stores.append(queue.popleft())
         return stores
 

@@ -6,7 +6,7 @@
     producer_state, epochs   what idempotence and truncation by epoch need to know of the past
     retention            when a segment ends, and when it goes
     snapshot             a log as it was at one moment, for readers in other threads
-    log                  a partition's log: append, read, roll, retention
+    state, log           a partition's log: append, read, roll, retention
     recovery             bringing a log's folder into order before it is opened
     compaction           cleanup.policy=compact
     checkpoints, manager the log directories of a broker

@@ -147,14 +147,7 @@ class CancelledError(Exception):
 class Compaction:
     """One pass over one log, up to ``end``."""
 
-    def __init__(
-        self,
-        log: Log,
-        end: int,
-        *,
-        now_ms: int,
-        allowance: Allowance | None = None,
-    ) -> None:
+    def __init__(self, log: Log, end: int, *, now_ms: int, allowance: Allowance | None = None) -> None:
         """In the loop's thread. ``end`` is where a closed segment or the active one begins."""
         self.log = log
         self.clean_until = max(log.first_dirty_offset, log.segments.first_offset)

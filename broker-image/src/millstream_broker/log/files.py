@@ -20,15 +20,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 _NOT_THE_DISK = frozenset(
-    {
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EFBIG,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOMEM,
-        errno.ENAMETOOLONG,
-    }
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENAMETOOLONG}
 )
 
 
@@ -171,23 +163,24 @@ class FileCache:
         """Drop all files in folders that were removed."""
         with self._lock:
             self._forgotten += 1
-            for path in [path for path in self._files if os.path.dirname(path) in folders]:
-                del self._files[path]
+            for path in list(self._files):  # copied in one step: `get` moves entries without the lock
+                if os.path.dirname(path) in folders:
+                    del self._files[path]
 
 
 def fsync_file(path: str) -> None:
     """Make a file and its name durable."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    _fsync(path)
     fsync_directory(os.path.dirname(path))
 
 
 def fsync_directory(path: str) -> None:
     """Make the creation, renaming or deletion of files in ``path`` durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    _fsync(path, os.O_DIRECTORY)
+
+
+def _fsync(path: str, flags: int = 0) -> None:
+    fd = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(fd)
     finally:

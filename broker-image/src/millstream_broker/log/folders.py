@@ -32,15 +32,15 @@ def find(directory: Path) -> tuple[list[tuple[Path, TopicPartition]], list[Path]
     """Partitions' folders, and those on their way out. Blocking. OSError when the directory cannot be read."""
     partitions: list[tuple[Path, TopicPartition]] = []
     deleted = []
-    for path in sorted(directory.iterdir()):
-        if not path.is_dir():
-            continue
-        if _DELETED.fullmatch(path.name):
-            deleted.append(path)
-        elif match := _PARTITION.fullmatch(path.name):
-            partitions.append((path, (match["topic"], int(match["partition"]))))
-        elif path.name != "lost+found":
-            logger.warning("%s is not a partition's folder (TOPIC-NUMBER): left alone", path)
+    with os.scandir(directory) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir())
+    for name in names:
+        if _DELETED.fullmatch(name):
+            deleted.append(directory / name)
+        elif match := _PARTITION.fullmatch(name):
+            partitions.append((directory / name, (match["topic"], int(match["partition"]))))
+        elif name != "lost+found":
+            logger.warning("%s is not a partition's folder (TOPIC-NUMBER): left alone", directory / name)
     return partitions, deleted
 
 
@@ -70,7 +70,8 @@ def write_topic_id(path: Path, topic_id: uuid.UUID) -> None:
 def read_topic_id(path: Path) -> uuid.UUID | None:
     """None where the file is missing or says nothing that can be believed."""
     try:
-        text = (path / PARTITION_METADATA).read_text(encoding="utf-8")
+        with open(f"{path}/{PARTITION_METADATA}", encoding="utf-8") as file:
+            text = file.read()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

@@ -8,45 +8,34 @@ another thread at the same time, and are meant to, as they may take long: :meth:
 :meth:`remove_deleted_files`, look-ups by time, and opening. One lock keeps flush apart from truncation, close and
 delete, which change what flush reads; appending takes no lock.
 
-Failures. A write that does not fit the disk leaves the log as it was and raises KAFKA_STORAGE_ERROR; the next append
-may succeed. Any other error of the disk, and whatever fails in an fsync, takes the log ``offline`` with the directory
-that it lies in (see ``directory``); a write that cannot be taken back, the log alone. Then every call raises
-KAFKA_STORAGE_ERROR until it is opened again. A deleted log is ``offline``, too: every call raises
-UNKNOWN_TOPIC_OR_PARTITION, and files that are missing are no failure.
+A write that does not fit the disk leaves the log as it was and raises KAFKA_STORAGE_ERROR; the next append may
+succeed. After any other failure the log is ``offline`` (see ``state``).
 
 A log belongs to a topic id. So does everything that is kept beside it (see ``checkpoints``).
 """
 
 from __future__ import annotations
 
-import errno
-import logging
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from millstream_kafka.batch import INT32_MAX, PLACEMENT, BatchHeader, HeaderRefusedError
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from . import epochs, recovery, retention, timestamps, truncation, validator
-from .config import LogConfig as LogConfig  # named here for callers, as FileSlice
-from .durability import Durability
-from .epochs import LeaderEpochs
-from .files import FileCache, is_failure
-from .files import FileSlice as FileSlice
-from .producer_state import ProducerStateManager
+from .config import LogConfig
+from .files import FileCache, FileSlice
 from .segment import TornWriteError
-from .segments import Segments
 from .snapshot import LogSnapshot
+from .state import Home, LogState
 from .validator import Admitted
 
 SAVED_AT_ONCE = 100
 """Producers whose snapshot is written where a segment ends, for that takes no time; of more, by the flushing thread."""
-
-logger = logging.getLogger(__name__)
 
 
 class AppendInfo(NamedTuple):
@@ -54,96 +43,12 @@ class AppendInfo(NamedTuple):
     last_offset: int
     log_append_time: int  # -1 unless message.timestamp.type=LogAppendTime
     log_start_offset: int
-    duplicate: bool = (
-        False  # an idempotent producer's retry: nothing was written, the offsets are the first time's
-    )
+    duplicate: bool = False
+    """An idempotent producer's retry: nothing was written, the offsets are the first time's."""
 
 
-class Progress(NamedTuple):
-    """What checkpoints say of a log."""
-
-    flushed: int
-    moved_start: int | None
-    """The log start, where DeleteRecords moved it behind the first segment's."""
-    first_dirty: int
-
-    @property
-    def claims(self) -> int:
-        """What is before it is said to be on the disk, or compacted."""
-        return max(self.flushed, self.first_dirty)
-
-
-class DeletedError(OSError):
-    """The log was deleted; the disk is not at fault."""
-
-
-class Home(Protocol):
-    """The log directory that a log lies in."""
-
-    rolled: set[Log]
-    """Logs that have closed segments which may not be on the disk yet."""
-
-    def fail(self, error: OSError) -> None:
-        """The disk is at fault. Any thread."""
-
-    def checkpoint(self) -> None:
-        """Write where logs start, among others. Blocking, any thread. OSError."""
-
-
-class Log:
-    __slots__ = (
-        "__weakref__",
-        "_claims_end",
-        "_home",
-        "_segments",
-        "claimed",
-        "config",
-        "durability",
-        "epochs",
-        "first_dirty_offset",
-        "last_high_watermark",
-        "log_end_offset",
-        "log_start_offset",
-        "offline",
-        "producers",
-        "topic_id",
-        "truncating",
-        "uncleanable",
-    )
-
-    def __init__(
-        self,
-        config: LogConfig,
-        segments: Segments,
-        start: int,
-        end: int,
-        producers: ProducerStateManager,
-        epochs: LeaderEpochs,
-        *,
-        flushed: int,
-        home: Home | None,
-        topic_id: uuid.UUID | None,
-    ) -> None:
-        """Use :meth:`open`."""
-        self.topic_id = topic_id
-        self._home = home
-        self._segments = segments
-        self.durability = Durability(segments, epochs, flushed)
-        self.config = config
-        self.producers = producers
-        self.epochs = epochs
-        self.log_start_offset = start
-        self.log_end_offset = end
-        self.uncleanable = False  # compaction failed on it (see ``compaction.give_up``)
-        self.first_dirty_offset = start  # compaction has not been behind this
-        self.last_high_watermark = 0
-        """As it was when the replica here was last served: while one is, it knows better."""
-        self.truncating = False
-        """A thread truncates it; set and cleared on the loop, which neither reads nor changes the log meanwhile."""
-        self.offline: OSError | None = None
-        self.claimed = recovery.NOWHERE
-        """The checkpoints on the disk say of nothing behind this offset that it is on the disk, or compacted."""
-        self._claims_end = recovery.NOWHERE  # where a truncation that is going on will end
+class Log(LogState):
+    __slots__ = ()
 
     @classmethod
     def open(
@@ -168,7 +73,7 @@ class Log:
         """
         directory.mkdir(parents=True, exist_ok=True)
         from_offset = None if clean else recovery.NOWHERE if page_cache_kept else recovery_point
-        segments, start, end, producers, known_epochs = recovery.load(
+        loaded = recovery.load(
             str(directory),
             FileCache() if files is None else files,
             config,
@@ -176,57 +81,10 @@ class Log:
             log_start_offset=log_start_offset,
             now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
         )
-        flushed = min(max(recovery_point, start), end)
-        log = cls(
-            config,
-            segments,
-            start,
-            end,
-            producers,
-            known_epochs,
-            flushed=flushed,
-            home=home,
-            topic_id=topic_id,
-        )
+        log = cls(config, *loaded, recovery_point=recovery_point, home=home, topic_id=topic_id)
         log._save_epochs()
         log._rolled()
         return log
-
-    # -- what it is -------------------------------------------------------------------------------------------
-
-    @property
-    def directory(self) -> Path:
-        return Path(self._segments.path)
-
-    @property
-    def size(self) -> int:
-        """Bytes in all segments."""
-        return self._segments.size
-
-    @property
-    def segments(self) -> Segments:
-        return self._segments
-
-    @property
-    def is_deleted(self) -> bool:
-        """Scheduled for deletion: its files may be gone."""
-        return isinstance(self.offline, DeletedError)
-
-    @property
-    def flushed_offset(self) -> int:
-        """Everything before it is on the disk for sure (Kafka's recovery point)."""
-        return self.durability.offset
-
-    @property
-    def unflushed_messages(self) -> int:
-        return self.log_end_offset - self.flushed_offset
-
-    @property
-    def unflushed_bytes(self) -> int:
-        """At most this much would have to be written by :meth:`flush`."""
-        if not self.unflushed_messages:
-            return 0
-        return sum(segment.size for segment in self._segments.from_offset(self.flushed_offset))
 
     # -- appending --------------------------------------------------------------------------------------------
 
@@ -238,7 +96,7 @@ class Log:
         ApiError: what ``validator.admit`` and ``ProducerStateManager.check`` raise; RECORD_LIST_TOO_LARGE
         when they exceed segment.bytes; KAFKA_STORAGE_ERROR. After an error the log is as before.
         """
-        admitted = validator.admit(batches, self.config, now_ms, where=self._segments.path)
+        admitted = validator.admit(batches, self.config, now_ms, where=self.segments.path)
         return self.append_admitted(admitted, leader_epoch=leader_epoch, now_ms=now_ms)
 
     def admit(self, batches: bytearray, *, now_ms: int) -> Admitted:
@@ -248,10 +106,10 @@ class Log:
         """
         config = self.config
         try:
-            return validator.admit(batches, config, now_ms, where=self._segments.path)
+            return validator.admit(batches, config, now_ms, where=self.segments.path)
         except HeaderRefusedError:
             pass
-        return validator.admit(batches, config, now_ms, where=self._segments.path, read=True)
+        return validator.admit(batches, config, now_ms, where=self.segments.path, read=True)
 
     def append_admitted(self, admitted: Admitted, *, leader_epoch: int, now_ms: int) -> AppendInfo:
         """The second half of :meth:`append`, for batches that were admitted in a thread."""
@@ -311,10 +169,10 @@ class Log:
     def _write(self, data: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> None:
         last = headers[-1]
         try:
-            segment = self._segments.active
+            segment = self.segments.active
             if retention.must_roll(segment, self.config, len(data), headers, now_ms):
                 self.roll(headers[0].base_offset, now_ms=now_ms)
-                segment = self._segments.active
+                segment = self.segments.active
             segment.append(data, headers)
         except OSError as error:
             if isinstance(error, TornWriteError):
@@ -334,25 +192,17 @@ class Log:
         self.epochs.assign(epoch, self.log_end_offset)
         self._save_epochs()
 
-    def _save_epochs(self) -> None:
-        if self.epochs.dirty:
-            try:
-                self.epochs.save()
-            except OSError as error:  # stays dirty; flush and close try again, recovery can do without
-                logger.warning("%s: cannot write its leader epochs: %s", self._segments.path, error)
-                self.failed(error)
-
     def roll(self, base_offset: int | None = None, *, now_ms: int) -> None:
         """End the active segment and start the next one. OSError leaves the log as it was."""
         base_offset = self.log_end_offset if base_offset is None else base_offset
-        active = self._segments.active
+        active = self.segments.active
         if base_offset == active.base_offset:
             return
         active.finish()
         at_once = self._home is None or len(self.producers.by_id) <= SAVED_AT_ONCE
         if at_once:
-            self.producers.save(recovery.snapshot_path(self._segments.path, base_offset))
-        self._segments.create(base_offset, now_ms, self.config.index_interval_bytes)
+            self.producers.save(recovery.snapshot_path(self.segments.path, base_offset))
+        self.segments.create(base_offset, now_ms, self.config.index_interval_bytes)
         if not at_once:
             self.durability.keep(base_offset, self.producers)
         self._rolled()
@@ -364,12 +214,12 @@ class Log:
 
     def roll_if_old(self, now_ms: int) -> None:
         """Roll an active segment that nobody appended to for segment.ms, so that retention and compaction see it."""
-        active = self._segments.active
+        active = self.segments.active
         if self.offline is not None or self.truncating:
             return
         if active.size and now_ms - active.created_ms > self.config.segment_ms:
             self.roll(now_ms=now_ms)
-            self._segments.active.created_ms = now_ms
+            self.segments.active.created_ms = now_ms
 
     def expire_producers(self, now_ms: int) -> int:
         return self.producers.expire(now_ms - self.config.producer_id_expiration_ms)
@@ -393,7 +243,7 @@ class Log:
         if offset >= upper:
             return None
         try:
-            return self._segments.read(
+            return self.segments.read(
                 offset, max_bytes, upper, min_one=min_one, log_end_offset=self.log_end_offset
             )
         except OSError as error:
@@ -404,7 +254,7 @@ class Log:
 
         Later changes to the log, its deletion included, do not change what the snapshot reads.
         """
-        return LogSnapshot(self._segments, offset, self.log_end_offset)
+        return LogSnapshot(self.segments, offset, self.log_end_offset)
 
     def batches_from(self, offset: int) -> Iterator[bytes]:
         """Every whole batch of :meth:`snapshot`, which is taken at once; iterate in any thread (blocking)."""
@@ -419,16 +269,16 @@ class Log:
         truncated meanwhile raises, whoever has its folder by then.
         """
         return self._look_up(
-            lambda: timestamps.first_from(self._segments, timestamp_ms, self.log_start_offset)
+            lambda: timestamps.first_from(self.segments, timestamp_ms, self.log_start_offset)
         )
 
     def max_timestamp(self) -> tuple[int, int, int] | None:
         """Likewise of the first record that has the largest timestamp."""
-        return self._look_up(lambda: timestamps.latest(self._segments))
+        return self._look_up(lambda: timestamps.latest(self.segments))
 
     def _look_up(self, find: Callable[[], timestamps.Found | None]) -> timestamps.Found | None:
         """What is read is this log's, for its segments were not cut, nor its folder given up, before the end."""
-        truncations = self._segments.truncations
+        truncations = self.segments.truncations
         try:
             found = find()
         except Exception as error:
@@ -442,12 +292,8 @@ class Log:
     def _check_unchanged(self, truncations: int) -> None:
         if self.offline is not None or self.truncating:
             raise self._refusal()
-        if truncations != self._segments.truncations:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._segments.path} was truncated meanwhile")
-
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch of the log at most ``epoch`` and the offset after it; (-1, -1) when unknown (KIP-101)."""
-        return self.epochs.end_offset(epoch, self.log_end_offset)
+        if truncations != self.segments.truncations:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.segments.path} was truncated meanwhile")
 
     # -- removing ---------------------------------------------------------------------------------------------
 
@@ -463,7 +309,7 @@ class Log:
             return 0
         limit = self.log_end_offset if high_watermark is None else min(high_watermark, self.log_end_offset)
         count = retention.count_expired(
-            self._segments,
+            self.segments,
             self.config,
             now_ms,
             start=self.log_start_offset,
@@ -471,17 +317,17 @@ class Log:
             limit=limit,
             at_most=at_most,
         )
-        if count == len(self._segments):
+        if count == len(self.segments):
             self.roll(now_ms=now_ms)
         return self._drop_first(count)
 
     def _drop_first(self, count: int) -> int:
         """How many segments went: those before a producer snapshot that is not written yet must stay."""
-        while count and self._segments[count].base_offset >= self.durability.unsaved_from:
+        while count and self.segments[count].base_offset >= self.durability.unsaved_from:
             count -= 1
         if count:
-            self._segments.set_aside(0, count)
-            self._move_start(self._segments.first_offset)
+            self.segments.set_aside(0, count)
+            self._move_start(self.segments.first_offset)
         return count
 
     def _move_start(self, offset: int) -> None:
@@ -492,7 +338,7 @@ class Log:
 
     def remove_deleted_files(self) -> None:
         """Unlink what retention and compaction put aside. Blocking, in any thread."""
-        self._segments.remove_deleted_files()
+        self.segments.remove_deleted_files()
 
     def delete_records_before(self, offset: int) -> int:
         """Move the start of the log to ``offset`` (the caller has checked the high watermark); the new start."""
@@ -502,7 +348,7 @@ class Log:
             )
         self._move_start(offset)
         try:
-            self._drop_first(self._segments.index_of(self.log_start_offset))
+            self._drop_first(self.segments.index_of(self.log_start_offset))
         except OSError as error:
             raise self.failed(error) from error
         return self.log_start_offset
@@ -527,36 +373,6 @@ class Log:
             truncation.start_anew(self, offset, now_ms)
         except OSError as error:
             raise self.failed(error) from error
-
-    def ends_at(self, end: int, producers: ProducerStateManager) -> None:
-        """Its segments were cut there."""
-        self.log_end_offset = end
-        self.log_start_offset = min(self.log_start_offset, end)
-        self.durability.offset = min(self.flushed_offset, end)
-        self.first_dirty_offset = min(self.first_dirty_offset, end)
-        self.producers = producers
-
-    def forget_epochs_from(self, offset: int) -> None:
-        with self.durability.lock:
-            self.epochs.truncate_from_end(offset)
-            self._save_epochs()
-
-    def claim_nothing_behind(self, end: int) -> None:
-        """Have no checkpoint say of what is behind ``end`` that it is on the disk, or compacted. Blocking. OSError.
-
-        Until :meth:`release_claims`: other records will be there, or none.
-        """
-        self._claims_end = end
-        if self.claimed > end:
-            self.checkpoint()
-
-    def checkpoint(self) -> None:
-        """Blocking. OSError."""
-        if self._home is not None:
-            self._home.checkpoint()
-
-    def release_claims(self) -> None:
-        self._claims_end = recovery.NOWHERE
 
     # -- durability -------------------------------------------------------------------------------------------
 
@@ -584,24 +400,15 @@ class Log:
         except OSError as error:
             raise self.failed(error) from error
 
-    def progress(self) -> Progress:
-        """As of one moment, and within what a truncation leaves. In any thread."""
-        with self.durability.lock:
-            start, limit = self.log_start_offset, self._claims_end
-            moved = start if start > self._segments.first_offset else None
-            progress = Progress(min(self.flushed_offset, limit), moved, min(self.first_dirty_offset, limit))
-            self.claimed = max(self.claimed, progress.claims)
-            return progress
-
     def close(self, clean: bool = True) -> None:
         """Write out what a restart reads and let go of all files. OSError."""
         if clean and self.offline is None:
-            self._segments.active.finish()
+            self.segments.active.finish()
             self.durability.keep(self.log_end_offset, self.producers)
             self.durability.save_producers()
             with self.durability.lock:
                 self._save_epochs()
-        self._segments.release()
+        self.segments.release()
         self.remove_deleted_files()
 
     def move(self, directory: Path) -> None:
@@ -609,7 +416,7 @@ class Log:
         self.give_up()
         with self.durability.lock:
             self.durability.forget_producers()
-            self._segments.move(str(directory))
+            self.segments.move(str(directory))
             self.epochs.path = f"{directory}/{epochs.FILE_NAME}"
 
     def delete(self) -> None:
@@ -617,41 +424,5 @@ class Log:
         self.give_up()
         with self.durability.lock:
             self.durability.forget_producers()
-            self._segments.release()
-            shutil.rmtree(self._segments.path)
-
-    def give_up(self) -> None:
-        """It is deleted, though its files are still there: nobody who misses one takes that for a failure of the disk.
-
-        Whoever opens a file of a segment, and finds then that this has not happened, has opened a file of this log.
-        """
-        self.offline = DeletedError(errno.ENOENT, "it was deleted")
-        for segment in self._segments:
-            segment.deleted = True
-
-    def failed(self, error: OSError) -> ApiError:
-        """Take note of an error that the disk gave; what to raise. Any thread.
-
-        The one place that tells a failure of the disk from a file that was deleted with its log.
-        """
-        if is_failure(error) and not (self.is_deleted and isinstance(error, FileNotFoundError)):
-            if not self.is_deleted:
-                self.offline = error
-            if self._home is not None:
-                self._home.fail(error)
-        return self._storage_error(error)
-
-    def check_online(self) -> None:
-        """ApiError KAFKA_STORAGE_ERROR after the disk has failed."""
-        if self.offline is not None:
-            raise self._storage_error(self.offline)
-
-    def _refusal(self) -> ApiError:
-        if self.offline is not None:
-            return self._storage_error(self.offline)
-        return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._segments.path} is being truncated")
-
-    def _storage_error(self, error: OSError) -> ApiError:
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self.is_deleted else ErrorCode.KAFKA_STORAGE_ERROR
-        reason = error.strerror or str(error)
-        return ApiError(code, f"{self._segments.path}: {reason}")
+            self.segments.release()
+            shutil.rmtree(self.segments.path)

@@ -15,6 +15,7 @@ Threads. The loop's thread calls everything but what is named here. In another t
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
 import uuid
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 _SYNC_AT_CLOSE_BYTES = 64 << 20  # a clean stop fsyncs when no more than this is unwritten,
 _SYNC_AT_CLOSE_S = 0.5  # and for no longer than this (but for the fsyncs that have begun)
 _THREADS = 4
+_AT_ONCE = 20
+"""Logs, at most, that a thread is given together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,7 @@ class LogManager:
         """With the logs in these folders, or why they cannot be opened."""
         for home in self.dirs:
             home.load_checkpoints()
+        config_of = functools.cache(self.config_of)
 
         def open_log(
             home: LogDir, path: Path, key: TopicPartition
@@ -174,22 +178,26 @@ class LogManager:
             if home not in self.dirs:
                 return home, path, key, OSError("its log directory is offline")
             try:
-                return home, path, key, self._open_log(home, path, key)
+                return home, path, key, self._open_log(home, path, key, config_of(key[0]))
             except OSError as error:
                 return home, path, key, error
             except ApiError as error:
                 return home, path, key, OSError(error.message)
 
+        # To hand a log to a thread costs about as much as to open it; but one that has to be read takes long.
+        size = max(1, min(_AT_ONCE, len(to_open) // (8 * _THREADS)))
+        portions = [to_open[start : start + size] for start in range(0, len(to_open), size)]
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="open-log") as pool:
-            return list(pool.map(lambda folder: open_log(*folder), to_open))
+            opened = pool.map(lambda folders: [open_log(*folder) for folder in folders], portions)
+            return [one for portion in opened for one in portion]
 
-    def _open_log(self, home: LogDir, path: Path, key: TopicPartition) -> Log:
+    def _open_log(self, home: LogDir, path: Path, key: TopicPartition, config: LogConfig) -> Log:
         topic_id = folders.read_topic_id(path)
         known = home.checkpointed(key, topic_id)
         start = known.get(checkpoints.LOG_START_OFFSETS, 0)
         log = Log.open(
             path,
-            self.config_of(key[0]),
+            config,
             clean=home.clean,
             recovery_point=known.get(checkpoints.RECOVERY_POINTS, 0),
             log_start_offset=start if home.is_identified else 0,
@@ -290,7 +298,7 @@ class LogManager:
         return [one for home in list(self.dirs) for one in home.all_logs().items()]
 
     def __iter__(self) -> Iterator[Log]:
-        return iter([log for _, log in self.logs()])
+        return iter([log for home in list(self.dirs) for log in home.all_logs().values()])
 
     def __len__(self) -> int:
         return len(self._homes)

@@ -36,6 +36,7 @@ from .segments import Segments
 
 logger = logging.getLogger(__name__)
 
+_INTERRUPTED = (".deleted", ".cleaned", ".swap", ".tmp")
 _OLD_HEAD = struct.Struct(">qiIb")
 NOWHERE = 2**62  # an offset behind every log: nothing is to be verified
 
@@ -56,24 +57,24 @@ class Folder:
 
 def tidy(directory: str) -> Folder:
     """Finish or undo what a crash interrupted; what is there then (blocking)."""
-    names = os.listdir(directory)
-    if any(name.endswith((".deleted", ".cleaned", ".swap", ".tmp")) for name in names):
-        _complete_swaps(directory, names)
+    entries = list(os.scandir(directory))
+    if any(entry.name.endswith(_INTERRUPTED) for entry in entries):
+        _complete_swaps(directory, [entry.name for entry in entries])
         for name in os.listdir(directory):
-            if name.endswith((".deleted", ".cleaned", ".swap", ".tmp")):
+            if name.endswith(_INTERRUPTED):
                 os.unlink(f"{directory}/{name}")
         fsync_directory(directory)
+        entries = list(os.scandir(directory))
     folder = Folder()
     by_suffix = {".log": folder.logs, ".index": folder.indexes, ".timeindex": folder.time_indexes}
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            stem, suffix = os.path.splitext(entry.name)
-            if len(stem) != 20 or not stem.isdigit():
-                continue
-            if suffix == ".snapshot":
-                folder.snapshots.append(int(stem))
-            elif suffix in by_suffix:
-                by_suffix[suffix][int(stem)] = entry.stat().st_size
+    for entry in entries:
+        stem, dot, suffix = entry.name.partition(".")
+        if len(stem) != 20 or not stem.isdigit():
+            continue
+        if suffix == "snapshot":
+            folder.snapshots.append(int(stem))
+        elif (sizes := by_suffix.get(dot + suffix)) is not None:
+            sizes[int(stem)] = entry.stat().st_size
     for base in (folder.indexes.keys() | folder.time_indexes.keys()) - folder.logs.keys():
         for suffix in (".index", ".timeindex"):
             unlink(f"{directory}/{base:020d}{suffix}")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import struct
 from collections.abc import Iterator, Sequence
 
 from crc32c import crc32c
@@ -128,14 +129,27 @@ class Segment:
     @property
     def offsets(self) -> SparseIndex:
         if self._offsets is None:
-            self._offsets = SparseIndex.open(self._files, self.path(".index"), OFFSET_ENTRY)
+            self._offsets = self._offsets_as_stored()
         return self._offsets
 
     @property
     def times(self) -> SparseIndex:
         if self._times is None:
-            self._times = SparseIndex.open(self._files, self.path(".timeindex"), TIME_ENTRY)
+            self._times = self._times_as_stored()
         return self._times
+
+    def _offsets_as_stored(self) -> SparseIndex:
+        """For any thread: only the loop's may keep what it opens."""
+        offsets = self._offsets
+        return self._open(".index", OFFSET_ENTRY) if offsets is None else offsets
+
+    def _times_as_stored(self) -> SparseIndex:
+        """As `_offsets_as_stored`."""
+        times = self._times
+        return self._open(".timeindex", TIME_ENTRY) if times is None else times
+
+    def _open(self, suffix: str, entry: struct.Struct) -> SparseIndex:
+        return SparseIndex.open(self._files, self.path(suffix), entry)
 
     def index_entries(self) -> int:
         """How many the longer of its indexes has. Any thread: it keeps nothing that it opens."""
@@ -228,18 +242,6 @@ class Segment:
             self._max_timestamp = last[0]
         else:
             self._max_timestamp = max((header.max_timestamp for _, header in self.headers(0)), default=-1)
-
-    def _offsets_as_stored(self) -> SparseIndex:
-        """The offset index, for any thread: only the loop's may keep what it opens."""
-        offsets = self._offsets
-        return (
-            SparseIndex.open(self._files, self.path(".index"), OFFSET_ENTRY) if offsets is None else offsets
-        )
-
-    def _times_as_stored(self) -> SparseIndex:
-        """The time index, for any thread: only the loop's may keep what it opens."""
-        times = self._times
-        return SparseIndex.open(self._files, self.path(".timeindex"), TIME_ENTRY) if times is None else times
 
     @property
     def max_timestamp(self) -> int:

@@ -78,13 +78,7 @@ class Segments:
     # -- adding and removing ----------------------------------------------------------------------------------
 
     def segment(
-        self,
-        base_offset: int,
-        *,
-        size: int,
-        created_ms: int,
-        index_interval_bytes: int,
-        suffix: str = "",
+        self, base_offset: int, *, size: int, created_ms: int, index_interval_bytes: int, suffix: str = ""
     ) -> Segment:
         """A segment of this folder, not in the list yet."""
         return Segment(

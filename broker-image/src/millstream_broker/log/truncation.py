@@ -13,48 +13,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Protocol
 
 from . import recovery
-from .config import LogConfig
-from .durability import Durability
 from .producer_state import ProducerStateManager
-from .segments import Segments
+from .state import LogState
 
 
-class Truncated(Protocol):
-    """A log, as far as truncating it goes: `log.Log`."""
-
-    config: LogConfig
-    producers: ProducerStateManager
-    offline: OSError | None
-    log_start_offset: int
-    first_dirty_offset: int
-
-    @property
-    def segments(self) -> Segments: ...
-
-    @property
-    def durability(self) -> Durability: ...
-
-    @property
-    def is_deleted(self) -> bool: ...
-
-    @property
-    def log_end_offset(self) -> int: ...
-
-    def checkpoint(self) -> None: ...
-
-    def claim_nothing_behind(self, end: int) -> None: ...
-
-    def release_claims(self) -> None: ...
-
-    def ends_at(self, offset: int, producers: ProducerStateManager) -> None: ...
-
-    def forget_epochs_from(self, offset: int) -> None: ...
-
-
-def truncate_to(log: Truncated, offset: int, now_ms: int) -> None:
+def truncate_to(log: LogState, offset: int, now_ms: int) -> None:
     """See ``Log.truncate_to``. Blocking. OSError."""
     if offset >= log.log_end_offset:
         log.forget_epochs_from(offset)
@@ -92,7 +57,7 @@ def truncate_to(log: Truncated, offset: int, now_ms: int) -> None:
     log.forget_epochs_from(end)
 
 
-def start_anew(log: Truncated, offset: int, now_ms: int) -> None:
+def start_anew(log: LogState, offset: int, now_ms: int) -> None:
     """See ``Log.start_anew``. Blocking. OSError."""
     segments = log.segments
     empty = segments.prepare(offset, now_ms, log.config.index_interval_bytes)
@@ -109,7 +74,7 @@ def start_anew(log: Truncated, offset: int, now_ms: int) -> None:
 
 
 @contextlib.contextmanager
-def _all_or_offline(log: Truncated) -> Iterator[None]:
+def _all_or_offline(log: LogState) -> Iterator[None]:
     try:
         yield
     except OSError as error:

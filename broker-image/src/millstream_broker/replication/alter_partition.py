@@ -28,7 +28,6 @@ class Records(Protocol):
 
     async def write_partition(self, name: str, index: int, record: PartitionRecord) -> PartitionRecord:
         """See `Coordination.write_partition`."""
-        ...
 
 
 class AlterPartitionManager:
@@ -40,7 +39,7 @@ class AlterPartitionManager:
         self._records = records
         self._stats = stats
         self._max_lag_s = max_lag_s
-        self._writes: set[asyncio.Task[None]] = set()
+        self._writes = supervision.Tasks()
         self._is_failing = False  # said once, however many partitions there are and however long it takes
 
     async def run(self) -> None:
@@ -51,9 +50,7 @@ class AlterPartitionManager:
                 self.review(partition)
 
     async def close(self) -> None:
-        for write in self._writes:
-            write.cancel()
-        await asyncio.gather(*self._writes, return_exceptions=True)
+        await self._writes.cancel()
 
     def fetched(self, partition: Partition, replica: int, offset: int, log_start: int) -> None:
         """A follower has everything from `log_start` to `offset`."""
@@ -67,9 +64,7 @@ class AlterPartitionManager:
         """Write the ISR if it should be another one."""
         if partition.isr is None or (record := partition.isr.propose(now_ms())) is None:
             return
-        write = supervision.run("ISR writes", self._write(partition, record))
-        self._writes.add(write)
-        write.add_done_callback(self._writes.discard)
+        self._writes.add(supervision.run("ISR writes", self._write(partition, record)))
 
     async def _write(self, partition: Partition, record: PartitionRecord) -> None:
         isr = partition.isr

@@ -9,14 +9,17 @@ the same epochs, so it is never cut.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
-if TYPE_CHECKING:
-    from ..log.epochs import LeaderEpochs
-
 UNDEFINED = -1
+
+
+class LeaderEpochs(Protocol):
+    """What a log knows of its leader epochs (log/epochs.py)."""
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]: ...
 
 
 def diverging_epoch(

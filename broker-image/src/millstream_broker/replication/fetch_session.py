@@ -40,7 +40,7 @@ from millstream_kafka.topic_partition import TopicPartition
 
 from ..delayed_fetch import DelayedFetch
 from ..metadata import Metadata
-from ..slices import Steps
+from ..steps import Steps, to_the_end
 from .alter_partition import AlterPartitionManager
 from .divergence import diverging_epoch
 from .partition import Partition
@@ -193,10 +193,20 @@ class Session:
         self.created = self.used = now
 
     def close(self) -> None:
+        to_the_end(self.closed())
+
+    def closed(self) -> Steps[None]:
+        """It is closed from the first step on; then it leaves its partitions, even if this is broken off."""
         self._is_closed = True
-        for one in self._fetched.values():
-            one.leave()
-        self._fetched.clear()
+        try:
+            for number, one in enumerate(list(self._fetched.values()), 1):
+                one.leave()
+                if not number % AT_ONCE:
+                    yield
+        finally:
+            for one in self._fetched.values():
+                one.leave()
+            self._fetched.clear()
         self._due.clear()
         if self._delayed is not None:
             self._delayed.over()
@@ -364,6 +374,11 @@ class Session:
         if found is None and known == one.sent:
             return None
         one.sent = known
+        if found is not None:
+            if self.is_follower:
+                replica.replicated_bytes += len(found)
+            else:
+                replica.sent_bytes += len(found)
         return PartitionData(
             asked.partition,
             0,

@@ -24,10 +24,12 @@ from millstream_kafka.protocol.fetch import (
     PartitionData,
     next_session_epoch,
 )
+from millstream_process import supervision
 
 from ..coordination import BrokerRecord
 from ..inter_broker import Authenticator, Peer
-from ..slices import Steps
+from ..slices import begin, finish
+from ..steps import Steps
 from .alter_partition import AlterPartitionManager
 from .fetch_session import FULL, SESSIONLESS, Answer, FetchSettings, Session
 from .replicas import Replicas
@@ -93,9 +95,9 @@ class Sessions:
             self._count(session, session.size)
         if not session.session_id:
             if not isinstance(answer, FetchResponse):
-                answer.add_done_callback(lambda _: session.close())
+                answer.add_done_callback(lambda _: _end_later(session))
             elif session.watches:
-                session.close()
+                yield from session.closed()
         elif isinstance(answer, FetchResponse) and session.is_over:
             self._end(session.session_id)
             answer.session_id = 0
@@ -116,7 +118,7 @@ class Sessions:
         if known is not None:
             known.close()
         session = FollowerSession(self._replicas, self._alter_partition, self._settings, follower, peer)
-        session.identify(random.randint(1, 0x7FFFFFFF), monotonic())
+        session.identify(self._new_id(), monotonic())
         self._by_replica[peer.broker_id] = session
         return session
 
@@ -167,12 +169,14 @@ class Sessions:
             self._end(evicted)
         if not self._has_room(size):
             return
-        session_id = 0
-        while not session_id or session_id in self._consumers:
-            session_id = random.randint(1, 0x7FFFFFFF)
-        session.identify(session_id, now)
-        self._consumers[session_id] = session
+        session.identify(self._new_id(), now)
+        self._consumers[session.session_id] = session
         self._count(session, size)
+
+    def _new_id(self) -> int:
+        while (session_id := random.randint(1, 0x7FFFFFFF)) in self._consumers:
+            pass
+        return session_id
 
     def _has_room(self, size: int) -> bool:
         return (
@@ -233,3 +237,10 @@ def _refused(request: FetchRequest) -> FetchResponse:
             for topic in request.topics
         ]
     )
+
+
+def _end_later(session: Session) -> None:
+    """In slices, where there are many partitions."""
+    closing = session.closed()
+    if begin(closing) is None:
+        supervision.run("fetch sessions", finish(closing))

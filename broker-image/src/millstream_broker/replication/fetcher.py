@@ -103,8 +103,7 @@ class Fetcher:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await supervision.cancel([self._task])
 
     def add(self, follower: Follower) -> None:
         """Follow this partition from now on; also when it changed so that it has to be asked for anew."""
@@ -237,9 +236,7 @@ class Fetcher:
             raise ConnectionLost(connection.host, connection.port, "this broker has registered again since")
         if response.error_code:
             log.warning(
-                "broker %d answers a fetch with %s",
-                self.leader_id,
-                ErrorCode.of(response.error_code).name,
+                "broker %d answers a fetch with %s", self.leader_id, ErrorCode.of(response.error_code).name
             )
             await self._pause()
             self._begin_session()

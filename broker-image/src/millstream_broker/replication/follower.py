@@ -57,14 +57,7 @@ class Outcome(Enum):
 class Follower(Replica):
     """All calls are made on the loop."""
 
-    __slots__ = (
-        "_held_back",
-        "_problem",
-        "cutting",
-        "failures",
-        "is_throttled",
-        "purgatory",
-    )
+    __slots__ = ("_held_back", "_problem", "cutting", "failures", "is_throttled", "purgatory")
 
     def __init__(
         self, topic: TopicRecord, index: int, log: Log, high_watermark: int, waiting: Purgatory

@@ -18,8 +18,8 @@ import gc
 import logging
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
-from typing import Any, Protocol, TypeVar, cast
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
@@ -28,7 +28,7 @@ from millstream_process import supervision
 
 from ..admissions import Admissions
 from ..config import BrokerConfig, TopicConfig
-from ..coordination import NO_LEADER, ClusterState, PartitionRecord, TopicRecord
+from ..coordination import ClusterState, PartitionRecord, TopicRecord
 from ..delayed_produce import Purgatory
 from ..effective_configs import EffectiveConfigs
 from ..inter_broker import InterBroker
@@ -37,27 +37,26 @@ from ..log.directory import LogDirError
 from ..log.log import Log
 from ..log.manager import Found, LogManager, Released
 from ..metadata import Metadata
+from ..slices import turns
+from ..steps import portions
 from .fetch_sessions import Sessions
-from .fetcher import Fetcher
+from .fetcher_manager import ReplicaFetcherManager
 from .follower import Follower
 from .isr import Isr
 from .partition import Partition, now_ms
 from .replicas import Replicas, topic_id
-from .throttle import Throttle, is_listed
-
-log = logging.getLogger(__name__)
-
+from .throttle import is_listed
 
 TopicIdPartition = tuple[uuid.UUID, int]
-
-
 T = TypeVar("T")
 RETRY_S = 1.0
 """Pause before a state that could not be followed is tried again."""
 AT_ONCE = 100
-"""Partitions that are begun or stopped in one turn of the loop."""
+"""Partitions that are looked at for one that is gone in one turn of the loop."""
 MANY = 1000
 """Partitions that take the collector of garbage long to look at: a millisecond for fifty."""
+
+log = logging.getLogger(__name__)
 
 
 class Groups(Protocol):
@@ -97,19 +96,16 @@ class ReplicaManager:
         self._logs = logs
         self._config = config
         self._configs = configs
-        self._peers = peers
         self._sessions = sessions
         self._admissions = admissions
         self._groups = groups
         self._unwritable = unwritable
-        self._throttle = Throttle(lambda: config.integer("follower.replication.throttled.rate"))
         self._lost: set[TopicIdPartition] = set()
         """Partitions that are in a log directory which is offline."""
         self._removed: dict[TopicIdPartition, int] = {}
         """Deleted by the controller's word, though the last record has them here: leader epoch of it."""
-        self._fetchers: dict[int, Fetcher] = {}
-        self._closing: set[asyncio.Task[None]] = set()
-        self._removals: set[asyncio.Task[None]] = set()
+        self._fetchers = ReplicaFetcherManager(replicas, config, peers)
+        self._removals = supervision.Tasks()
         self._following = asyncio.Lock()
         self._catching_up: asyncio.Task[None] | None = None
         self._unsettled = 0
@@ -152,7 +148,7 @@ class ReplicaManager:
             self._replicas.metadata = Metadata(state)
             if state.brokers is not before.brokers:
                 self._follow_brokers(state)
-            self._end_idle_fetchers()
+            self._fetchers.end_idle()
             self._configs.keep(state.topics)
             self._replicas.followed(number)
         if deleted:
@@ -162,12 +158,14 @@ class ReplicaManager:
 
     async def _let_go(self, state: ClusterState) -> bool:
         """Stop serving partitions of topics that are gone; whether there were any."""
-        gone = {
-            (held.topic, held.index): held.topic_id
-            for held in self._replicas.all()
-            if topic_id(state, held.topic) != held.topic_id
-        }
-        async for key in _in_turns(gone):
+        gone: dict[TopicPartition, uuid.UUID] = {}
+        async for some in turns(portions([*self._replicas.all()], AT_ONCE)):
+            gone |= {
+                (held.topic, held.index): held.topic_id
+                for held in some
+                if topic_id(state, held.topic) != held.topic_id
+            }
+        async for key in turns(gone):
             await self._cut_ends(key)
             self._stop(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         await self._delete([key for key in gone if key[0] in state.topics])
@@ -197,7 +195,7 @@ class ReplicaManager:
         for topic in topics:
             if topic.name == OFFSETS_TOPIC:
                 self._groups.has_partitions(len(topic.partitions))
-        async for topic, index in _in_turns(partitions):
+        async for topic, index in turns(partitions):
             key = topic.name, index
             await self._cut_ends(key)
             if self._replicas.broker_id not in (replicas := topic.partitions[index].replicas):
@@ -226,8 +224,7 @@ class ReplicaManager:
                 partition.isr.set_alive(alive)
                 partition.isr_changed()
         self._sessions.forget(state.brokers)
-        for fetcher in self._fetchers.values():
-            fetcher.wake()
+        self._fetchers.wake()
 
     # Leading and following
 
@@ -239,7 +236,7 @@ class ReplicaManager:
             self._lead(topic, index, opened, config)
         else:
             self._follow_leader(topic, index, opened)
-            replicas = cast(list[str], config["follower.replication.throttled.replicas"])
+            replicas = config.strings("follower.replication.throttled.replicas")
             throttled = is_listed(replicas, index, self._replicas.broker_id)
             self._replicas.followers[topic.name, index].is_throttled = throttled
 
@@ -255,7 +252,7 @@ class ReplicaManager:
             return
         high_watermark, waiting = opened.last_high_watermark, None
         if (follower := self._replicas.followers.pop(key, None)) is not None:
-            self._unassign(follower)
+            self._fetchers.remove(follower)
             high_watermark, waiting = follower.high_watermark, follower.step_up()
         isr = None
         if len(record.replicas) > 1:
@@ -288,7 +285,7 @@ class ReplicaManager:
             if (was.leader, was.leader_epoch) == (record.leader, record.leader_epoch):
                 follower.follow(record)
                 return
-            self._unassign(follower)
+            self._fetchers.remove(follower)
             follower.follow(record)
         else:
             high_watermark, waiting = opened.last_high_watermark, Purgatory()
@@ -296,34 +293,7 @@ class ReplicaManager:
                 high_watermark, waiting = led.high_watermark, led.step_down()
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             follower = self._replicas.followers[key] = Follower(topic, index, opened, high_watermark, waiting)
-        self._assign(follower)
-
-    def _assign(self, follower: Follower) -> None:
-        leader = follower.record.leader
-        if leader == NO_LEADER:
-            return
-        fetcher = self._fetchers.get(leader)
-        if fetcher is None:
-            fetcher = Fetcher(
-                self._peers,
-                leader,
-                self._config,
-                lambda: self._replicas.wanted.brokers.get(leader),
-                self._throttle,
-            )
-            self._fetchers[leader] = fetcher
-            fetcher.start()
-        fetcher.add(follower)
-
-    def _unassign(self, follower: Follower) -> None:
-        if (fetcher := self._fetchers.get(follower.record.leader)) is not None:
-            fetcher.remove(follower.key)
-
-    def _end_idle_fetchers(self) -> None:
-        for leader in [leader for leader, fetcher in self._fetchers.items() if not len(fetcher)]:
-            closing = supervision.run("fetcher's end", self._fetchers.pop(leader).close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+        self._fetchers.add(follower)
 
     async def _cut_ends(self, key: TopicPartition) -> None:
         """Return when no follower's log is being cut: its role may change in this turn of the loop."""
@@ -333,7 +303,7 @@ class ReplicaManager:
     def _stop(self, key: TopicPartition, code: ErrorCode) -> None:
         """Neither lead nor follow; the log stays."""
         if (follower := self._replicas.followers.pop(key, None)) is not None:
-            self._unassign(follower)
+            self._fetchers.remove(follower)
             follower.log.last_high_watermark = follower.high_watermark
             follower.release(code)
         if (partition := self._replicas.partitions.pop(key, None)) is not None:
@@ -349,7 +319,7 @@ class ReplicaManager:
         errors: dict[TopicPartition, ErrorCode] = {}
         deleted: list[TopicPartition] = []
         async with self._following:
-            async for topic, index, epoch, delete in _in_turns(stops):
+            async for topic, index, epoch, delete in turns(stops):
                 key = topic, index
                 held = self._replicas.held(key)
                 if held is not None and 0 <= epoch < held.record.leader_epoch:
@@ -365,14 +335,12 @@ class ReplicaManager:
                         errors[key] = ErrorCode.KAFKA_STORAGE_ERROR
                     deleted.append(key)
             await self._delete(deleted)
-            self._end_idle_fetchers()
+            self._fetchers.end_idle()
         self._remove_deleted()
         return errors
 
     def _remove_deleted(self) -> None:
-        removal = supervision.run("deletions", asyncio.to_thread(self._logs.remove_deleted))
-        self._removals.add(removal)
-        removal.add_done_callback(self._removals.discard)
+        self._removals.add(supervision.run("deletions", asyncio.to_thread(self._logs.remove_deleted)))
 
     # Opening
 
@@ -397,7 +365,7 @@ class ReplicaManager:
             await self._put_aside(older)
             self._remove_deleted()
         failed = await self._open_in_thread(new)
-        async for topic, index in _in_turns(new):
+        async for topic, index in turns(new):
             key = topic.name, index
             if (reason := failed.get(key)) is not None:
                 if self._replicas.unopened.get(key) != reason:
@@ -482,7 +450,7 @@ class ReplicaManager:
     def report_strays(self) -> None:
         """Say which logs belong to no topic, as when their topic was deleted while their disk was away."""
         topics = self._replicas.wanted.topics
-        strays = {key for key, _ in self._logs.logs() if key[0] not in topics}
+        strays = {key for key in self._logs.partitions() if key[0] not in topics}
         for key in sorted(strays - self._strays):
             log.warning("the log %s-%d belongs to no topic: left alone", *key)
         self._strays = strays
@@ -506,12 +474,11 @@ class ReplicaManager:
     async def close(self) -> None:
         """Follow and lead no more; the logs stay open."""
         if self._catching_up is not None:
-            self._catching_up.cancel()
-            await asyncio.gather(self._catching_up, return_exceptions=True)
-        await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()), *self._closing)
+            await supervision.cancel([self._catching_up])
+        await self._fetchers.close()
         for key in list(self._replicas.followers):
             await self._cut_ends(key)
-        await asyncio.gather(*self._removals, return_exceptions=True)
+        await self._removals.ended()
         await self.write_watermarks()
 
 
@@ -522,14 +489,6 @@ def _deleted(before: ClusterState, state: ClusterState) -> dict[str, uuid.UUID]:
         for name, topic in before.topics.items()
         if topic_id(state, name) != topic.topic_id
     }
-
-
-async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Each of them; the loop gets a turn after every AT_ONCE."""
-    for number, item in enumerate(items, 1):
-        yield item
-        if number % AT_ONCE == 0:
-            await asyncio.sleep(0)
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T], cancel: Callable[[], None] = lambda: None) -> T:

@@ -247,7 +247,9 @@ class Partition(Replica):
             self._refused(error, batches, now_ms)
             raise
         if not info.duplicate:
-            self._grown(len(batches))
+            size = len(batches)
+            self.received_bytes += size
+            self._grown(size)
         elif info.last_offset >= self.high_watermark:
             # Its fsync has failed, perhaps, and nobody else tries again.
             self._grown(0)

@@ -16,17 +16,26 @@ class FetchWaiter(Protocol):
 
     def advanced(self, size: int) -> None:
         """So many more bytes may be read; or the replica changed so that it is worth asking again (size 0)."""
-        ...
 
     def committed(self) -> None:
         """There is something to tell with the next answer: the high watermark moved, or the start of the log."""
-        ...
 
 
 class Replica:
     """All calls are made on the loop."""
 
-    __slots__ = ("high_watermark", "index", "log", "record", "topic", "topic_id", "waiters")
+    __slots__ = (
+        "high_watermark",
+        "index",
+        "log",
+        "received_bytes",
+        "record",
+        "replicated_bytes",
+        "sent_bytes",
+        "topic",
+        "topic_id",
+        "waiters",
+    )
 
     def __init__(self, topic: TopicRecord, index: int, log: Log, high_watermark: int) -> None:
         self.topic = topic.name
@@ -38,6 +47,12 @@ class Replica:
         """Below it records are safe, and may be read."""
         self.waiters: set[FetchWaiter] = set()
         """Consumers: told when the high watermark moves."""
+        self.received_bytes = 0
+        """Appended by a leader, since this replica was made."""
+        self.sent_bytes = 0
+        """Read by consumers."""
+        self.replicated_bytes = 0
+        """Read by followers."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"

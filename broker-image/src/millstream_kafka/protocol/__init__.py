@@ -1,12 +1,10 @@
 """Kafka's wire protocol, sans-IO: bytes in, messages out, and back.
 
     schema      how messages are written down, and ``Codec``, which reads and writes them
-    compiler    the functions behind a ``Codec``, generated when first used
+    compiler    the functions behind a ``Codec``, generated when first used: by ``decoder`` and ``encoder``
     api         ``Api``: key, name, versions and the two messages of an API
     header      what stands before a request's and a response's body
     errors      Kafka's error codes
-    registry    every API by its key
-    document    writes docs/protocol.md
 
 and a module for each API, named as Kafka names it.
 """

@@ -37,11 +37,4 @@ class AlterConfigsResponse(Struct):
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
 
 
-API = Api(
-    key=33,
-    name="AlterConfigs",
-    versions=(0, 2),
-    flexible=2,
-    request=AlterConfigsRequest,
-    response=AlterConfigsResponse,
-)
+API = Api(33, "AlterConfigs", (0, 2), flexible=2, request=AlterConfigsRequest, response=AlterConfigsResponse)

@@ -43,9 +43,9 @@ class AlterPartitionReassignmentsResponse(Struct):
 
 
 API = Api(
-    key=45,
-    name="AlterPartitionReassignments",
-    versions=(0, 0),
+    45,
+    "AlterPartitionReassignments",
+    (0, 0),
     flexible=0,
     request=AlterPartitionReassignmentsRequest,
     response=AlterPartitionReassignmentsResponse,

@@ -34,18 +34,18 @@ class Api(Generic[Req, Res]):
 
     def __init__(
         self,
-        *,
         key: int,
         name: str,
         versions: tuple[int, int],
+        *,
         flexible: int | None,
         request: type[Req],
         response: type[Res],
         served_from: int | None = None,
     ) -> None:
-        """``versions`` is what is advertised; ``flexible`` is the first version in KIP-482's forms, if there is one.
+        """``versions``: the first and last that are advertised; ``flexible``: the first in KIP-482's forms, if any.
 
-        ``served_from`` is the first version that can be decoded, where that is not the first advertised.
+        ``served_from``: the first version that can be decoded, where it is not the first advertised.
         """
         self.key = key
         self.name = name
@@ -56,6 +56,7 @@ class Api(Generic[Req, Res]):
         self.response = response
         self._request = Codec(request, flexible, max_elements=MAX_ELEMENTS)
         self._response = Codec(response, flexible)
+        APIS[key] = self
 
     def __repr__(self) -> str:
         return f"Api({self.key} {self.name} {self.versions[0]}-{self.versions[1]})"
@@ -119,3 +120,7 @@ class Api(Generic[Req, Res]):
             raise MalformedRequest(
                 f"{self.name} version {version} is not supported: {self.served[0]} to {self.served[1]} are"
             )
+
+
+APIS: dict[int, Api[Any, Any]] = {}
+"""Every API whose module has been imported, by its key."""

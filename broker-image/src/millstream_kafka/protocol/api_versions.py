@@ -44,11 +44,4 @@ class ApiVersionsResponse(Struct):
     zk_migration_ready: bool = boolean(since=3, tag=3)
 
 
-API = Api(
-    key=18,
-    name="ApiVersions",
-    versions=(0, 4),
-    flexible=3,
-    request=ApiVersionsRequest,
-    response=ApiVersionsResponse,
-)
+API = Api(18, "ApiVersions", (0, 4), flexible=3, request=ApiVersionsRequest, response=ApiVersionsResponse)

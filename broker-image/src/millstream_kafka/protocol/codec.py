@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Generic, TypeVar
 
-from .compiler import compile_decoder, compile_encoder
+from .decoder import compile_decoder
+from .encoder import compile_encoder
 from .schema import NEWEST, Struct
 
 S = TypeVar("S", bound=Struct)

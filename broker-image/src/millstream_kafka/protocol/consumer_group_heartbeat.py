@@ -41,9 +41,9 @@ class ConsumerGroupHeartbeatResponse(Struct):
 
 
 API = Api(
-    key=68,
-    name="ConsumerGroupHeartbeat",
-    versions=(0, 1),
+    68,
+    "ConsumerGroupHeartbeat",
+    (0, 1),
     flexible=0,
     request=ConsumerGroupHeartbeatRequest,
     response=ConsumerGroupHeartbeatResponse,

@@ -27,9 +27,9 @@ class ControlledShutdownResponse(Struct):
 
 
 API = Api(
-    key=7,
-    name="ControlledShutdown",
-    versions=(3, 3),
+    7,
+    "ControlledShutdown",
+    (3, 3),
     flexible=3,
     request=ControlledShutdownRequest,
     response=ControlledShutdownResponse,

@@ -33,11 +33,4 @@ class CreateAclsResponse(Struct):
     results: list[AclCreationResult] = array(AclCreationResult)
 
 
-API = Api(
-    key=30,
-    name="CreateAcls",
-    versions=(0, 3),
-    flexible=2,
-    request=CreateAclsRequest,
-    response=CreateAclsResponse,
-)
+API = Api(30, "CreateAcls", (0, 3), flexible=2, request=CreateAclsRequest, response=CreateAclsResponse)

@@ -37,9 +37,9 @@ class CreatePartitionsResponse(Struct):
 
 
 API = Api(
-    key=37,
-    name="CreatePartitions",
-    versions=(0, 3),
+    37,
+    "CreatePartitions",
+    (0, 3),
     flexible=2,
     request=CreatePartitionsRequest,
     response=CreatePartitionsResponse,

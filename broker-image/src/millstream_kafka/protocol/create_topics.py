@@ -64,13 +64,6 @@ class CreateTopicsResponse(Struct):
     topics: list[CreatableTopicResult] = array(CreatableTopicResult)
 
 
-API = Api(
-    key=19,
-    name="CreateTopics",
-    versions=(0, 7),
-    flexible=5,
-    request=CreateTopicsRequest,
-    response=CreateTopicsResponse,
-)
+API = Api(19, "CreateTopics", (0, 7), flexible=5, request=CreateTopicsRequest, response=CreateTopicsResponse)
 CONFIG = Codec(CreatableTopicConfigs, API.flexible)
 """A part of a response, for those that are shared (`schema.Encoded`)."""

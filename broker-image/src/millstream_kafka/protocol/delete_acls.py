@@ -46,11 +46,4 @@ class DeleteAclsResponse(Struct):
     filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult)
 
 
-API = Api(
-    key=31,
-    name="DeleteAcls",
-    versions=(0, 3),
-    flexible=2,
-    request=DeleteAclsRequest,
-    response=DeleteAclsResponse,
-)
+API = Api(31, "DeleteAcls", (0, 3), flexible=2, request=DeleteAclsRequest, response=DeleteAclsResponse)

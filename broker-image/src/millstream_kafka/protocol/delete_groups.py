@@ -23,11 +23,4 @@ class DeleteGroupsResponse(Struct):
     results: list[DeletableGroupResult] = array(DeletableGroupResult)
 
 
-API = Api(
-    key=42,
-    name="DeleteGroups",
-    versions=(0, 2),
-    flexible=2,
-    request=DeleteGroupsRequest,
-    response=DeleteGroupsResponse,
-)
+API = Api(42, "DeleteGroups", (0, 2), flexible=2, request=DeleteGroupsRequest, response=DeleteGroupsResponse)

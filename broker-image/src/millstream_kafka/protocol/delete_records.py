@@ -41,10 +41,5 @@ class DeleteRecordsResponse(Struct):
 
 
 API = Api(
-    key=21,
-    name="DeleteRecords",
-    versions=(0, 2),
-    flexible=2,
-    request=DeleteRecordsRequest,
-    response=DeleteRecordsResponse,
+    21, "DeleteRecords", (0, 2), flexible=2, request=DeleteRecordsRequest, response=DeleteRecordsResponse
 )

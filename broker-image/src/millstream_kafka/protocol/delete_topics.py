@@ -35,11 +35,4 @@ class DeleteTopicsResponse(Struct):
     responses: list[DeletableTopicResult] = array(DeletableTopicResult)
 
 
-API = Api(
-    key=20,
-    name="DeleteTopics",
-    versions=(0, 6),
-    flexible=4,
-    request=DeleteTopicsRequest,
-    response=DeleteTopicsResponse,
-)
+API = Api(20, "DeleteTopics", (0, 6), flexible=4, request=DeleteTopicsRequest, response=DeleteTopicsResponse)

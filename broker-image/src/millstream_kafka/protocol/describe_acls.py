@@ -40,11 +40,4 @@ class DescribeAclsResponse(Struct):
     resources: list[DescribeAclsResource] = array(DescribeAclsResource)
 
 
-API = Api(
-    key=29,
-    name="DescribeAcls",
-    versions=(0, 3),
-    flexible=2,
-    request=DescribeAclsRequest,
-    response=DescribeAclsResponse,
-)
+API = Api(29, "DescribeAcls", (0, 3), flexible=2, request=DescribeAclsRequest, response=DescribeAclsResponse)

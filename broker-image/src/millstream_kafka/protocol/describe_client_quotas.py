@@ -43,9 +43,9 @@ class DescribeClientQuotasResponse(Struct):
 
 
 API = Api(
-    key=48,
-    name="DescribeClientQuotas",
-    versions=(0, 1),
+    48,
+    "DescribeClientQuotas",
+    (0, 1),
     flexible=1,
     request=DescribeClientQuotasRequest,
     response=DescribeClientQuotasResponse,

@@ -33,9 +33,9 @@ class DescribeClusterResponse(Struct):
 
 
 API = Api(
-    key=60,
-    name="DescribeCluster",
-    versions=(0, 1),
+    60,
+    "DescribeCluster",
+    (0, 1),
     flexible=0,
     request=DescribeClusterRequest,
     response=DescribeClusterResponse,

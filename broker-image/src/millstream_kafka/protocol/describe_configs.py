@@ -55,9 +55,9 @@ class DescribeConfigsResponse(Struct):
 
 
 API = Api(
-    key=32,
-    name="DescribeConfigs",
-    versions=(0, 4),
+    32,
+    "DescribeConfigs",
+    (0, 4),
     flexible=4,
     request=DescribeConfigsRequest,
     response=DescribeConfigsResponse,

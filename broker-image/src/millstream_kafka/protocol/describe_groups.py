@@ -41,10 +41,5 @@ class DescribeGroupsResponse(Struct):
 
 
 API = Api(
-    key=15,
-    name="DescribeGroups",
-    versions=(0, 6),
-    flexible=5,
-    request=DescribeGroupsRequest,
-    response=DescribeGroupsResponse,
+    15, "DescribeGroups", (0, 6), flexible=5, request=DescribeGroupsRequest, response=DescribeGroupsResponse
 )

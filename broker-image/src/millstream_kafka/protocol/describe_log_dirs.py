@@ -45,9 +45,9 @@ class DescribeLogDirsResponse(Struct):
 
 
 API = Api(
-    key=35,
-    name="DescribeLogDirs",
-    versions=(1, 4),
+    35,
+    "DescribeLogDirs",
+    (1, 4),
     flexible=2,
     request=DescribeLogDirsRequest,
     response=DescribeLogDirsResponse,

@@ -45,9 +45,9 @@ class DescribeProducersResponse(Struct):
 
 
 API = Api(
-    key=61,
-    name="DescribeProducers",
-    versions=(0, 0),
+    61,
+    "DescribeProducers",
+    (0, 0),
     flexible=0,
     request=DescribeProducersRequest,
     response=DescribeProducersResponse,

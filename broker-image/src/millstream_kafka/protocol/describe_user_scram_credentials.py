@@ -37,9 +37,9 @@ class DescribeUserScramCredentialsResponse(Struct):
 
 
 API = Api(
-    key=50,
-    name="DescribeUserScramCredentials",
-    versions=(0, 0),
+    50,
+    "DescribeUserScramCredentials",
+    (0, 0),
     flexible=0,
     request=DescribeUserScramCredentialsRequest,
     response=DescribeUserScramCredentialsResponse,

@@ -37,11 +37,4 @@ class ElectLeadersResponse(Struct):
     replica_election_results: list[ReplicaElectionResult] = array(ReplicaElectionResult)
 
 
-API = Api(
-    key=43,
-    name="ElectLeaders",
-    versions=(0, 2),
-    flexible=2,
-    request=ElectLeadersRequest,
-    response=ElectLeadersResponse,
-)
+API = Api(43, "ElectLeaders", (0, 2), flexible=2, request=ElectLeadersRequest, response=ElectLeadersResponse)

@@ -48,18 +48,10 @@ class ErrorCode(IntEnum):
     COORDINATOR_LOAD_IN_PROGRESS = 14, True, "the coordinator is still loading"
     COORDINATOR_NOT_AVAILABLE = 15, True, "the coordinator is not available"
     NOT_COORDINATOR = 16, True, "this broker is not the coordinator"
-    INVALID_TOPIC_EXCEPTION = (
-        17,
-        False,
-        "the topic's name is not valid, or the operation is not allowed on it",
-    )
+    INVALID_TOPIC_EXCEPTION = 17, False, "the topic's name is not valid, or the topic may not be changed"
     RECORD_LIST_TOO_LARGE = 18, False, "the record batches are larger than a segment may be"
     NOT_ENOUGH_REPLICAS = 19, True, "fewer replicas are in sync than min.insync.replicas asks for"
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = (
-        20,
-        True,
-        "written, but to fewer in-sync replicas than min.insync.replicas asks for",
-    )
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, True, "written, but to fewer replicas than min.insync.replicas"
     INVALID_REQUIRED_ACKS = 21, False, "acks is not 0, 1 or -1"
     ILLEGAL_GENERATION = 22, False, "the group is in another generation"
     INCONSISTENT_GROUP_PROTOCOL = 23, False, "the group has no protocol in common with the member"
@@ -91,11 +83,7 @@ class ErrorCode(IntEnum):
     INVALID_PRODUCER_ID_MAPPING = 49, False, "the producer id is not that of the transactional id"
     INVALID_TRANSACTION_TIMEOUT = 50, False, "the transaction timeout is above transaction.max.timeout.ms"
     CONCURRENT_TRANSACTIONS = 51, True, "another request changes the transaction at the moment"
-    TRANSACTION_COORDINATOR_FENCED = (
-        52,
-        False,
-        "the transaction coordinator has been superseded by a newer one",
-    )
+    TRANSACTION_COORDINATOR_FENCED = 52, False, "a newer transaction coordinator has taken over"
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, False, "not allowed on this transactional id"
     SECURITY_DISABLED = 54, False, "no authorizer is set up"
     OPERATION_NOT_ATTEMPTED = 55, False, "not tried, because another part of the request failed"

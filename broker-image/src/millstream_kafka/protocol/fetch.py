@@ -90,17 +90,7 @@ class FetchResponse(Struct):
     responses: list[FetchableTopicResponse] = array(FetchableTopicResponse)
 
 
-API = Api(
-    key=1,
-    name="Fetch",
-    versions=(4, 12),
-    flexible=12,
-    request=FetchRequest,
-    response=FetchResponse,
-)
-
-encode_response_parts = API.encode_response_parts
-"""Buffers and record objects to send in order: the records may be a range of a segment file, for sendfile."""
+API = Api(1, "Fetch", (4, 12), flexible=12, request=FetchRequest, response=FetchResponse)
 
 
 def next_session_epoch(epoch: int) -> int:

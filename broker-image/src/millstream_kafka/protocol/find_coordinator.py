@@ -35,9 +35,9 @@ class FindCoordinatorResponse(Struct):
 
 
 API = Api(
-    key=10,
-    name="FindCoordinator",
-    versions=(0, 4),
+    10,
+    "FindCoordinator",
+    (0, 4),
     flexible=3,
     request=FindCoordinatorRequest,
     response=FindCoordinatorResponse,

@@ -13,13 +13,12 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from .api import APIS
 from .compiler import Malformed, skip_tags
-from .registry import APIS
 from .schema import MalformedRequest
 
 _HEAD = struct.Struct(">hhih")
 _RESPONSE = struct.Struct(">i")
-_FLEXIBLE_RESPONSE = struct.Struct(">ix")
 
 
 class RequestHeader(NamedTuple):
@@ -32,7 +31,7 @@ class RequestHeader(NamedTuple):
 def decode_request_header(buf: memoryview | bytes) -> tuple[RequestHeader, int]:
     """The header at the start of ``buf`` and where the body begins; raises MalformedRequest.
 
-    The header of an API that is not in the registry is read as v1: its body cannot be read anyway.
+    The header of an unknown API is read as v1: its body cannot be read anyway.
     """
     if len(buf) < _HEAD.size:
         raise MalformedRequest(f"request header: is cut off after {len(buf)} bytes")
@@ -63,13 +62,11 @@ def encode_request_header(header: RequestHeader) -> bytes:
     return head + client_id + (b"\0" if flexible else b"")
 
 
-def encode_response_header(correlation_id: int, flexible: bool) -> bytes:
-    """``flexible`` is ``Api.has_flexible_response_header(version)``."""
-    return (_FLEXIBLE_RESPONSE if flexible else _RESPONSE).pack(correlation_id)
-
-
 def decode_response_header(buf: memoryview | bytes, flexible: bool) -> tuple[int, int]:
-    """The correlation id and where the body begins; raises MalformedRequest."""
+    """The correlation id and where the body begins; raises MalformedRequest.
+
+    ``flexible`` is ``Api.has_flexible_response_header(version)``.
+    """
     if len(buf) < _RESPONSE.size:
         raise MalformedRequest(f"response header: is cut off after {len(buf)} bytes")
     (correlation_id,) = _RESPONSE.unpack_from(buf)

@@ -21,11 +21,4 @@ class HeartbeatResponse(Struct):
     error_code: int = int16()
 
 
-API = Api(
-    key=12,
-    name="Heartbeat",
-    versions=(0, 4),
-    flexible=4,
-    request=HeartbeatRequest,
-    response=HeartbeatResponse,
-)
+API = Api(12, "Heartbeat", (0, 4), flexible=4, request=HeartbeatRequest, response=HeartbeatResponse)

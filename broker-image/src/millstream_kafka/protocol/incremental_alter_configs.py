@@ -39,9 +39,9 @@ class IncrementalAlterConfigsResponse(Struct):
 
 
 API = Api(
-    key=44,
-    name="IncrementalAlterConfigs",
-    versions=(0, 1),
+    44,
+    "IncrementalAlterConfigs",
+    (0, 1),
     flexible=1,
     request=IncrementalAlterConfigsRequest,
     response=IncrementalAlterConfigsResponse,

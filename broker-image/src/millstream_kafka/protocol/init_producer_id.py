@@ -24,10 +24,5 @@ class InitProducerIdResponse(Struct):
 
 
 API = Api(
-    key=22,
-    name="InitProducerId",
-    versions=(0, 4),
-    flexible=2,
-    request=InitProducerIdRequest,
-    response=InitProducerIdResponse,
+    22, "InitProducerId", (0, 4), flexible=2, request=InitProducerIdRequest, response=InitProducerIdResponse
 )

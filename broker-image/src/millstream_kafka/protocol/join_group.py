@@ -45,11 +45,4 @@ class JoinGroupResponse(Struct):
     members: list[JoinGroupResponseMember] = array(JoinGroupResponseMember)
 
 
-API = Api(
-    key=11,
-    name="JoinGroup",
-    versions=(0, 9),
-    flexible=6,
-    request=JoinGroupRequest,
-    response=JoinGroupResponse,
-)
+API = Api(11, "JoinGroup", (0, 9), flexible=6, request=JoinGroupRequest, response=JoinGroupResponse)

@@ -34,11 +34,4 @@ class LeaveGroupResponse(Struct):
     members: list[MemberResponse] = array(MemberResponse, since=3)
 
 
-API = Api(
-    key=13,
-    name="LeaveGroup",
-    versions=(0, 5),
-    flexible=4,
-    request=LeaveGroupRequest,
-    response=LeaveGroupResponse,
-)
+API = Api(13, "LeaveGroup", (0, 5), flexible=4, request=LeaveGroupRequest, response=LeaveGroupResponse)

@@ -25,9 +25,9 @@ class ListConfigResourcesResponse(Struct):
 
 
 API = Api(
-    key=74,
-    name="ListConfigResources",
-    versions=(0, 1),
+    74,
+    "ListConfigResources",
+    (0, 1),
     flexible=0,
     request=ListConfigResourcesRequest,
     response=ListConfigResourcesResponse,

@@ -28,11 +28,4 @@ class ListGroupsResponse(Struct):
     groups: list[ListedGroup] = array(ListedGroup)
 
 
-API = Api(
-    key=16,
-    name="ListGroups",
-    versions=(0, 5),
-    flexible=3,
-    request=ListGroupsRequest,
-    response=ListGroupsResponse,
-)
+API = Api(16, "ListGroups", (0, 5), flexible=3, request=ListGroupsRequest, response=ListGroupsResponse)

@@ -49,11 +49,4 @@ class ListOffsetsResponse(Struct):
     topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse)
 
 
-API = Api(
-    key=2,
-    name="ListOffsets",
-    versions=(1, 7),
-    flexible=6,
-    request=ListOffsetsRequest,
-    response=ListOffsetsResponse,
-)
+API = Api(2, "ListOffsets", (1, 7), flexible=6, request=ListOffsetsRequest, response=ListOffsetsResponse)

@@ -41,9 +41,9 @@ class ListPartitionReassignmentsResponse(Struct):
 
 
 API = Api(
-    key=46,
-    name="ListPartitionReassignments",
-    versions=(0, 0),
+    46,
+    "ListPartitionReassignments",
+    (0, 0),
     flexible=0,
     request=ListPartitionReassignmentsRequest,
     response=ListPartitionReassignmentsResponse,

@@ -30,9 +30,9 @@ class ListTransactionsResponse(Struct):
 
 
 API = Api(
-    key=66,
-    name="ListTransactions",
-    versions=(0, 2),
+    66,
+    "ListTransactions",
+    (0, 2),
     flexible=0,
     request=ListTransactionsRequest,
     response=ListTransactionsResponse,

@@ -62,14 +62,7 @@ class MetadataResponse(Struct):
     cluster_authorized_operations: int = int32(since=8, until=10, default=-2147483648)
 
 
-API = Api(
-    key=3,
-    name="Metadata",
-    versions=(0, 12),
-    flexible=9,
-    request=MetadataRequest,
-    response=MetadataResponse,
-)
+API = Api(3, "Metadata", (0, 12), flexible=9, request=MetadataRequest, response=MetadataResponse)
 TOPIC = Codec(MetadataResponseTopic, API.flexible)
 PARTITION = Codec(MetadataResponsePartition, API.flexible)
 """Parts of a response, for those that are shared (`schema.Encoded`)."""

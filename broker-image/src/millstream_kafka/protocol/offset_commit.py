@@ -46,11 +46,4 @@ class OffsetCommitResponse(Struct):
     topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)
 
 
-API = Api(
-    key=8,
-    name="OffsetCommit",
-    versions=(2, 8),
-    flexible=8,
-    request=OffsetCommitRequest,
-    response=OffsetCommitResponse,
-)
+API = Api(8, "OffsetCommit", (2, 8), flexible=8, request=OffsetCommitRequest, response=OffsetCommitResponse)

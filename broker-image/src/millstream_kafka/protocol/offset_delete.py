@@ -40,10 +40,5 @@ class OffsetDeleteResponse(Struct):
 
 
 API = Api(
-    key=47,
-    name="OffsetDelete",
-    versions=(0, 0),
-    flexible=None,
-    request=OffsetDeleteRequest,
-    response=OffsetDeleteResponse,
+    47, "OffsetDelete", (0, 0), flexible=None, request=OffsetDeleteRequest, response=OffsetDeleteResponse
 )

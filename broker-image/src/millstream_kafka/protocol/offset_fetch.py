@@ -71,11 +71,4 @@ class OffsetFetchResponse(Struct):
     groups: list[OffsetFetchResponseGroup] = array(OffsetFetchResponseGroup, since=8)
 
 
-API = Api(
-    key=9,
-    name="OffsetFetch",
-    versions=(1, 8),
-    flexible=6,
-    request=OffsetFetchRequest,
-    response=OffsetFetchResponse,
-)
+API = Api(9, "OffsetFetch", (1, 8), flexible=6, request=OffsetFetchRequest, response=OffsetFetchResponse)

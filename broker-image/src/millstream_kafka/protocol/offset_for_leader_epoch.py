@@ -44,9 +44,9 @@ class OffsetForLeaderEpochResponse(Struct):
 
 
 API = Api(
-    key=23,
-    name="OffsetForLeaderEpoch",
-    versions=(2, 4),
+    23,
+    "OffsetForLeaderEpoch",
+    (2, 4),
     flexible=4,
     request=OffsetForLeaderEpochRequest,
     response=OffsetForLeaderEpochResponse,

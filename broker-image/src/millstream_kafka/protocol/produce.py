@@ -73,12 +73,4 @@ class ProduceResponse(Struct):
     node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, since=10, tag=0)
 
 
-API = Api(
-    key=0,
-    name="Produce",
-    versions=(0, 11),
-    served_from=3,
-    flexible=9,
-    request=ProduceRequest,
-    response=ProduceResponse,
-)
+API = Api(0, "Produce", (0, 11), served_from=3, flexible=9, request=ProduceRequest, response=ProduceResponse)

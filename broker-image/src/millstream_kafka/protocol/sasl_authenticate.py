@@ -21,9 +21,9 @@ class SaslAuthenticateResponse(Struct):
 
 
 API = Api(
-    key=36,
-    name="SaslAuthenticate",
-    versions=(0, 2),
+    36,
+    "SaslAuthenticate",
+    (0, 2),
     flexible=2,
     request=SaslAuthenticateRequest,
     response=SaslAuthenticateResponse,

@@ -19,10 +19,5 @@ class SaslHandshakeResponse(Struct):
 
 
 API = Api(
-    key=17,
-    name="SaslHandshake",
-    versions=(0, 1),
-    flexible=None,
-    request=SaslHandshakeRequest,
-    response=SaslHandshakeResponse,
+    17, "SaslHandshake", (0, 1), flexible=None, request=SaslHandshakeRequest, response=SaslHandshakeResponse
 )

@@ -30,16 +30,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Final,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    dataclass_transform,
-)
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias, TypeVar, dataclass_transform
 
 ZERO_UUID: Final = uuid.UUID(int=0)
 """Kafka's null of a uuid."""
@@ -171,64 +163,20 @@ def changed(message: M, **values: Any) -> M:
     return type(message)(**{name: getattr(message, name) for name in message.__match_args__} | values)
 
 
-def fields_of(struct: type[Struct]) -> tuple[tuple[str, FieldType], ...]:
-    """The wire fields of a struct in their order on the wire."""
-    return struct.FIELDS
+Declaration: TypeAlias = Callable[..., Any]
+"""Declares a field by FieldType's keywords; for type checkers it is of whatever type the field's annotation says."""
 
-
-def _field(wire: FieldType) -> Any:
-    """The declaration, to pass for the value that it declares."""
-    return wire
-
-
-def _number(kind: str) -> Callable[..., int]:
-    def declare(*, since: int = 0, until: int = NEWEST, tag: int | None = None, default: int = 0) -> int:
-        wire = FieldType(kind, since=since, until=until, tag=tag, default=default)
-        declared: int = _field(wire)
-        return declared
-
-    return declare
-
-
-int8, int16, int32, int64 = _number("int8"), _number("int16"), _number("int32"), _number("int64")
-uint16, uint32 = _number("uint16"), _number("uint32")
-
-
-def boolean(*, since: int = 0, until: int = NEWEST, tag: int | None = None, default: bool = False) -> bool:
-    declared: bool = _field(FieldType("bool", since=since, until=until, tag=tag, default=default))
-    return declared
-
-
-def float64(*, since: int = 0, until: int = NEWEST, tag: int | None = None, default: float = 0.0) -> float:
-    declared: float = _field(FieldType("float64", since=since, until=until, tag=tag, default=default))
-    return declared
-
-
-def uuid_(*, since: int = 0, until: int = NEWEST, tag: int | None = None) -> uuid.UUID:
-    declared: uuid.UUID = _field(FieldType("uuid", since=since, until=until, tag=tag, default=ZERO_UUID))
-    return declared
-
-
-def string(
-    *,
-    since: int = 0,
-    until: int = NEWEST,
-    nullable: int | None = None,
-    tag: int | None = None,
-    default: str | None = "",
-) -> Any:
-    return _field(FieldType("string", since=since, until=until, nullable=nullable, tag=tag, default=default))
-
-
-def bytes_(
-    *, since: int = 0, until: int = NEWEST, nullable: int | None = None, default: bytes | None = b""
-) -> Any:
-    return _field(FieldType("bytes", since=since, until=until, nullable=nullable, default=default))
-
-
-def records(*, since: int = 0, until: int = NEWEST, nullable: int | None = 0) -> Any:
-    """Record batches: bytes as far as the protocol is concerned, but encoded without a copy."""
-    return _field(FieldType("records", since=since, until=until, nullable=nullable, default=None))
+int8: Declaration = partial(FieldType, "int8", default=0)
+int16: Declaration = partial(FieldType, "int16", default=0)
+int32: Declaration = partial(FieldType, "int32", default=0)
+int64: Declaration = partial(FieldType, "int64", default=0)
+boolean: Declaration = partial(FieldType, "bool", default=False)
+float64: Declaration = partial(FieldType, "float64", default=0.0)
+uuid_: Declaration = partial(FieldType, "uuid", default=ZERO_UUID)
+string: Declaration = partial(FieldType, "string", default="")
+bytes_: Declaration = partial(FieldType, "bytes", default=b"")
+records: Declaration = partial(FieldType, "records", nullable=0)
+"""Record batches: bytes as far as the protocol is concerned, but encoded without a copy."""
 
 
 def array(
@@ -242,17 +190,14 @@ def array(
     encodable: bool = False,
 ) -> Any:
     """A list of structs, or of a kind by its name: ``array("int32")``."""
+    kind, nested = (element, None) if isinstance(element, str) else ("struct", element)
     empty: list[Any] | None = None if default is None else []
-    if isinstance(element, str):
-        wire = FieldType(element, True, None, since, until, nullable, tag, empty)
-    else:
-        wire = FieldType("struct", True, element, since, until, nullable, tag, empty, encodable)
-    return _field(wire)
+    return FieldType(kind, True, nested, since, until, nullable, tag, empty, encodable)
 
 
 def struct(element: type[Struct], *, since: int = 0, until: int = NEWEST, tag: int) -> Any:
     """A tagged struct; ``None`` where it is absent."""
-    return _field(FieldType("struct", False, element, since, until, tag=tag, default=None))
+    return FieldType("struct", False, element, since, until, tag=tag)
 
 
 Encoder: TypeAlias = Callable[[Any, list[Any]], None]

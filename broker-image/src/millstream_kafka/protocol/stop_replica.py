@@ -42,11 +42,4 @@ class StopReplicaResponse(Struct):
     partition_errors: list[StopReplicaPartitionError] = array(StopReplicaPartitionError)
 
 
-API = Api(
-    key=5,
-    name="StopReplica",
-    versions=(3, 3),
-    flexible=2,
-    request=StopReplicaRequest,
-    response=StopReplicaResponse,
-)
+API = Api(5, "StopReplica", (3, 3), flexible=2, request=StopReplicaRequest, response=StopReplicaResponse)

@@ -32,11 +32,4 @@ class SyncGroupResponse(Struct):
     assignment: Bytes = bytes_()
 
 
-API = Api(
-    key=14,
-    name="SyncGroup",
-    versions=(0, 5),
-    flexible=4,
-    request=SyncGroupRequest,
-    response=SyncGroupResponse,
-)
+API = Api(14, "SyncGroup", (0, 5), flexible=4, request=SyncGroupRequest, response=SyncGroupResponse)

@@ -20,6 +20,8 @@ from .api import Api
 from .schema import Struct, array, int16, int32, int64, string, uuid_
 
 LEADER_DURING_DELETE = -2
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""By their numbers."""
 
 
 class UpdateMetadataPartitionState(Struct):
@@ -67,10 +69,5 @@ class UpdateMetadataResponse(Struct):
 
 
 API = Api(
-    key=6,
-    name="UpdateMetadata",
-    versions=(7, 7),
-    flexible=6,
-    request=UpdateMetadataRequest,
-    response=UpdateMetadataResponse,
+    6, "UpdateMetadata", (7, 7), flexible=6, request=UpdateMetadataRequest, response=UpdateMetadataResponse
 )

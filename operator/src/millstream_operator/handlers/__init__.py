@@ -1,4 +1,4 @@
-"""A thin module a kind: which function reconciles it, and whose changes wake it. Here they meet kopf.
+"""A thin module a kind, by its name: which function reconciles it, and whose changes wake it. Here they meet kopf.
 
 kopf keeps the watches going (reconnection, bookmarks, streams that fall silent). Its own handlers for creation, change
 and deletion are not used: they put finalizers and copies of the spec on every object, and are edge-triggered. Each
@@ -7,24 +7,17 @@ event goes into the store and the queue instead; see controller.py.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import kopf
 
 from ..controller import Child, Controller, Runner
-from ..models import GROUP, VERSION
+from ..models import GROUP, KINDS, VERSION
 from ..resources.owned import MANAGED_BY
-from . import batchload, cluster, consumergroup, mirrormaker, topic
 
 CONTROLLERS: dict[str, Controller[Any]] = {
-    controller.kind.KIND: controller
-    for controller in (
-        cluster.CONTROLLER,
-        topic.CONTROLLER,
-        consumergroup.CONTROLLER,
-        mirrormaker.CONTROLLER,
-        batchload.CONTROLLER,
-    )
+    kind: import_module(f".{kind.lower()}", __name__).CONTROLLER for kind in KINDS
 }
 
 

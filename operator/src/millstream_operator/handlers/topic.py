@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..controller import Controller
 from ..models import Topic
 from ..reconcile.reference import cluster_key
-from ..reconcile.topic import reconcile_topics
+from ..reconcile.topic_kafka import reconcile_topics
 
 CONTROLLER = Controller(
     Topic,

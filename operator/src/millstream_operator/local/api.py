@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from ..kube import Kube, KubeError, Manifest
+from ..store import Key
+from ..transitions import Event
 from .state import State, key_of
 
 
@@ -38,7 +41,15 @@ class LocalApi(Kube):
             resource["metadata"]["finalizers"] = list(manifest["metadata"]["finalizers"])
         return copy.deepcopy(resource)
 
-    def delete(
-        self, api_version: str, kind: str, namespace: str, name: str, propagation: str = "Background"
-    ) -> bool:
+    def merge(self, live: Mapping[str, Any], change: Mapping[str, Any]) -> Manifest:
+        """Only finalizers are merged; nobody else writes them meanwhile."""
+        metadata = live["metadata"]
+        resource = self._state.resources[f"{live['kind']}/{metadata['namespace']}/{metadata['name']}"]
+        resource["metadata"]["finalizers"] = list(change["metadata"]["finalizers"])
+        return copy.deepcopy(resource)
+
+    def record_event(self, key: Key, uid: str, event: Event, now: datetime) -> None:
+        """Nobody looks for Events here: the commands say what they do."""
+
+    def delete(self, api_version: str, kind: str, namespace: str, name: str, *, uid: str) -> bool:
         return False

@@ -5,8 +5,8 @@
     DATA/clusters/NAME/broker-N.log             what it says
     DATA/clusters/NAME/zookeeper/, .cfg, .log   the same of ZooKeeper, where the Cluster brings its own
 
-Listeners are bound to 127.0.0.1, at ports of `ports`. Invariant: of brokers that run, one at a time is restarted, and
-only while every partition keeps its minimum ISR without it.
+Listeners are bound to 127.0.0.1, at ports of `ports`. Invariant: of brokers that run, one at a time is restarted, as
+the plan of a roll says (reconcile/rolling.py): only while every partition keeps its minimum ISR without it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..conditions import Reason
-from ..kafka_admin import AdminError, AdminPool
+from ..kafka_admin import AdminPool, KafkaAdmin
+from ..kafka_records import AdminError, BrokersState, PartitionReplicas
 from ..models import Cluster, Listener
-from ..reconcile.report import Problem
-from ..reconcile.rolling import blocking
+from ..reconcile.problem import Problem
+from ..reconcile.rolling import NO_ANSWER, BrokerPod, Roll, plan_roll
 from ..resources.broker_config import broker_config, properties
 from ..resources.listeners import all_listeners, kafka_name
 from . import ports, processes, zookeeper
@@ -30,6 +31,7 @@ HTTP = "http"
 HTTP_PORT = 9404
 START_TRIES = 3
 IN_SYNC_S = 60.0  # for the replicas of a broker that was restarted a moment ago
+CHANGED = ("ConfigurationChanged",)
 Say = Callable[[str], None]
 
 
@@ -90,6 +92,17 @@ class LocalCluster:
             f"{self.folder}, and the local runtime takes none away",
         )
 
+    def stop(self) -> int:
+        """Stop its processes, brokers before ZooKeeper, and forget them and their ports; how many ran."""
+        own = f"/{self.cluster.namespace}/{self.cluster.name}/"
+        stopped = 0
+        for kind in ("broker", "zookeeper"):
+            for key in sorted(key for key in self.state.daemons if key.startswith(kind + own)):
+                stopped += processes.stop(self.state.daemons.pop(key))
+            for key in [key for key in self.state.ports if key.startswith(kind + own)]:
+                del self.state.ports[key]
+        return stopped
+
     # ZooKeeper
 
     def start_zookeeper(self) -> bool:
@@ -127,11 +140,13 @@ class LocalCluster:
             several = "brokers are restarted, one after the other"
             what = several if len(self.brokers) > 1 else "the broker is restarted"
             say(f"Cluster {self.cluster.name}: its configuration changed: {what}")
-        for broker in stale:
-            self._await_in_sync(broker, admins)
+        restarted = bool(stale)
+        while stale:
+            broker = self._next_to_restart(stale, admins)
             processes.stop(self.state.daemons[self._key(broker)])
             self._start(broker, say)
-        return bool(stale) or len(running) < len(self.brokers)
+            stale.remove(broker)
+        return restarted or len(running) < len(self.brokers)
 
     def config(self, broker: int) -> dict[str, str]:
         listeners = ",".join(
@@ -144,6 +159,7 @@ class LocalCluster:
             "log.dirs": str(self.folder / str(broker)),
             "listeners": listeners,
             "advertised.listeners": listeners,
+            "inter.broker.listener.name": kafka_name(self.cluster.spec.internal),
             "http.listener": f"{ports.HOST}:{self.state.ports[self._key(broker)][f'{HTTP}:{HTTP_PORT}']}",
         }
         if self.has_zookeeper:
@@ -172,24 +188,26 @@ class LocalCluster:
                     f"Cluster {self.cluster.name}: port {listener.port} is in use: {listener.name} listens on {port}"
                 )
 
-    def _await_in_sync(self, broker: int, admins: AdminPool) -> None:
-        """Until a broker can be spared; StartFailed when it cannot be in time."""
+    def _next_to_restart(self, stale: Sequence[int], admins: AdminPool) -> int:
+        """Which broker to restart now, by the same plan as on Kubernetes; StartFailed when none can be in time."""
         if len(self.brokers) == 1:
-            return
-        why = ""
+            return stale[0]
+        roll = Roll(blocked=NO_ANSWER)
 
-        def spared() -> bool:
-            nonlocal why
-            try:
-                held = blocking(admins.at(self.bootstrap).replicas(min_isr=True), broker)
-            except AdminError as error:
-                why = str(error)
-                return False
-            why = f"{held[0]} would have fewer in-sync replicas than its minimum" if held else ""
-            return not held
+        def planned() -> bool:
+            nonlocal roll
+            running = self.running()
+            pods = [
+                BrokerPod(broker, f"broker {broker}", broker in running, CHANGED if broker in stale else ())
+                for broker in self.brokers
+            ]
+            roll = plan_roll(pods, len(pods), *_ask(admins.at(self.bootstrap)))
+            return roll.restart is not None
 
-        if not processes.wait_for(spared, IN_SYNC_S):
-            raise StartFailed(f"broker {broker} runs with its old configuration: {why}")
+        if not processes.wait_for(planned, IN_SYNC_S) or roll.restart is None:
+            names = ", ".join(map(str, stale))
+            raise StartFailed(f"with their old configuration run brokers {names}: {roll.blocked}")
+        return roll.restart.broker
 
     def _is_as_asked(self, broker: int) -> bool:
         asked = {f"{name}:{port}" for name, port in self._asked()}
@@ -241,6 +259,13 @@ class LocalCluster:
 
     def _file(self, broker: int) -> Path:
         return self.folder / f"broker-{broker}.properties"
+
+
+def _ask(admin: KafkaAdmin) -> tuple[list[PartitionReplicas] | None, BrokersState | None]:
+    try:
+        return admin.replicas(min_isr=True), admin.brokers()
+    except AdminError:
+        return None, None
 
 
 def _ready(data: Path, port: int) -> dict[str, str] | None:

@@ -1,7 +1,7 @@
-"""`millstream local up | status | down`: Millstream on this machine, without Kubernetes.
+"""`millstream local up | status | delete | down`: Millstream on this machine, without Kubernetes.
 
-Exit status: 0 all is as the manifests say (loads may wait for records, or for Java); 1 something went wrong with a
-resource; 2 the manifests or options cannot be taken, and nothing was changed; 130 interrupted.
+Exit status: 0 everything is as the manifests say (loads may wait for records, or for Java); 1 something went wrong
+with a resource; 2 the manifests or options cannot be taken, and nothing was changed; 130 interrupted.
 
 What runs the commands (kafka-python, the operator's reconciles) is imported when one is run, so that
 `millstream --help` is quick.
@@ -30,15 +30,7 @@ DATA = click.option(
     show_default=True,
     help="Folder for data, logs and state.",
 )
-
-
-@click.group()
-def local() -> None:
-    """Run what manifests ask for on this machine, without Kubernetes."""
-
-
-@local.command()
-@click.option(
+FILES = click.option(
     "-f",
     "--filename",
     "folder",
@@ -46,9 +38,26 @@ def local() -> None:
     required=True,
     help="Folder of manifests, or a file.",
 )
+
+
+class Ended(click.ClickException):
+    """Lines for stderr, which `millstream` prints as it prints every error, and an exit status."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # of this one
+
+
+@click.group()
+def local() -> None:
+    """Run manifests on this machine, without Kubernetes."""
+
+
+@local.command()
+@FILES
 @DATA
 def up(folder: Path, data: Path) -> None:
-    """Make what the manifests of a folder ask for so; again after every change.
+    """Apply the manifests of a folder; run it again after every change.
 
     They are the manifests that `kubectl apply -f` takes. All are validated before anything is changed.
     """
@@ -59,7 +68,7 @@ def up(folder: Path, data: Path) -> None:
     for line in _next_steps(outcome, data):
         click.echo(line)
     if outcome.failures:
-        sys.exit(1)
+        raise click.exceptions.Exit(1)
 
 
 @local.command()
@@ -78,27 +87,69 @@ def status(data: Path, output: str) -> None:
 
 
 @local.command()
+@FILES
 @DATA
-@click.option(
-    "--delete-data", is_flag=True, help="Delete the data folder too: records, tables, logs and state."
-)
-@click.option("--yes", "-y", is_flag=True, help="With --delete-data: do not ask.")
-def down(data: Path, delete_data: bool, yes: bool) -> None:
-    """Stop the processes; data stays, and `up` goes on where it was."""
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, change nothing.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+def delete(folder: Path, data: Path, dry_run: bool, yes: bool) -> None:
+    """Delete the resources that manifests name, as `kubectl delete -f` does.
+
+    Deletes data only where a resource's deletionPolicy is Delete, and asks for confirmation first.
+    """
     from .runtime import LocalRuntime, Reporter
 
-    if delete_data and not yes and sys.stdin.isatty():
-        click.confirm(f"Delete all records, tables, logs and state in {data}?", abort=True)
-    with _errors():
+    with _errors("delete"):
+        runtime = LocalRuntime(data, Reporter(say=click.echo))
+        doomed = runtime.doomed(folder)
+        if dry_run:
+            for key in doomed.resources:
+                kind, _, name = key.split("/")
+                click.echo(f"{kind} {name}: would be deleted")
+            for words in doomed.data:
+                click.echo(f"data that would be deleted: {words}")
+            click.echo("nothing was changed (--dry-run)")
+            return
+        if doomed.data and not yes:
+            _confirm("local delete", f"delete {', '.join(doomed.data)}", "--yes, or --dry-run")
+        outcome = runtime.delete(folder, doomed)
+    if outcome.failures:
+        raise click.exceptions.Exit(1)
+
+
+@local.command()
+@DATA
+@click.option(
+    "--delete-data",
+    is_flag=True,
+    help="Also delete what is in the data folder: records, tables, logs and state.",
+)
+@click.option("--yes", "-y", is_flag=True, help="With --delete-data: do not ask for confirmation.")
+def down(data: Path, delete_data: bool, yes: bool) -> None:
+    """Stop all processes. Data stays; `up` continues from it."""
+    from .runtime import LocalRuntime, Reporter
+
+    if delete_data and not yes:
+        _confirm("local down", f"delete all records, tables, logs and state in {data}", "--yes")
+    with _errors("down"):
         stopped = LocalRuntime(data, Reporter(say=click.echo)).down(delete_data=delete_data)
     if not stopped:
         click.echo("nothing was running")
     click.echo(f"the data in {data} is deleted" if delete_data else f"data stays in {data}")
 
 
+def _confirm(command: str, deed: str, options: str) -> None:
+    """Ask before data is deleted; where there is no terminal, refuse."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Ended(
+            f"{command}: would {deed}, and cannot ask for confirmation without a terminal: add {options}", 2
+        )
+    if not click.confirm(f"{deed[0].upper() + deed[1:]}?", err=True):
+        raise Ended("nothing was changed", 1)
+
+
 @contextlib.contextmanager
-def _errors() -> Iterator[None]:
-    """What a user did wrong is a line on stderr, never a stack trace."""
+def _errors(command: str = "up") -> Iterator[None]:
+    """A user's mistake is a line on stderr, never a stack trace; an interrupted command is to be run again."""
     from .manifests import ManifestError
     from .processes import StartFailed
     from .state import StateError
@@ -110,19 +161,13 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except ManifestError as error:
-        for problem in error.problems:
-            click.echo(f"error: {problem}", err=True)
-        click.echo("nothing was changed", err=True)
-        sys.exit(2)
+        raise Ended("\n".join([*map(str, error.problems), "nothing was changed"]), 2) from None
     except StateError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        raise Ended(str(error), 2) from None
     except StartFailed as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        raise Ended(str(error), 1) from None
     except KeyboardInterrupt:
-        click.echo("interrupted; `up` again goes on from here", err=True)
-        sys.exit(130)
+        raise Ended(f"interrupted: run `millstream local {command}` again to continue", 130) from None
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -181,9 +226,7 @@ def _next_steps(outcome: Outcome, data: Path) -> Iterator[str]:
 
 def _print_tables(snapshot: Snapshot) -> None:
     if not snapshot.resources:
-        click.echo(
-            f"nothing is in {snapshot.data}; `millstream local up -f DIR` starts what manifests ask for"
-        )
+        click.echo(f"nothing is in {snapshot.data}: `millstream local up -f DIR` applies manifests")
         return
     rows = []
     for resource in snapshot.resources:
@@ -209,7 +252,7 @@ def _summary(resource: dict[str, Any]) -> str:
         "MirrorMaker": lambda: f"{status.get('topics', 0)} topics, {_lag(status)}",
         "BatchLoad": lambda: _run(status.get("lastRun", {})),
     }
-    return summaries[resource["kind"]]()
+    return summaries.get(resource["kind"], str)()
 
 
 def _lag(status: dict[str, Any]) -> str:

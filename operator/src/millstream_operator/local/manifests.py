@@ -1,28 +1,29 @@
 """Manifests: the YAML files of a folder, every document validated before anything is done with one.
 
-The files are those that `kubectl apply -f DIR` takes. Kinds of our own are checked against the CRDs and, together,
-for references that lead nowhere; kinds of Kubernetes itself (a Namespace, the claim a BatchLoad writes to) are known
-and without effect; anything else is an error. All problems are reported at once, each naming file, resource, field,
-value and what is allowed.
+The files are those that `kubectl apply -f DIR` takes. Kinds of our own are checked against the CRDs, their brokers'
+and topics' configuration by the broker itself, and all together for references that lead nowhere; kinds of Kubernetes
+itself (a Namespace, the claim a BatchLoad writes to) are known and without effect; anything else is an error. All
+problems are reported at once, each naming file, resource, field, value and what is allowed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
-from .. import models
-from ..models import API_VERSION
-from . import schema
+from .. import models, schema
+from ..models import API_VERSION, Listener
+from ..reconcile.topic import fewer_partitions
+from . import configs
 from .state import Resource, key_of, namespace_of
 
-# In the order in which they are made: what is referred to comes first.
-KINDS = ("Cluster", "Topic", "ConsumerGroup", "MirrorMaker", "BatchLoad")
+KINDS = tuple(models.KINDS)
 # Kinds of Kubernetes that a folder of examples may hold; here they have no effect.
 KUBERNETES_KINDS = {
     "v1": ("ConfigMap", "Namespace", "PersistentVolumeClaim", "Secret", "Service", "ServiceAccount"),
@@ -30,6 +31,12 @@ KUBERNETES_KINDS = {
     "batch/v1": ("CronJob", "Job"),
 }
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+# Of a listener, what says something about Kubernetes only: all that is not its name or port.
+OUTSIDE = tuple(
+    field.encode_name
+    for field in msgspec.structs.fields(Listener)
+    if field.name not in ("name", "type", "port", "allow_plaintext")
+)
 # Fields that say something about Kubernetes only. A path names a field; it counts when the manifest has it.
 NO_EFFECT = {
     "Cluster": (
@@ -38,13 +45,25 @@ NO_EFFECT = {
         "spec.brokers.storage",
         "spec.brokers.resources",
         "spec.brokers.template",
-        "spec.listeners[].type",
-        "spec.listeners[].nodePort",
+        *(f"spec.listeners[].{field}" for field in ("type", *OUTSIDE)),
+        "spec.networkPolicy",
         "spec.rebalance",
         "spec.zookeeper.storage",
+        "spec.zookeeper.resources",
+        "spec.zookeeper.template",
         "spec.allowedNamespaces",
     ),
-    "BatchLoad": ("spec.runner", "spec.spark.image", "spec.spark.executor", "spec.spark.driver.cores"),
+    "MirrorMaker": ("spec.resources", "spec.template"),
+    "BatchLoad": (
+        "spec.runner",
+        "spec.retries",
+        "spec.ttlSecondsAfterFinished",
+        "spec.spark.image",
+        "spec.spark.executor",
+        "spec.spark.driver.cores",
+        "spec.spark.driver.resources",
+        "spec.spark.driver.template",
+    ),
 }
 
 
@@ -84,6 +103,10 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
                 continue
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key must be text; is this a template?", key.start_mark
+                )
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"{key.value!r} is there twice", key.start_mark
@@ -107,6 +130,7 @@ def read(folder: Path, known: Mapping[str, Resource]) -> Manifests:
     """All manifests of a folder (or of one file), validated; ``known`` are those applied before, by key."""
     problems: list[ManifestProblem] = []
     found: dict[str, tuple[Path, Resource]] = {}
+    sound: dict[str, tuple[Path, Resource]] = {}
     without_effect: list[str] = []
     for file in _files(folder):
         for document in _documents(file, problems):
@@ -123,13 +147,16 @@ def read(folder: Path, known: Mapping[str, Resource]) -> Manifests:
             else:
                 resource = _with_defaults(document)
                 found[key_of(document)] = (file, resource)
-                wrongs = schema.validate(resource, _schema(document), old=known.get(key_of(document)))
+                wrongs = list(schema.validate(resource, _schema(document), old=known.get(key_of(document))))
                 problems += [ManifestProblem(file, where, str(wrong)) for wrong in wrongs]
                 without_effect += _without_effect(where, document)
-    if not problems:
-        problems += [*_undecodable(found), *_dangling(found, known), *_shrinking(found, known)]
+                if not wrongs:
+                    sound[key_of(document)] = (file, resource)
+    # What is wrong beyond the schemas, of the resources that they allow.
+    problems += [*_undecodable(sound), *_dangling(sound, {*found, *known}), *_shrinking(sound, known)]
+    problems += _misconfigured(sound, known)
     if problems:
-        raise ManifestError(problems)
+        raise ManifestError(sorted(problems, key=lambda problem: str(problem.file)))
     if not found:
         raise ManifestError(
             [ManifestProblem(folder, "", f"has no resource of {API_VERSION} ({', '.join(KINDS)})")]
@@ -230,10 +257,8 @@ def references(resource: Resource) -> Iterator[tuple[str, str]]:
             yield f"{path}.clusterRef", f"Cluster/{namespace}/{reference['name']}"
 
 
-def _dangling(
-    found: Mapping[str, tuple[Path, Resource]], known: Mapping[str, Resource]
-) -> Iterator[ManifestProblem]:
-    clusters = sorted(key for key in {*found, *known} if key.startswith("Cluster/"))
+def _dangling(found: Mapping[str, tuple[Path, Resource]], there: Iterable[str]) -> Iterator[ManifestProblem]:
+    clusters = sorted(key for key in there if key.startswith("Cluster/"))
     for file, resource in found.values():
         for path, key in references(resource):
             if key not in clusters:
@@ -244,10 +269,10 @@ def _dangling(
 
 
 def _undecodable(found: Mapping[str, tuple[Path, Resource]]) -> Iterator[ManifestProblem]:
-    """What the operator's own records find beyond the schemas, such as a pattern that is no regular expression."""
+    """What no schema can say: a pattern that is no regular expression."""
     for file, resource in found.values():
         try:
-            models.decode(resource)
+            models.decode_as(models.KINDS[resource["kind"]], resource)
         except models.ManifestError as error:
             prefix = f"{resource['kind']} {resource['metadata']['name']}: "
             yield ManifestProblem(file, _title(resource), str(error).removeprefix(prefix))
@@ -257,11 +282,40 @@ def _shrinking(
     found: Mapping[str, tuple[Path, Resource]], known: Mapping[str, Resource]
 ) -> Iterator[ManifestProblem]:
     for key, (file, resource) in found.items():
-        has = (known.get(key, {}).get("status") or {}).get("partitions", 0)
-        wanted = resource["spec"].get("partitions", has) if resource["kind"] == "Topic" else has
-        if wanted < has:
-            problem = f"spec.partitions: {wanted} is fewer than the topic has; allowed: {has} or more"
-            yield ManifestProblem(file, _title(resource), problem)
+        there = (known.get(key, {}).get("status") or {}).get("partitions", 0)
+        if resource["kind"] == "Topic" and (
+            problem := fewer_partitions(resource["spec"].get("partitions"), there)
+        ):
+            yield ManifestProblem(file, _title(resource), problem.message)
+
+
+def _misconfigured(
+    found: Mapping[str, tuple[Path, Resource]], known: Mapping[str, Resource]
+) -> Iterator[ManifestProblem]:
+    """Configuration keys that the brokers would refuse, of resources whose configuration has changed."""
+    changed = {
+        key: resource
+        for key, (_, resource) in found.items()
+        if resource["spec"].get("config") != (known.get(key) or {"spec": {}})["spec"].get("config")
+    }
+    for key, wrongs in configs.problems(changed).items():
+        file, resource = found[key]
+        yield from (ManifestProblem(file, _title(resource), f"spec.config: {wrong}") for wrong in wrongs)
+
+
+def named(folder: Path) -> list[str]:
+    """The keys of our resources in a folder's manifests, whatever their specs say: in the order to delete them."""
+    problems: list[ManifestProblem] = []
+    keys: list[str] = []
+    for file in _files(folder):
+        for document in _documents(file, problems):
+            if wrong := _unknown_kind(document) or _bad_metadata(document):
+                problems.append(ManifestProblem(file, _title(document), wrong))
+            elif document["apiVersion"] == API_VERSION:
+                keys.append(key_of(document))
+    if problems:
+        raise ManifestError(problems)
+    return sorted(dict.fromkeys(keys), key=lambda key: -KINDS.index(key.split("/")[0]))
 
 
 def _without_effect(where: str, document: Resource) -> Iterator[str]:

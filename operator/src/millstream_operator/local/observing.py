@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ..kafka_admin import AdminPool, ConfigChange, KafkaAdmin, NewTopic, Partition, Refusal
+from ..kafka_admin import AdminPool, KafkaAdmin
+from ..kafka_records import ConfigChange, NewTopic, Partition, Refusal
 
 NOT_NOW = Refusal("NOT_CHANGED", "it is not as the manifest says; `millstream local up` makes it so")
 

@@ -7,6 +7,7 @@ so in that resource's Ready condition and goes on with the next.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from ..conditions import ConditionType, Reason
-from ..kafka_admin import AdminError, AdminPool
+from ..kafka_admin import AdminPool
+from ..kafka_records import AdminError
 from ..models import (
     BatchLoad,
+    BatchLoadStatus,
     BrokerCount,
     Cluster,
     ClusterStatus,
     ConsumerGroup,
     MirrorMaker,
     ResourceT,
+    Run,
     Status,
     Topic,
     decode_as,
@@ -31,12 +35,15 @@ from ..models import Resource as Record
 from ..reconcile import cluster as cluster_plan
 from ..reconcile import load as runs
 from ..reconcile import mirror as mirror_plan
-from ..reconcile.group import reconcile_groups
+from ..reconcile.group_kafka import reconcile_groups
+from ..reconcile.load_lag import with_lag
 from ..reconcile.load_offsets import find_ends
+from ..reconcile.load_story import tell
+from ..reconcile.load_tables import check_table
 from ..reconcile.mirror_kubernetes import find_endpoints
+from ..reconcile.problem import Problem, conditions_with
 from ..reconcile.reference import cluster_key, find_cluster
-from ..reconcile.report import Problem, conditions_with
-from ..reconcile.topic import reconcile_topics
+from ..reconcile.topic_kafka import reconcile_topics
 from ..resources.load import run_name
 from ..services import Services
 from ..status import write_status
@@ -48,7 +55,7 @@ from .java import NotInstalled
 from .mirrors import LocalMirror
 from .observing import ObservingPool
 from .processes import StartFailed
-from .state import State
+from .state import Resource, State
 
 SETTLE_S = 10.0  # for topics that were created a moment ago
 MIRROR_SETTLE_S = 5.0  # for workers that have just started to say how far they are
@@ -57,6 +64,8 @@ START_FAILED = {
     Reason.ZOOKEEPER_NOT_READY: Reason.ZOOKEEPER_NOT_READY,
     Reason.BROKERS_STARTING: Reason.BROKER_FAILED,
 }
+# What a look finds without knowing why.
+UNEXPLAINED = frozenset((Reason.REFUSED, Reason.WORKERS_STARTING))
 Reconcile = Callable[[Services, Sequence[Any]], Mapping[Key, float]]
 
 
@@ -77,12 +86,15 @@ class Pass:
         self.say = say
         self.progress = progress
         self.save = save
+        self.retry = True
+        """Whether runs that failed are repeated, though nobody has changed their load."""
         self.failures: dict[str, str] = {}
         self.waiting: dict[str, str] = {}
         self.services = Services(
             kube=LocalApi(state),
             store=Store(),
             admins=admins,
+            pace=None,
             address_of=lambda cluster: self._local(cluster).bootstrap,
         )
         for resource in state.resources.values():
@@ -96,13 +108,27 @@ class Pass:
         try:
             for cluster in look._of(Cluster, keys):
                 look._cluster_status(cluster, look._refusal(cluster) or look._missing(cluster))
+            before = {key: copy.deepcopy(resource) for key, resource in state.resources.items()}
             look._reconcile(Topic, reconcile_topics, keys)
             look._reconcile(ConsumerGroup, reconcile_groups, keys)
             for mirror in look._of(MirrorMaker, keys):
                 workers = LocalMirror(state, data, mirror).workers()
                 look._write(mirror, mirror_plan.status_of(mirror, workers, look.services.now()))
+            for key, resource in state.resources.items():
+                keep_cause(before[key], resource)
         finally:
             pool.close()
+
+    def bring_about(self, kind: str, keys: Sequence[str]) -> None:
+        """Make the resources of a kind so, those among ``keys``."""
+        steps = {
+            Cluster.KIND: self.clusters,
+            Topic.KIND: self.topics,
+            ConsumerGroup.KIND: self.groups,
+            MirrorMaker.KIND: self.mirrors,
+            BatchLoad.KIND: self.loads,
+        }
+        steps[kind](keys)
 
     # Clusters
 
@@ -149,17 +175,13 @@ class Pass:
                 cluster_id = self.services.admins.at(local.bootstrap).cluster_id()
             except AdminError:
                 cluster_id = None
-        all_ready = "the broker is ready" if desired == 1 else f"{desired} brokers are ready"
-        said = problem or Problem(Reason.ALL_BROKERS_READY, all_ready)
         status = ClusterStatus(
             observed_generation=cluster.metadata.generation,
             cluster_id=cluster_id,
             brokers=BrokerCount(desired=desired, ready=running),
             bootstrap=local.bootstrap if running else None,
             conditions=conditions_with(
-                cluster,
-                (ConditionType.READY, problem is None, said.reason, said.message),
-                now=self.services.now(),
+                cluster, cluster_plan.ready_condition(problem, running, desired), now=self.services.now()
             ),
         )
         self._write(cluster, status)
@@ -173,6 +195,21 @@ class Pass:
     def groups(self, keys: Sequence[str]) -> None:
         self._reconcile(ConsumerGroup, reconcile_groups, keys)
         self._tell(ConsumerGroup, keys)
+
+    def reconcile_one(self, key: str) -> None:
+        """Reconcile one Topic or ConsumerGroup, as one that is being deleted is."""
+        self.services.store.put(self.state.resources[key])
+        if key.startswith("Topic/"):
+            self._reconcile(Topic, reconcile_topics, [key])
+        else:
+            self._reconcile(ConsumerGroup, reconcile_groups, [key])
+
+    def stays(self, key: str) -> None:
+        """Say why a resource that was to be deleted is still there."""
+        kind, _, name = key.split("/")
+        ready = _ready_of(self.state.resources[key]) or {}
+        self.failures[key] = why = ready.get("message", "its data is not deleted")
+        self.say(f"{kind} {name}: not deleted: {why}")
 
     def _reconcile(
         self, kind: type[Topic] | type[ConsumerGroup], reconcile: Reconcile, keys: Sequence[str]
@@ -223,60 +260,104 @@ class Pass:
 
     def loads(self, keys: Sequence[str]) -> None:
         for load in self._of(BatchLoad, keys):
-            self._load(load)
+            retry = self.retry
+            while self._load(load, retry):  # what an edit or the schedule asks for by now
+                load, retry = self._get(BatchLoad, _key(load)), False
 
-    def _load(self, load: BatchLoad) -> None:
-        run = load.status.last_run
-        if run is not None and run.state == runs.RunState.SUCCEEDED:
-            self.say(f"{_title(load)}: {run.name} has written {run.rows or 0:,} rows")
-            return
+    def _load(self, load: BatchLoad, retry: bool) -> bool:
+        """Do what asks for a run; whether to look again."""
+        now = self.services.now()
+        observed = runs.with_status(load, runs.observe(load, now))
+        if runs.in_flight(observed.status):  # a run that was interrupted goes on with its offsets
+            if (edited := runs.superseded(observed)) is not None:
+                self._write(load, tell(observed, runs.follow(observed, edited, now), now))
+                return True
+        elif (asks := runs.request(observed, now, retry=retry)) is None:
+            self._write(load, tell(observed, with_lag(self.services, observed), now, path=self._where(load)))
+            self._say_idle(observed)
+            return False
+        else:
+            begun = self._begun(observed, asks)
+            if isinstance(begun, Problem):
+                self._refuse(load, observed, begun)
+                return False
+            if isinstance(begun, runs.Waiting):
+                self._write(load, tell(observed, observed.status, now, begun))
+                self._waits(load, f"waits for records: {begun.found:,} of {begun.wanted:,}")
+                return False
+            if not runs.in_flight(begun):  # there was nothing to load, or a rerun that cannot be
+                self._write(load, tell(observed, begun, now, path=self._where(load)))
+                self._say_end(load, begun)
+                return True
+            observed = runs.with_status(load, begun)
+        return self._start(load, observed)
+
+    def _begun(self, load: BatchLoad, asks: runs.Request) -> BatchLoadStatus | Problem | runs.Waiting:
         cluster = find_cluster(self.services, load.namespace, load.spec.cluster_ref)
         if isinstance(cluster, Problem):
-            self._refuse(load, cluster)
-            return
-        bootstrap = self.services.address_of(cluster)
-        status = load.status  # of a run that was interrupted: it goes on with its offsets
-        if runs.needs_run(load, retry=True):
-            ends = find_ends(self.services.admins.at(bootstrap), load)
-            offsets = ends if isinstance(ends, Problem) else runs.resolve(load, ends)
-            if isinstance(offsets, Problem):
-                self._refuse(load, offsets)
-                return
-            status = runs.begin(load, offsets, self.services.now())
-            if status.last_run == run:
-                self._write(load, status)
-                self._waits(
-                    load, f"waits for records: {runs.records(offsets):,} of {load.spec.min_records:,}"
-                )
-                return
+            return cluster
+        if taken := check_table(self.services.store, load):
+            return taken
+        rerun = load.spec.rerun if asks.trigger is runs.Trigger.RERUN else None
+        ends = find_ends(self.services.admins.at(self.services.address_of(cluster)), load, rerun)
+        if isinstance(ends, Problem):
+            return ends
+        return runs.begin(load, asks, ends, self.services.now())
+
+    def _start(self, load: BatchLoad, begun: BatchLoad) -> bool:
+        cluster = find_cluster(self.services, load.namespace, load.spec.cluster_ref)
+        if isinstance(cluster, Problem):
+            self._refuse(load, begun, cluster)
+            return False
         try:
             program = spark.job_file()
         except NotInstalled as error:
             problem = Problem(Reason.RUNNER_NOT_AVAILABLE, f"not loaded ({error})")
-            self._write(load, runs.refuse(load, problem, self.services.now()))
+            self._write(load, tell(load, load.status, self.services.now(), problem))
             self._waits(load, problem.message)
-            return
-        self._write(load, status)
+            return False
+        self._write(load, tell(begun, begun.status, self.services.now()))
         self.save()  # the offsets are fixed before anything reads them
-        self._run(self._get(BatchLoad, _key(load)), bootstrap, program)
+        self._run(self._get(BatchLoad, _key(load)), self.services.address_of(cluster), program)
+        return True
 
     def _run(self, load: BatchLoad, bootstrap: str, program: Path) -> None:
-        count, name = runs.records(load.status.offsets or ()), run_name(load)
+        run = load.status.last_run or Run()
+        count, name = run.records or 0, run_name(load)
         self.say(f"{_title(load)}: {name} loads {count:,} records with Spark")
 
         def progress(done: int, total: int) -> None:
             self.progress(name, done, total)
 
-        seen = spark.run(load, bootstrap, self.data, program, progress)
-        where = spark.output_path(load, self.data)
-        self._write(load, runs.follow(load, seen, self.services.now(), path=where))
-        if seen.state is runs.RunState.SUCCEEDED:
-            self.say(f"{_title(load)}: {name} wrote {seen.rows or 0:,} rows to {where}")
-        else:
-            self._failed(load, Problem(Reason.RUN_FAILED, f"{name}: {seen.error}"))
+        seen = spark.run(load, bootstrap, self.data, program, progress, load.spec.timeout_seconds)
+        now = self.services.now()
+        status = runs.follow(load, seen, now)
+        self._write(load, tell(load, status, now, path=self._where(load)))
+        self.save()
+        self._say_end(load, status)
 
-    def _refuse(self, load: BatchLoad, problem: Problem) -> None:
-        self._write(load, runs.refuse(load, problem, self.services.now()))
+    def _where(self, load: BatchLoad) -> str:
+        return spark.output_path(load, self.data)
+
+    def _say_end(self, load: BatchLoad, status: BatchLoadStatus) -> None:
+        run = status.last_run or Run()
+        if run.state == runs.RunState.SUCCEEDED:
+            self.say(f"{_title(load)}: {run.name} wrote {run.rows or 0:,} rows to {self._where(load)}")
+        else:
+            self._failed(load, Problem(Reason.RUN_FAILED, f"{run.name}: {run.error}"))
+
+    def _say_idle(self, load: BatchLoad) -> None:
+        run, schedule = load.status.last_run, load.status.schedule
+        if run is not None and run.state == runs.RunState.SUCCEEDED:
+            self.say(f"{_title(load)}: {run.name} has written {run.rows or 0:,} rows")
+        elif run is not None and str(_key(load)) not in self.failures:
+            self._failed(load, Problem(Reason.RUN_FAILED, f"{run.name}: {run.error}"))
+        if schedule is not None:
+            paused = load.spec.schedule is not None and load.spec.schedule.suspend
+            self.say(f"{_title(load)}: {'is suspended' if paused else f'next run at {schedule.next}'}")
+
+    def _refuse(self, load: BatchLoad, observed: BatchLoad, problem: Problem) -> None:
+        self._write(load, tell(observed, observed.status, self.services.now(), problem))
         self._failed(load, problem)
 
     def _waits(self, load: BatchLoad, why: str) -> None:
@@ -308,6 +389,18 @@ class Pass:
                     self.say(f"{_title(resource)}: {condition.message}")
                 else:
                     self._failed(resource, Problem(Reason(condition.reason), condition.message))
+
+
+def keep_cause(before: Resource, after: Resource) -> None:
+    """A look finds that a resource is not as it should be; why is what the last `up` found, and said."""
+    was, now = _ready_of(before), _ready_of(after)
+    if was and now and was["status"] == now["status"] == "False" and now["reason"] in UNEXPLAINED:
+        now.update(was)
+
+
+def _ready_of(resource: Resource) -> dict[str, Any] | None:
+    conditions = (resource.get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if one["type"] == ConditionType.READY), None)
 
 
 def _key(resource: Record) -> Key:

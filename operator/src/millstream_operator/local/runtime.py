@@ -3,6 +3,7 @@
     up       read and validate all manifests, then: brokers, topics, groups, mirrors, loads. Doing it again reconciles:
              what is so already stays untouched, what died is started again, loads that have become ready run.
     status   what there is and how it is
+    delete   delete the resources that manifests name, as `kubectl delete -f` does (deleting.py)
     down     stop the processes; data and resources stay, so that `up` goes on where it was
 
 Errors before anything is changed are raised (`ManifestError`, `StateError`); what goes wrong with one resource
@@ -11,18 +12,21 @@ afterwards is in its Ready condition and in `Outcome.failures`, and the others g
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..kafka_admin import AdminPool
-from . import manifests, processes
+from ..models import BatchLoad
+from . import deleting, manifests, processes, scheduler
 from .reconcile import Pass
 from .state import Resource, State, StateError, Store, key_of
 
+SCHEDULER_STOP_S = 30.0  # Spark is stopped first
 DEFAULT_DATA = Path(".millstream")
-STOPPED = ("mirror", "broker", "zookeeper")  # in this order: what another one needs later
+STOPPED = ("schedule", "mirror", "broker", "zookeeper")  # in this order: what another one needs later
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class LocalRuntime:
         """Make what the manifests of a folder ask for so; ``loads=False`` leaves BatchLoads for another time."""
         known = self.store.load().resources
         found = manifests.read(folder, known)  # first, so that a mistake leaves not even a data folder
+        self._stop_scheduler()
         with self.store.locked():
             state = self.store.begin()
             self.store.save(state)
@@ -93,18 +98,16 @@ class LocalRuntime:
 
         work = Pass(state, self.data, admins, reporter.say, reporter.progress, save)
         try:
-            for step in (
-                work.clusters,
-                work.topics,
-                work.groups,
-                work.mirrors,
-                *([work.loads] if loads else []),
-            ):
+            for kind in manifests.KINDS:
+                if kind == BatchLoad.KIND and not loads:
+                    continue
                 try:
-                    step(keys)
+                    work.bring_about(kind, keys)
                 finally:
                     save()
+            self._start_scheduler(state)
         finally:
+            save()
             admins.close()
         resources = [state.resources[key] for key in keys]
         return Outcome(resources, work.failures, work.waiting)
@@ -126,6 +129,44 @@ class LocalRuntime:
         order = sorted(state.resources.values(), key=lambda r: (manifests.KINDS.index(r["kind"]), key_of(r)))
         return Snapshot(self.data, order, daemons)
 
+    def doomed(self, folder: Path) -> deleting.Doomed:
+        """What `delete` would do with the resources that a folder's manifests name; nothing is changed."""
+        return deleting.doomed(self.store.load(), self.data, manifests.named(folder))
+
+    def delete(self, folder: Path, confirmed: deleting.Doomed) -> Outcome:
+        """Delete the resources that the manifests of a folder name; data goes where a resource's policy says Delete.
+
+        StateError, and nothing is deleted, when that is no longer what was ``confirmed``.
+        """
+        names = manifests.named(folder)
+        self._stop_scheduler()
+        with self.store.locked():
+            state = self.store.load()
+            if deleting.doomed(state, self.data, names) != confirmed:
+                raise StateError("what is to be deleted changed meanwhile: nothing was deleted; run it again")
+            admins = AdminPool()
+            work = Pass(
+                state,
+                self.data,
+                admins,
+                self.reporter.say,
+                self.reporter.progress,
+                lambda: self.store.save(state),
+            )
+            try:
+                for key in names:
+                    if key in state.resources:
+                        deleting.delete(work, key)
+                        self.store.save(state)
+                    else:
+                        kind, _, name = key.split("/")
+                        self.reporter.say(f"{kind} {name}: is not here")
+                self._start_scheduler(state)
+            finally:
+                self.store.save(state)
+                admins.close()
+            return Outcome([state.resources[key] for key in names if key in state.resources], work.failures)
+
     def down(self, *, delete_data: bool = False) -> list[str]:
         """Stop every process; their names. With ``delete_data`` what `up` made in the data folder goes, too.
 
@@ -139,6 +180,7 @@ class LocalRuntime:
                 )
             return []
         stopped = []
+        self._stop_scheduler()
         with self.store.locked():
             state = self.store.load()
             for name in sorted(state.daemons, key=lambda name: (STOPPED.index(name.split("/")[0]), name)):
@@ -149,6 +191,20 @@ class LocalRuntime:
             if delete_data:
                 self._delete(state)
         return stopped
+
+    def _stop_scheduler(self) -> None:
+        """Have no scheduler, which may hold the folder's lock for as long as a load runs."""
+        daemon = self.store.load().daemons.get(scheduler.NAME)
+        if daemon is not None:
+            processes.stop(daemon, timeout=SCHEDULER_STOP_S)
+
+    def _start_scheduler(self, state: State) -> None:
+        """Have a scheduler when a load has a schedule."""
+        state.daemons.pop(scheduler.NAME, None)
+        if scheduler.has_schedules(state):
+            log = self.data / "loads" / ".schedule.log"  # the name of no load
+            program = [sys.executable, "-m", scheduler.__name__, str(self.data)]
+            state.daemons[scheduler.NAME] = processes.start(program, log)
 
     def _delete(self, state: State) -> None:
         try:

@@ -18,21 +18,25 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from ..conditions import Reason
 from ..models import BatchLoad
 from ..reconcile.load import RunState, Seen
-from ..reconcile.load_runner import Report
-from ..resources.load import run_file, run_name
+from ..reconcile.load_runner import TIMED_OUT, Report, explained
+from ..resources.load import AVRO_LIMITS, run_file, run_id, run_name
 from .clusters import command, folder_name
 from .java import NotInstalled, find_java, pyspark_folder
 
 JARS_VARIABLE = "MILLSTREAM_SPARK_JARS"
-KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+PACKAGES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0,org.apache.spark:spark-avro_2.13:4.0.0"
 STOP_S = 10.0
+LOG_LINES = 20
+MAX_LINE = 400
 _PROGRESS = re.compile(r"load: ([\d,]+) of ([\d,]+) records")
 Progress = Callable[[int, int], None]
 
@@ -61,8 +65,10 @@ def run_folder(load: BatchLoad, data: Path) -> Path:
     return data / "loads" / folder_name(load.namespace, load.name) / run_name(load)
 
 
-def run(load: BatchLoad, bootstrap: str, data: Path, program: Path, progress: Progress) -> Seen:
-    """Run the load's last run to its end. Blocking, for minutes."""
+def run(
+    load: BatchLoad, bootstrap: str, data: Path, program: Path, progress: Progress, timeout: float
+) -> Seen:
+    """Run the load's last run to its end, or for ``timeout`` seconds. Blocking, for minutes."""
     folder = run_folder(load, data)
     folder.mkdir(parents=True, exist_ok=True)
     result, log = folder / "result.json", folder / "spark.log"
@@ -85,6 +91,15 @@ def run(load: BatchLoad, bootstrap: str, data: Path, program: Path, progress: Pr
             cwd=folder,
             start_new_session=True,
         )
+    late = threading.Event()
+
+    def stop_late() -> None:
+        late.set()
+        _stop(process)
+
+    timer = threading.Timer(timeout, stop_late)
+    timer.daemon = True
+    timer.start()
     with process:
         try:
             assert process.stdout is not None
@@ -95,7 +110,11 @@ def run(load: BatchLoad, bootstrap: str, data: Path, program: Path, progress: Pr
         except BaseException:  # an interrupt: the next `up` goes on with the same offsets
             _stop(process)
             raise
-    return _seen(result, status, log)
+        finally:
+            timer.cancel()
+    if late.is_set():
+        return Seen(RunState.FAILED, error=TIMED_OUT, reason=Reason.DEADLINE_EXCEEDED, log=_tail(log))
+    return _seen(result, status, log, run_id(load))
 
 
 def submit_command(load: BatchLoad) -> list[str]:
@@ -105,18 +124,18 @@ def submit_command(load: BatchLoad) -> list[str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         # Loads here are short: compiling to the last bit takes a third of their processor time and gains nothing.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {AVRO_LIMITS}",
         **{
             key: value
             for key, value in load.spec.spark.conf.items()
             if not key.startswith("spark.kubernetes.")
         },
     }
-    jars = sorted(Path(os.environ.get(JARS_VARIABLE, ".jars/spark")).glob("*.jar"))
-    if jars:
-        conf["spark.jars"] = ",".join(str(jar.resolve()) for jar in jars)
+    jars = Path(os.environ.get(JARS_VARIABLE, ".jars/spark")).resolve()
+    if any(jars.glob("*.jar")):
+        conf["spark.driver.extraClassPath"] = f"{jars}/*"  # spark.jars would copy them for each run
     else:
-        conf["spark.jars.packages"] = KAFKA_SOURCE
+        conf["spark.jars.packages"] = PACKAGES
     arguments = [command("spark-submit"), "--master", "local[*]", "--name", run_name(load)]
     arguments += ["--driver-memory", load.spec.spark.driver.memory]
     for key, value in sorted(conf.items()):
@@ -133,11 +152,25 @@ def _stop(process: subprocess.Popen[str]) -> None:
             return
 
 
-def _seen(result: Path, status: int, log: Path) -> Seen:
+def _seen(result: Path, status: int, log: Path, run: str) -> Seen:
     try:
         report = msgspec.json.decode(result.read_bytes(), type=Report)
     except (OSError, msgspec.MsgspecError):
         report = Report()
+    if report.run != run:  # of another run, or of none
+        report = Report()
     if status == 0 and report.state == RunState.SUCCEEDED:
-        return Seen(RunState.SUCCEEDED, rows=report.rows)
-    return Seen(RunState.FAILED, error=report.error or f"Spark ended with status {status}; its log is {log}")
+        return Seen(
+            RunState.SUCCEEDED, rows=report.rows, corrupt_records=report.corrupt_records, bytes=report.bytes
+        )
+    reason, error = explained(None, report.error or f"Spark ended with status {status}; its log is {log}")
+    return Seen(RunState.FAILED, error=error, reason=reason, log=_tail(log))
+
+
+def _tail(log: Path) -> tuple[str, ...]:
+    """The last lines of a log."""
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_LINES * MAX_LINE))
+        lines = file.read().decode(errors="replace").splitlines()
+        return tuple(line[:MAX_LINE] for line in lines[-LOG_LINES:])
+    return ()

@@ -48,9 +48,6 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
     ports: dict[str, dict[str, int]] = {}
     told: list[str] = []
 
-    def of_kind(self, kind: str) -> list[Resource]:
-        return [resource for key, resource in sorted(self.resources.items()) if key.split("/")[0] == kind]
-
     def apply(self, resource: Resource) -> Resource:
         """Store a resource as an API server does: uid once, a new generation when the spec changed, status kept."""
         key = key_of(resource)

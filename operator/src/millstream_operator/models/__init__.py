@@ -1,12 +1,8 @@
-"""The custom resources as frozen records, decoded from manifests, with the same defaults and bounds as ``crds/``.
+"""The custom resources as frozen records, decoded from manifests, with the same fields and defaults as ``crds/``.
 
-The API server validates against the CRDs; these records validate again for what reads manifests without one (the local
-runtime) and for objects stored under an older CRD. A spec refuses unknown fields, a status ignores them.
-
-Errors are ``ManifestError`` with one line that names kind, resource, field, value and what is allowed::
-
-    Topic flights: spec.partitions: 0 is not allowed: expected `int` >= 1
-    Topic flights: spec.partitons: unknown field; allowed: clusterRef, config, deletionPolicy, partitions, …
+Which values a field may have, and which rules hold between fields, is said once, by the CRDs; ``admission`` holds
+manifests to it. A record knows types only, so that code may rely on them. A spec refuses unknown fields, a status
+ignores them.
 """
 
 from __future__ import annotations
@@ -17,11 +13,26 @@ from typing import Any
 
 import msgspec
 
-from ..explain import explain, shown
+from ..explain import explain
 from .base import API_VERSION, GROUP, VERSION, ClusterRef, Lag, ManifestError, Quantity, Resource, Status
-from .cluster import BrokerCount, Cluster, ClusterStatus, Listener, ListenerStatus
+from .cluster import BrokerCount, Cluster, ClusterStatus, ListenerStatus
 from .group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus, MaxLag, Member, TopicLag
-from .load import BatchLoad, BatchLoadStatus, From, OffsetRange, Run, Until
+from .listeners import Listener
+from .load import (
+    Asked,
+    BatchLoad,
+    BatchLoadStatus,
+    Committed,
+    From,
+    LoadedPartition,
+    OffsetRange,
+    Rerun,
+    RerunFrom,
+    Run,
+    ScheduleStatus,
+    Unsettled,
+    Until,
+)
 from .mirror import MirrorMaker, MirrorMakerStatus, MirrorSourceStatus, MirrorTopics
 from .topic import Topic, TopicSpec, TopicStatus
 
@@ -30,12 +41,14 @@ __all__ = [
     "GROUP",
     "KINDS",
     "VERSION",
+    "Asked",
     "BatchLoad",
     "BatchLoadStatus",
     "BrokerCount",
     "Cluster",
     "ClusterRef",
     "ClusterStatus",
+    "Committed",
     "ConsumerGroup",
     "ConsumerGroupSpec",
     "ConsumerGroupStatus",
@@ -43,6 +56,7 @@ __all__ = [
     "Lag",
     "Listener",
     "ListenerStatus",
+    "LoadedPartition",
     "ManifestError",
     "MaxLag",
     "Member",
@@ -52,15 +66,18 @@ __all__ = [
     "MirrorTopics",
     "OffsetRange",
     "Quantity",
+    "Rerun",
+    "RerunFrom",
     "Resource",
     "Run",
+    "ScheduleStatus",
     "Status",
     "Topic",
     "TopicLag",
     "TopicSpec",
     "TopicStatus",
+    "Unsettled",
     "Until",
-    "decode",
     "decode_as",
     "encode_status",
 ]
@@ -68,29 +85,19 @@ __all__ = [
 KINDS: dict[str, type[Resource]] = {
     kind.KIND: kind for kind in (Cluster, Topic, ConsumerGroup, MirrorMaker, BatchLoad)
 }
-
-
-def decode(manifest: object) -> Resource:
-    """A manifest (a YAML or JSON document) as its record; raises ManifestError."""
-    if not isinstance(manifest, Mapping):
-        raise ManifestError(f"a manifest must be a mapping with apiVersion and kind, not {shown(manifest)}")
-    kind, version = manifest.get("kind"), manifest.get("apiVersion")
-    if version != API_VERSION:
-        raise ManifestError(f"apiVersion: {shown(version)} is not allowed: expected {API_VERSION}")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ManifestError(f"kind: {shown(kind)} is not allowed: expected one of {', '.join(KINDS)}")
-    return decode_as(KINDS[kind], manifest)
+"""The one table of kinds: paths in the API, watches, the first listing, claims, finalizers and local manifests follow
+from it. What is referred to comes first; so they are made locally."""
 
 
 ResourceT = typing.TypeVar("ResourceT", bound=Resource)
 
 
 def decode_as(cls: type[ResourceT], manifest: Mapping[str, Any]) -> ResourceT:
-    """A manifest of a known kind."""
+    """A manifest of a known kind, which is as its CRD says; raises ManifestError where its types are others."""
     try:
         return msgspec.convert(manifest, cls)
     except msgspec.ValidationError as error:
-        raise ManifestError(explain(cls, cls.KIND, manifest, str(error))) from None
+        raise ManifestError(explain(cls.KIND, manifest, str(error))) from None
 
 
 def encode_status(status: Status) -> dict[str, Any]:

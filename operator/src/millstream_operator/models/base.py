@@ -1,4 +1,4 @@
-"""What the resources share: names and bounds of fields, metadata, references, and the record every kind is."""
+"""What the resources share: types of fields, metadata, references, and the record every kind is."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ GROUP = "millstream.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
-# https://kafka.apache.org/documentation/#basic_ops_add_topic and Topic.java: 249 characters, neither "." nor ".."
-TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$")]
-Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
-ClusterName = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
-Bootstrap = Annotated[str, Meta(pattern=r"^[^\s,:]+:[0-9]{1,5}(,[^\s,:]+:[0-9]{1,5})*$", max_length=1024)]
-Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Port = Annotated[int, Meta(ge=1024, le=65535)]
+TopicName = str
+Natural = int
 Timestamp = Annotated[datetime, Meta(tz=True)]
+Gauge = Annotated[int, Meta(extra={"gauge": True})]
+"""A number of a status that changes all the time: written as often as pace.py says."""
 Quantity = int | str
 DeletionPolicy = Literal["Retain", "Delete"]
 
@@ -51,20 +47,26 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ClusterRef(Spec, frozen=True):
-    name: ClusterName
-    namespace: Name | None = None
+    name: str
+    namespace: str | None = None
 
 
 class Lag(Status, frozen=True):
-    records: int | None = None
-    seconds: int | None = None
+    records: Gauge | None = None
+    seconds: Gauge | None = None
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What all kinds have; ``spec`` and ``status`` are typed by each kind."""
+    """What all kinds have; ``spec`` and ``status`` are typed by each kind.
+
+    ``CLAIMS``: the field of the spec by which it claims a name in its Cluster, which is its own name when that is left
+    out; of several that claim one the oldest has it. ``HELD``: is it kept by a finalizer until its data is deleted,
+    where ``spec.deletionPolicy`` says so?"""
 
     KIND: ClassVar[str]
     PLURAL: ClassVar[str]
+    CLAIMS: ClassVar[str | None] = None
+    HELD: ClassVar[bool] = False
 
     api_version: Literal["millstream.dev/v1alpha1"]
     kind: str

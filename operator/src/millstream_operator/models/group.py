@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, field
+from msgspec import field
 
 from ..conditions import Condition
-from .base import ClusterRef, DeletionPolicy, Lag, Natural, Resource, Spec, Status, TopicName
+from .base import ClusterRef, DeletionPolicy, Gauge, Lag, Resource, Spec, Status, TopicName
 
 
 class MaxLag(Spec, frozen=True):
-    records: Natural | None = None
-    seconds: Natural | None = None
+    records: int | None = None
+    seconds: int | None = None
 
 
 class ConsumerGroupSpec(Spec, frozen=True):
     cluster_ref: ClusterRef
-    group_id: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
-    topics: Annotated[tuple[TopicName, ...], Meta(max_length=256)] = ()
+    group_id: str | None = None
+    topics: tuple[TopicName, ...] = ()
     start_at: Literal["Earliest", "Latest"] | None = None
     max_lag: MaxLag | None = None
     deletion_policy: DeletionPolicy = "Retain"
-
-    def __post_init__(self) -> None:
-        if self.start_at is not None and not self.topics:
-            raise ValueError("startAt: the topics it holds for are required in topics")
 
 
 class Member(Status, frozen=True):
@@ -37,7 +33,7 @@ class Member(Status, frozen=True):
 class TopicLag(Status, frozen=True):
     topic: str
     partitions: int | None = None
-    lag: int | None = None
+    lag: Gauge | None = None
 
 
 class ConsumerGroupStatus(Status, frozen=True):
@@ -52,6 +48,7 @@ class ConsumerGroupStatus(Status, frozen=True):
 
 class ConsumerGroup(Resource, frozen=True):
     KIND, PLURAL = "ConsumerGroup", "consumergroups"
+    CLAIMS, HELD = "groupId", True
     spec: ConsumerGroupSpec
     status: ConsumerGroupStatus = field(default_factory=ConsumerGroupStatus)
 

@@ -1,39 +1,30 @@
-"""BatchLoad: a range of topics that Spark writes into tables, and its runs."""
+"""BatchLoad: ranges of topics that Spark writes into a table, and the runs that do."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from .. import cron
 from ..conditions import Condition
-from .base import ClusterRef, Natural, Resource, Spec, Status, Timestamp, TopicName
+from .base import ClusterRef, Gauge, Lag, Natural, Resource, Spec, Status, Timestamp, TopicName
+from .load_value import Record, Value
+from .pods import PodTemplate, Resources, check_spark_metadata
 from .spark_conf import refused
 
 
 class PartitionOffset(Spec, frozen=True):
     topic: TopicName
-    partition: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    partition: int
     offset: Natural
 
 
-def _check_position(
-    position: str, timestamp: datetime | None, offsets: tuple[PartitionOffset, ...] | None
-) -> None:
-    if (position == "Timestamp") != (timestamp is not None):
-        raise ValueError("timestamp is required with position Timestamp, and allowed with it only")
-    if (position == "Offsets") != (offsets is not None):
-        raise ValueError("offsets are required with position Offsets, and allowed with it only")
-
-
 class From(Spec, frozen=True):
-    position: Literal["Committed", "Earliest", "Timestamp", "Offsets"] = "Earliest"
+    position: Literal["Committed", "Earliest", "Timestamp", "Offsets"] = "Committed"
     timestamp: Timestamp | None = None
     offsets: tuple[PartitionOffset, ...] | None = None
-
-    def __post_init__(self) -> None:
-        _check_position(self.position, self.timestamp, self.offsets)
+    request_id: str | None = None
 
 
 class Until(Spec, frozen=True):
@@ -41,45 +32,60 @@ class Until(Spec, frozen=True):
     timestamp: Timestamp | None = None
     offsets: tuple[PartitionOffset, ...] | None = None
 
-    def __post_init__(self) -> None:
-        _check_position(self.position, self.timestamp, self.offsets)
+
+class S3(Spec, frozen=True):
+    endpoint: str | None = None
+    region: str | None = None
+    path_style: bool = False
+    credentials_secret: str | None = None
 
 
-class Value(Spec, frozen=True):
-    format: Literal["JSON", "Binary"]
-    schema: Annotated[str, Meta(min_length=1, max_length=65536)] | None = None
-
-    def __post_init__(self) -> None:
-        if (self.format == "JSON") != (self.schema is not None):
-            raise ValueError("schema is required with format JSON, and allowed with it only")
+class Catalog(Spec, frozen=True):
+    type: Literal["Hadoop", "JDBC", "REST"] = "Hadoop"
+    uri: str | None = None
+    credentials_secret: str | None = None
 
 
 class Output(Spec, frozen=True):
-    path: Annotated[str, Meta(pattern=r"^(/|[a-z][a-z0-9+.-]*://).+$", max_length=1024)]
-    format: Literal["Parquet"] = "Parquet"
-    volume_claim_name: Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")] | None = None
-    partition_by: Annotated[
-        tuple[Annotated[str, Meta(min_length=1, max_length=255)], ...], Meta(max_length=16)
-    ] = ()
-
-    def __post_init__(self) -> None:
-        if self.volume_claim_name is not None and not self.path.startswith("/"):
-            raise ValueError("path: with volumeClaimName, a folder (/…) is required")
+    path: str
+    format: Literal["Parquet", "Delta", "Iceberg"] = "Parquet"
+    volume_claim_name: str | None = None
+    partition_by: tuple[str, ...] = ()
+    target_file_size: str | None = None
+    table: str | None = None
+    catalog: Catalog | None = None
+    s3: S3 | None = None
 
 
 Memory = Annotated[str, Meta(pattern=r"^[0-9]+[kmgt]$", max_length=12)]
 Cores = Annotated[int, Meta(ge=1, le=64)]
 
 
+class SparkResources(Resources, frozen=True):
+    def __post_init__(self) -> None:
+        if "memory" in self.requests or "memory" in self.limits:
+            raise ValueError("memory follows from the Java process: set memory of the driver or executor")
+
+
 class SparkDriver(Spec, frozen=True):
     cores: Cores = 1
     memory: Memory = "1g"
+    resources: SparkResources = field(default_factory=SparkResources)
+    template: PodTemplate[Literal["driver"]] = field(default_factory=PodTemplate)
+
+    def __post_init__(self) -> None:
+        check_spark_metadata(self.template.metadata)
 
 
 class SparkExecutor(Spec, frozen=True):
     instances: Annotated[int, Meta(ge=1, le=1000)] = 1
     cores: Cores = 1
     memory: Memory = "1g"
+    resources: SparkResources = field(default_factory=SparkResources)
+    template: PodTemplate[Literal["executor"]] = field(default_factory=PodTemplate)
+
+    def __post_init__(self) -> None:
+        check_spark_metadata(self.template.metadata)
 
 
 class Spark(Spec, frozen=True):
@@ -95,25 +101,48 @@ class Spark(Spec, frozen=True):
             )
 
 
+class Schedule(Spec, frozen=True):
+    cron: str
+    time_zone: str = "Etc/UTC"
+    concurrency_policy: Literal["Forbid", "Replace"] = "Forbid"
+    starting_deadline_seconds: int | None = None
+    suspend: bool = False
+
+    def __post_init__(self) -> None:
+        cron.check(self.cron, self.time_zone)  # which no CRD can express
+
+
+class RerunFrom(Spec, frozen=True):
+    position: Literal["Earliest", "Timestamp", "Offsets"]
+    timestamp: Timestamp | None = None
+    offsets: tuple[PartitionOffset, ...] | None = None
+
+
+class Rerun(Spec, frozen=True):
+    request_id: str
+    from_: RerunFrom = field(name="from")
+    until: Until = field(default_factory=Until)
+
+
 class BatchLoadSpec(Spec, frozen=True):
     cluster_ref: ClusterRef
     topics: Annotated[tuple[TopicName, ...], Meta(min_length=1, max_length=64)]
     value: Value
     output: Output
+    record: Record = field(default_factory=Record)
     from_: From = field(name="from", default_factory=From)
     until: Until = field(default_factory=Until)
     min_records: Natural = 1
+    schedule: Schedule | None = None
+    rerun: Rerun | None = None
+    retries: int = 2
+    timeout_seconds: int = 24 * 3600
+    successful_runs_history_limit: int = 3
+    failed_runs_history_limit: int = 3
+    ttl_seconds_after_finished: int | None = None
+    min_partitions: int | None = None
     runner: Literal["Job", "SparkApplication"] = "Job"
     spark: Spark = field(default_factory=Spark)
-
-
-class Run(Status, frozen=True):
-    name: str | None = None
-    state: str | None = None  # Pending, Running, Succeeded, Failed
-    rows: int | None = None
-    start_time: str | None = None
-    end_time: str | None = None
-    error: str | None = None
 
 
 class OffsetRange(Status, frozen=True):
@@ -121,12 +150,90 @@ class OffsetRange(Status, frozen=True):
     partition: int
     from_: int = field(name="from")
     until: int
+    topic_id: str | None = None
+
+
+class Run(Status, frozen=True):
+    name: str | None = None
+    id: str | None = None
+    """Names its rows: a run that repeats one that failed has the same."""
+    trigger: str | None = None  # Spec, Schedule, Rerun
+    request_id: str | None = None
+    scheduled_time: str | None = None
+    spec: str | None = None
+    """Digest of what it loads."""
+    path: str | None = None
+    state: str | None = None  # Pending, Running, Succeeded, Failed
+    records: int | None = None
+    offsets: tuple[OffsetRange, ...] | None = None
+    rows: int | None = None
+    bytes: int | None = None
+    corrupt_records: int | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+    duration_seconds: int | None = None
+    error: str | None = None
+    reason: str | None = None
+    log: tuple[str, ...] | None = None
+
+
+class Asked(Status, frozen=True):
+    """What the last run but reruns was begun for, as digests of the spec, and whether it succeeded."""
+
+    generation: int
+    spec: str
+    from_: str = field(name="from")
+    positions: str
+    path: str
+    succeeded: bool = False
+
+
+class LoadedPartition(Status, frozen=True):
+    topic: str
+    partition: int
+    offset: int
+    topic_id: str | None = None
+    lag: Gauge | None = None
+
+
+class Committed(Status, frozen=True):
+    """Where the last success ended, in which table, and by which ``from`` it was begun."""
+
+    path: str
+    from_: str = field(name="from")
+    offsets: tuple[LoadedPartition, ...]
+
+
+class Unsettled(Status, frozen=True):
+    """A run that failed: it may have published its rows all the same. The next one repeats it."""
+
+    id: str
+    path: str
+    positions: str
+    offsets: tuple[OffsetRange, ...]
+
+
+class ScheduleStatus(Status, frozen=True):
+    """``since``: times of the schedule up to here were acted on."""
+
+    of: str
+    since: str
+    next: str | None = None
+    skipped: str | None = None
+    """The last time for which no run was begun, while none was begun since."""
 
 
 class BatchLoadStatus(Status, frozen=True):
     observed_generation: int | None = None
     last_run: Run | None = None
     offsets: tuple[OffsetRange, ...] | None = None
+    runs: tuple[Run, ...] | None = None
+    committed: Committed | None = None
+    unsettled: Unsettled | None = None
+    asked: Asked | None = None
+    rerun_id: str | None = None
+    schedule: ScheduleStatus | None = None
+    lag: Lag | None = None
     conditions: tuple[Condition, ...] | None = None
 
 

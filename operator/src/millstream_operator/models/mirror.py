@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, field
+from msgspec import field
 
 from ..conditions import Condition
 from ..patterns import refusal
-from .base import Bootstrap, ClusterRef, Lag, Name, Resource, Spec, Status
-
-
-def _check_endpoint(cluster_ref: ClusterRef | None, bootstrap: str | None) -> None:
-    if (cluster_ref is None) == (bootstrap is None):
-        raise ValueError("exactly one of clusterRef and bootstrap is required")
+from .base import ClusterRef, Lag, Quantity, Resource, Spec, Status
+from .pods import PodTemplate, Resources
 
 
 class MirrorSource(Spec, frozen=True):
-    name: Name
+    name: str
     cluster_ref: ClusterRef | None = None
-    bootstrap: Bootstrap | None = None
-
-    def __post_init__(self) -> None:
-        _check_endpoint(self.cluster_ref, self.bootstrap)
+    bootstrap: str | None = None
 
 
 class MirrorTarget(Spec, frozen=True):
     cluster_ref: ClusterRef | None = None
-    bootstrap: Bootstrap | None = None
-
-    def __post_init__(self) -> None:
-        _check_endpoint(self.cluster_ref, self.bootstrap)
-
-
-Pattern = Annotated[str, Meta(min_length=1, max_length=1024)]
+    bootstrap: str | None = None
 
 
 class MirrorTopics(Spec, frozen=True):
-    include: Annotated[tuple[Pattern, ...], Meta(min_length=1, max_length=256)]
-    exclude: Annotated[tuple[Pattern, ...], Meta(max_length=256)] = ()
+    """The patterns are in RE2's syntax, which no CRD can say."""
+
+    include: tuple[str, ...]
+    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for where in ("include", "exclude"):
@@ -49,18 +38,20 @@ class MirrorTopics(Spec, frozen=True):
                     )
 
 
+class WorkerResources(Resources, frozen=True):
+    requests: dict[str, Quantity] = field(default_factory=lambda: {"cpu": "100m", "memory": "96Mi"})
+    limits: dict[str, Quantity] = field(default_factory=lambda: {"memory": "512Mi"})
+
+
 class MirrorMakerSpec(Spec, frozen=True):
-    sources: Annotated[tuple[MirrorSource, ...], Meta(min_length=1, max_length=16)]
+    sources: tuple[MirrorSource, ...]
     target: MirrorTarget
     topics: MirrorTopics
     mode: Literal["Aggregate"] = "Aggregate"
     naming: Literal["Same", "Prefixed"] = "Same"
-    replicas: Annotated[int, Meta(ge=0, le=256)] = 1
-
-    def __post_init__(self) -> None:
-        names = [source.name for source in self.sources]
-        if len(set(names)) < len(names):
-            raise ValueError("sources: each needs a name of its own")
+    replicas: int = 1
+    resources: WorkerResources = field(default_factory=WorkerResources)
+    template: PodTemplate[Literal["mirror"]] = field(default_factory=PodTemplate)
 
 
 class MirrorSourceStatus(Status, frozen=True):

@@ -1,119 +1,338 @@
-"""What a user may add to pods: named fields, none of which gives a pod more rights than the operator gives it.
+"""What a user may say about pods: the one model for brokers, ZooKeeper, mirror workers, Spark's drivers and executors.
 
-Whoever may create a Cluster need not be allowed to create pods. So nothing here reaches the host, Secrets, service
-accounts, images or the security context, and no label changes which pods the operator's selectors find.
+Whoever may create one of our resources need not be allowed to create pods. So the fields are named, and none of them
+gives a pod more rights than the operator gives it: nothing here reaches the host, Secrets, service accounts, images or
+the security context, and no label changes which pods the operator's selectors find. Volumes are of kinds that hold
+nobody else's data, and are mounted below /mnt, where they hide nothing. Spark's driver may create pods, so no variable
+may load code into it or into its executors, whose results it reads. docs/security.md argues each of these.
+
+The schemas of these records in `crds/` are written from them (``definitions.py``), bounds and rules included; templates
+are validated by these schemas, as all fields are (``admission``). A rule that a type cannot express is a ``Rule``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta, field
 
-from .base import Spec
+from .base import Quantity, Spec
 
 RESERVED_DOMAINS = ("kubernetes.io/", "k8s.io/", "millstream.dev/")
 """Keys of labels and annotations that contain one of these are Kubernetes' or the operator's."""
 RESERVED_LABELS = frozenset(("controller-revision-hash",))
 FREE_LABELS = frozenset(("app.kubernetes.io/part-of", "app.kubernetes.io/version"))
 FREE_ANNOTATIONS = "cluster-autoscaler.kubernetes.io/"
-RESERVED_ENV = frozenset(("HOST_IP", "NODE_NAME", "POD_INDEX"))
-"""Environment variables that the operator sets."""
+RESERVED_ENV: Mapping[str, frozenset[str]] = {
+    "broker": frozenset(("HOST_IP", "NODE_NAME", "POD_INDEX", "POD_IP")),
+    "zookeeper": frozenset(
+        (
+            *(
+                "JAVA_TOOL_OPTIONS",
+                "JMXDISABLE",
+                "ZK_SERVER_HEAP",
+                "ZOO_4LW_COMMANDS_WHITELIST",
+                "ZOO_ADMINSERVER_ENABLED",
+            ),
+            *("ZOO_AUTOPURGE_PURGEINTERVAL", "ZOO_CFG_EXTRA", "ZOO_MAX_CLIENT_CNXNS", "ZOO_MY_ID"),
+            "ZOO_SERVERS",
+        )
+    ),
+    "mirror": frozenset(),
+}
+"""By container, the environment variables that the operator sets."""
+ALLOWED_ENV = (
+    *("AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION"),
+    *("LANG", "LC_ALL", "MALLOC_ARENA_MAX", "TZ"),
+)
+"""The variables that Spark's driver and executors may have: none of them loads code."""
+SPARK = ("driver", "executor")
+RESERVED_VOLUMES = frozenset(("conf", "config", "data", "output", "run", "tmp", "work"))
+"""Names of the volumes that the operator mounts."""
 
-Key = Annotated[str, Meta(max_length=317)]
-LabelValue = Annotated[str, Meta(max_length=63, pattern=r"^([a-zA-Z0-9]([-a-zA-Z0-9_.]*[a-zA-Z0-9])?)?$")]
-Text = Annotated[str, Meta(max_length=4096)]
+
+class Rule(NamedTuple):
+    """A rule of a record's schema, in CEL; ``where`` is the field it is about, empty for the record itself."""
+
+    where: str
+    rule: str
+    message: str
 
 
-def _reserved(keys: Iterable[str]) -> list[str]:
-    return sorted(key for key in keys if any(domain in key for domain in RESERVED_DOMAINS))
+def _text(most: int, pattern: str | None = None, least: int | None = None) -> Meta:
+    return Meta(max_length=most, pattern=pattern, min_length=least)
+
+
+def _about(description: str) -> Meta:
+    return Meta(description=description)
+
+
+Key = Annotated[str, _text(317)]
+LabelValue = Annotated[str, _text(63, r"^([a-zA-Z0-9]([-a-zA-Z0-9_.]*[a-zA-Z0-9])?)?$")]
+Text = Annotated[str, _text(4096)]
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+NameT = TypeVar("NameT", bound=str)
+
+
+class Resources(Spec, frozen=True):
+    """What a container gets; each component's own record has its defaults."""
+
+    requests: dict[str, Quantity] = field(default_factory=dict)
+    limits: dict[str, Quantity] = field(default_factory=dict)
 
 
 class TemplateMetadata(Spec, frozen=True, omit_defaults=True):
-    labels: Annotated[dict[str, LabelValue], Meta(max_length=64)] = field(default_factory=dict)
-    annotations: Annotated[dict[str, Text], Meta(max_length=64)] = field(default_factory=dict)
+    labels: Annotated[
+        dict[str, LabelValue],
+        Meta(max_length=64),
+        _about("Labels by key. Keys that belong to Kubernetes or to the operator are refused."),
+    ] = field(default_factory=dict)
+    annotations: Annotated[
+        dict[str, Text],
+        Meta(max_length=64),
+        _about("Annotations by key. Keys that belong to Kubernetes or to the operator are refused."),
+    ] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        labels = self.labels.keys()
-        if taken := [*_reserved(labels - FREE_LABELS), *sorted(labels & RESERVED_LABELS)]:
-            raise ValueError(f"labels: {taken[0]} is reserved for Kubernetes and the operator")
-        if taken := _reserved(key for key in self.annotations if not key.startswith(FREE_ANNOTATIONS)):
-            raise ValueError(f"annotations: {taken[0]} is reserved for Kubernetes and the operator")
+    @staticmethod
+    def rules(container: str) -> Iterable[Rule]:
+        domains = ["/"] if container in SPARK else RESERVED_DOMAINS
+        refused = (
+            "keys with / are not allowed in Spark's pods, since webhooks that act on them could run code there"
+            if container in SPARK
+            else "keys of kubernetes.io, k8s.io and millstream.dev are reserved"
+        )
+        taken = " || ".join(f"key.contains('{domain}')" for domain in domains)
+        also = " || ".join(f"key == '{key}'" for key in sorted(RESERVED_LABELS))
+        free = ", ".join(f"'{key}'" for key in sorted(FREE_LABELS))
+        yield Rule(
+            "labels",
+            f"self.all(key, key in [{free}] || !({taken} || {also}))",
+            f"labels: {refused}, except {' and '.join(sorted(FREE_LABELS))}",
+        )
+        yield Rule(
+            "annotations",
+            f"self.all(key, key.startsWith('{FREE_ANNOTATIONS}') || !({taken}))",
+            f"annotations: {refused}, except those of {FREE_ANNOTATIONS.rstrip('/')}",
+        )
+
+
+def check_spark_metadata(metadata: TemplateMetadata) -> None:
+    """Webhooks that inject containers, commands or networks are told what to do by labels and annotations, and all of
+    them have a domain in their keys. Raises ValueError."""
+    keys = [*sorted(metadata.labels.keys() - FREE_LABELS), *sorted(metadata.annotations)]
+    for key in keys:
+        if "/" in key and not (key in metadata.annotations and key.startswith(FREE_ANNOTATIONS)):
+            raise ValueError(
+                f"template: metadata: {key} is not allowed: webhooks that act on it could run code in Spark's pods; "
+                "use a key without /"
+            )
 
 
 class Toleration(Spec, frozen=True, omit_defaults=True):
-    key: Key | None = None
-    operator: Literal["Equal", "Exists"] | None = None
-    value: Annotated[str, Meta(max_length=63)] | None = None
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    toleration_seconds: int | None = None
+    key: Annotated[Key, _about("Key of the taint; left out, every key.")] | None = None
+    operator: Annotated[Literal["Equal", "Exists"], _about("How the value is compared.")] | None = None
+    value: Annotated[str, _text(63), _about("Value of the taint.")] | None = None
+    effect: (
+        Annotated[
+            Literal["NoSchedule", "PreferNoSchedule", "NoExecute"],
+            _about("Effect of the taint; left out, every effect."),
+        ]
+        | None
+    ) = None
+    toleration_seconds: Annotated[int, _about("How long a NoExecute taint is tolerated.")] | None = None
 
 
 class Affinity(Spec, frozen=True, omit_defaults=True):
     """As in a PodSpec; Kubernetes checks what is inside when the operator applies it."""
 
-    node_affinity: dict[str, Any] | None = None
-    pod_affinity: dict[str, Any] | None = None
-    pod_anti_affinity: dict[str, Any] | None = None
+    node_affinity: Annotated[dict[str, Any], _about("Nodes to run on.")] | None = None
+    pod_affinity: Annotated[dict[str, Any], _about("Pods to run beside.")] | None = None
+    pod_anti_affinity: Annotated[dict[str, Any], _about("Pods not to run beside.")] | None = None
 
 
 class SpreadConstraint(Spec, frozen=True, omit_defaults=True):
-    max_skew: Annotated[int, Meta(ge=1)]
-    topology_key: Annotated[str, Meta(min_length=1, max_length=317)]
-    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
-    label_selector: dict[str, Any] | None = None
-    min_domains: Annotated[int, Meta(ge=1)] | None = None
-    node_affinity_policy: Literal["Honor", "Ignore"] | None = None
-    node_taints_policy: Literal["Honor", "Ignore"] | None = None
-    match_label_keys: Annotated[tuple[Key, ...], Meta(max_length=16)] = ()
+    max_skew: Annotated[Count, _about("Largest difference between two zones.")]
+    topology_key: Annotated[str, _text(317, least=1), _about("Label of the nodes that names their zone.")]
+    when_unsatisfiable: Annotated[
+        Literal["DoNotSchedule", "ScheduleAnyway"], _about("Whether a pod waits when it cannot be spread.")
+    ]
+    label_selector: (
+        Annotated[dict[str, Any], _about("Pods that count; left out, the pods of this template.")] | None
+    ) = None
+    min_domains: Annotated[Count, _about("Smallest number of zones.")] | None = None
+    node_affinity_policy: (
+        Annotated[Literal["Honor", "Ignore"], _about("Whether nodes that the pod may not run on count.")]
+        | None
+    ) = None
+    node_taints_policy: (
+        Annotated[Literal["Honor", "Ignore"], _about("Whether nodes with taints count.")] | None
+    ) = None
+    match_label_keys: Annotated[
+        tuple[Key, ...], Meta(max_length=16), _about("Labels whose values are taken from the pod itself.")
+    ] = ()
 
 
 class PullSecret(Spec, frozen=True):
-    name: Annotated[str, Meta(min_length=1, max_length=253)]
+    name: Annotated[str, _text(253, least=1), _about("Name of the Secret.")]
+
+
+class EmptyDir(Spec, frozen=True, omit_defaults=True):
+    medium: Annotated[Literal["Memory"], _about("Memory keeps it in the pod's memory.")] | None = None
+    size_limit: Annotated[Quantity, _about("Size at which the pod is evicted.")] | None = None
+
+
+class ConfigMapItem(Spec, frozen=True):
+    key: Annotated[str, _text(253, least=1), _about("Key in the ConfigMap.")]
+    path: Annotated[str, _text(253, least=1), _about("Name of the file.")]
+
+
+class ConfigMapVolume(Spec, frozen=True, omit_defaults=True):
+    name: Annotated[str, _text(253, least=1), _about("Name of the ConfigMap, in the same namespace.")]
+    items: Annotated[
+        tuple[ConfigMapItem, ...], Meta(max_length=64), _about("Keys to mount; left out, all of them.")
+    ] = ()
+    optional: Annotated[bool, _about("Whether the pod starts without the ConfigMap.")] | None = None
+
+
+class Volume(Spec, frozen=True, omit_defaults=True):
+    name: Annotated[
+        str, _text(63, r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"), _about("Name of the volume, for volumeMounts.")
+    ]
+    empty_dir: Annotated[EmptyDir, _about("An empty folder that goes with the pod.")] | None = None
+    config_map: Annotated[ConfigMapVolume, _about("The files of a ConfigMap.")] | None = None
+
+    @staticmethod
+    def rules(container: str) -> Iterable[Rule]:
+        names = ", ".join(f"'{name}'" for name in sorted(RESERVED_VOLUMES))
+        yield Rule(
+            "",
+            "has(self.emptyDir) != has(self.configMap)",
+            "volumes: exactly one of emptyDir and configMap is required; other kinds are not allowed",
+        )
+        yield Rule(
+            "",
+            f"!(self.name in [{names}])",
+            f"volumes: {', '.join(sorted(RESERVED_VOLUMES))} are the operator's: choose another name",
+        )
+
+
+class VolumeMount(Spec, frozen=True, omit_defaults=True):
+    name: Annotated[str, _text(63, least=1), _about("Name of the volume, one of spec.volumes.")]
+    mount_path: Annotated[
+        str,
+        _text(253, r"^/mnt(/[a-zA-Z0-9_-][a-zA-Z0-9._-]*)+$"),
+        _about("Folder below /mnt at which the volume is mounted."),
+    ]
+    read_only: Annotated[bool, _about("Whether the container may not write.")] | None = None
 
 
 class Variable(Spec, frozen=True):
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
-    value: Text = ""
+    name: Annotated[str, _text(128, r"^[A-Za-z_][A-Za-z0-9_]*$"), _about("Name of the variable.")]
+    value: Annotated[Text, _about("Value of the variable.")] = ""
 
-    def __post_init__(self) -> None:
-        if self.name in RESERVED_ENV:
-            raise ValueError(f"{self.name} is set by the operator")
-
-
-class BrokerContainer(Spec, frozen=True, omit_defaults=True):
-    name: Literal["broker"]
-    env: Annotated[tuple[Variable, ...], Meta(max_length=64)] = ()
-
-    def __post_init__(self) -> None:
-        if len({variable.name for variable in self.env}) < len(self.env):
-            raise ValueError("env: each variable needs a name of its own")
+    @staticmethod
+    def rules(container: str) -> Iterable[Rule]:
+        if container in SPARK:
+            names = ", ".join(f"'{name}'" for name in ALLOWED_ENV)
+            words = f"{', '.join(ALLOWED_ENV[:-1])} and {ALLOWED_ENV[-1]}"
+            yield Rule("", f"self.name in [{names}]", f"env: Spark's pods may have {words} only")
+        elif taken := sorted(RESERVED_ENV[container]):
+            names = ", ".join(f"'{name}'" for name in taken)
+            words = f"{', '.join(taken[:-1])} and {taken[-1]}"
+            yield Rule("", f"!(self.name in [{names}])", f"env: {words} are set by the operator")
 
 
-class PodSpec(Spec, frozen=True, omit_defaults=True):
-    node_selector: Annotated[dict[str, Annotated[str, Meta(max_length=63)]], Meta(max_length=64)] = field(
-        default_factory=dict
+class Container(Spec, Generic[NameT], frozen=True, omit_defaults=True):
+    name: Annotated[NameT, _about("Name of the container.")]
+    env: Annotated[
+        tuple[Variable, ...], Meta(max_length=64), _about("Environment variables, by value only.")
+    ] = ()
+    volume_mounts: Annotated[
+        tuple[VolumeMount, ...], Meta(max_length=16), _about("Where volumes of spec.volumes are mounted.")
+    ] = ()
+
+
+class PodSpec(Spec, Generic[NameT], frozen=True, omit_defaults=True):
+    node_selector: Annotated[
+        dict[str, Annotated[str, _text(63)]], Meta(max_length=64), _about("Labels that a node must have.")
+    ] = field(default_factory=dict)
+    tolerations: Annotated[
+        tuple[Toleration, ...], Meta(max_length=64), _about("Taints of nodes that the pods tolerate.")
+    ] = ()
+    affinity: (
+        Annotated[
+            Affinity,
+            _about("Affinities as in a PodSpec. Each of the three that is given replaces the operator's."),
+        ]
+        | None
+    ) = None
+    topology_spread_constraints: Annotated[
+        tuple[SpreadConstraint, ...], Meta(max_length=16), _about("Spread of the pods over zones or nodes.")
+    ] = ()
+    image_pull_secrets: Annotated[
+        tuple[PullSecret, ...],
+        Meta(max_length=16),
+        _about("Secrets of the namespace that images are pulled with."),
+    ] = ()
+    priority_class_name: (
+        Annotated[
+            str,
+            _text(253, least=1),
+            _about("Priority class of the pods. Kubernetes' own (system-…) are refused."),
+        ]
+        | None
+    ) = None
+    termination_grace_period_seconds: (
+        Annotated[
+            int, Meta(ge=1, le=86400), _about("Time for a pod to stop before it is killed, in seconds.")
+        ]
+        | None
+    ) = None
+    volumes: Annotated[
+        tuple[Volume, ...],
+        Meta(max_length=16),
+        _about("Volumes beside the operator's. Kinds that could give a pod more rights are refused."),
+    ] = ()
+    containers: Annotated[
+        tuple[Container[NameT], ...], Meta(max_length=1), _about("Additions to the main container.")
+    ] = ()
+
+    @staticmethod
+    def rules(container: str) -> Iterable[Rule]:
+        yield Rule(
+            "priorityClassName",
+            "!self.startsWith('system-')",
+            "priorityClassName: the classes system-… belong to Kubernetes",
+        )
+        yield Rule(
+            "",
+            "!has(self.containers) || "
+            "self.containers.all(c, c.volumeMounts.all(m, self.volumes.exists(v, v.name == m.name)))",
+            "volumeMounts: a mount must name one of spec.volumes",
+        )
+
+
+class PodTemplate(Spec, Generic[NameT], frozen=True, omit_defaults=True):
+    metadata: Annotated[TemplateMetadata, _about("Labels and annotations to add to the pods.")] = field(
+        default_factory=TemplateMetadata
     )
-    tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=64)] = ()
-    affinity: Affinity | None = None
-    topology_spread_constraints: Annotated[tuple[SpreadConstraint, ...], Meta(max_length=16)] = ()
-    image_pull_secrets: Annotated[tuple[PullSecret, ...], Meta(max_length=16)] = ()
-    priority_class_name: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
-    termination_grace_period_seconds: Annotated[int, Meta(ge=1, le=86400)] | None = None
-    containers: Annotated[tuple[BrokerContainer, ...], Meta(max_length=1)] = ()
-
-    def __post_init__(self) -> None:
-        if self.priority_class_name is not None and self.priority_class_name.startswith("system-"):
-            raise ValueError("priorityClassName: the classes system-… belong to Kubernetes")
-
-
-class PodTemplate(Spec, frozen=True, omit_defaults=True):
-    metadata: TemplateMetadata = field(default_factory=TemplateMetadata)
-    spec: PodSpec = field(default_factory=PodSpec)
+    spec: Annotated[
+        PodSpec[NameT],
+        _about("Where the pods run, and additions to their main container. Other fields are refused."),
+    ] = field(default_factory=PodSpec)
 
     def manifest(self) -> dict[str, Any]:
         """What the user wrote, without defaults, to be merged over what the operator builds."""
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return found
+
+
+LIST_KEYS: Mapping[str, str] = {
+    "containers": "name",
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+"""Lists whose items are known by a field: they merge item by item."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from msgspec import Meta, field
+from msgspec import field
 
 from ..conditions import Condition
-from .base import ClusterRef, DeletionPolicy, Resource, Spec, Status, TopicName
+from .base import ClusterRef, DeletionPolicy, Gauge, Resource, Spec, Status, TopicName
 
 
 class TopicSpec(Spec, frozen=True):
@@ -15,8 +13,8 @@ class TopicSpec(Spec, frozen=True):
 
     cluster_ref: ClusterRef
     topic_name: TopicName | None = None
-    partitions: Annotated[int, Meta(ge=1, le=100000)] | None = None
-    replication_factor: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    partitions: int | None = None
+    replication_factor: int | None = None
     config: dict[str, str] = field(default_factory=dict)
     deletion_policy: DeletionPolicy = "Retain"
 
@@ -27,13 +25,14 @@ class TopicStatus(Status, frozen=True):
     partitions: int | None = None
     replication_factor: int | None = None
     under_replicated: int | None = None
-    size_bytes: int | None = None
+    size_bytes: Gauge | None = None
     config_keys: tuple[str, ...] | None = None
     conditions: tuple[Condition, ...] | None = None
 
 
 class Topic(Resource, frozen=True):
     KIND, PLURAL = "Topic", "topics"
+    CLAIMS, HELD = "topicName", True
     spec: TopicSpec
     status: TopicStatus = field(default_factory=TopicStatus)
 

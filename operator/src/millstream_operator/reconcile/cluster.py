@@ -1,58 +1,32 @@
-"""Cluster: its Kubernetes objects, how its brokers are, and what has to be done to them one after the other.
+"""Cluster: what one look found out, what follows from it, and what the status says; pure.
 
-A look goes this way; each step writes only what differs, and what cannot be done yet is said and tried again:
-
-    fewer or more brokers                          replicas move first, or after (scaling.py)
-    configuration that brokers take live           is set on them
-    ZooKeeper, listeners, configuration, brokers   the objects (cluster_objects.py)
-    restarts                                       one broker at a time, as partitions allow (rolling.py)
-
-A spec that cannot be is refused before anything is touched: brokers that run go on as they are. So they do while the
-Cluster is paused by its annotation.
+A spec that cannot be is refused before anything is touched: brokers that run go on as they are.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from ..conditions import ConditionType, Reason
-from ..kafka_admin import (
-    AdminError,
-    BrokersState,
-    ConfigChange,
-    KafkaAdmin,
-    PartitionReplicas,
-    Reassignments,
-)
-from ..models import BrokerCount, Cluster, ClusterStatus
+from ..kafka_records import ConfigChange
+from ..models import BrokerCount, Cluster, ClusterStatus, ListenerStatus
 from ..resources import cluster as build
 from ..resources.broker_config import RESERVED_CONFIG, dynamic_config
-from ..resources.owned import selector
-from ..services import Services
-from ..status import write_status
-from .cluster_objects import (
-    StatefulSet,
-    apply_brokers,
-    apply_ensemble,
-    apply_listeners,
-    listener_status,
-    live_brokers,
-    ready_replicas,
-    why_no_zookeeper,
+from ..resources.listeners import (
+    Address,
+    Addresses,
+    bootstrap_addresses,
+    external_listeners,
+    shared_address,
 )
 from .pods import trouble_of
-from .report import PAUSED, Problem, conditions_with, is_paused, tell
-from .rolling import BrokerPod, Roll, plan_roll, restart_reasons, unreachable_minimums
-from .scaling import plan_scaling, plan_spreading
+from .problem import Problem, conditions_with
+from .rolling import UPGRADE, BrokerPod, Roll, restart_reasons
 
-logger = logging.getLogger(__name__)
-
-READY_INTERVAL_S = 60.0
-WAITING_INTERVAL_S = 5.0
-
+StatefulSet = Mapping[str, Any]
 Said = tuple[ConditionType, bool | None, Reason, str]
 
 
@@ -83,178 +57,74 @@ def refusal(cluster: Cluster) -> Problem | None:
     return None
 
 
-def reconcile_cluster(services: Services, cluster: Cluster) -> float:
-    """One look at one Cluster; returns seconds until the next."""
-    if cluster.metadata.deletion_timestamp is not None:
-        return READY_INTERVAL_S  # its objects go with it
-    desired = cluster.spec.brokers.replicas
-    live = live_brokers(services, cluster)
-    look = Look(ready=ready_replicas(live), config_keys=cluster.status.config_keys)
-    if is_paused(cluster):
-        look.conditions.append(PAUSED)
-        return _report(services, cluster, look, _pods(services, cluster), {})
-    if (problem := refusal(cluster)) is not None:
-        look.problem = problem
-        return _report(services, cluster, look, (), {})
-    admin = services.admins.at(services.address_of(cluster))
-    current = live["spec"].get("replicas") if live else None
-    view = View(admin) if look.ready else View(None)
-    replicas = scale(cluster, current, view, look)
-    if not configure_live(cluster, view, look):
-        return _report(services, cluster, look, _pods(services, cluster), {})
-    apply_ensemble(services, cluster, look.warn)
-    found = apply_listeners(services, cluster, replicas)
-    addresses = {key: address for key, address in found.items() if address is not None}
+class Outside(NamedTuple):
+    """Where clients outside Kubernetes connect; None where an address is not known yet. ``brokers``: by listener and
+    broker. ``bootstraps``: by listener."""
+
+    brokers: Mapping[tuple[str, int], Address | None]
+    bootstraps: Mapping[str, Address | None]
+
+    @property
+    def known(self) -> Addresses:
+        return {key: address for key, address in self.brokers.items() if address is not None}
+
+
+NOWHERE = Outside({}, {})
+
+
+def why_not_outside(found: Outside) -> Problem | None:
+    """Why brokers cannot advertise what clients outside Kubernetes need."""
     if missing := sorted(
-        f"{listener} of broker {broker}" for listener, broker in found.keys() - addresses.keys()
+        f"{listener} of broker {broker}" for listener, broker in found.brokers.keys() - found.known.keys()
     ):
-        look.problem = Problem(
+        return Problem(
             Reason.LISTENERS_PENDING,
             f"waiting for the address of {', '.join(missing)}; brokers are as they were",
         )
-        return _report(services, cluster, look, _pods(services, cluster), addresses)
-    live = apply_brokers(services, cluster, live, replicas, addresses, look.warn)
-    look.ready = ready_replicas(live)
-    pods = _pods(services, cluster)
-    if look.ready < desired and look.problem is None:
-        look.problem = why_no_zookeeper(services, cluster) or why_not_ready(pods, look.ready, desired)
-    _roll(services, cluster, live, pods, view, look)
-    if not look.busy and look.problem is None:
-        spread(cluster, view, look)
-    look.busy = look.busy or bool(view.failure)
-    return _report(services, cluster, look, pods, addresses)
+    if words := shared_address(found.known):
+        return Problem(Reason.INVALID_SPEC, f"spec.listeners: {words}; brokers are as they were")
+    return None
 
 
-class View:
-    """What the brokers say, asked when it is needed and once; None as long as none answers."""
-
-    def __init__(self, admin: KafkaAdmin | None) -> None:
-        self.admin = admin
-        self.failure = ""
-        self._brokers: BrokersState | None = None
-        self._partitions: list[PartitionReplicas] | None = None
-        self._reassigning: Reassignments | None = None
-
-    def brokers(self) -> BrokersState | None:
-        if self._brokers is None and self.admin is not None:
-            try:
-                self._brokers = self.admin.brokers()
-            except AdminError as error:
-                self._failed(error)
-        return self._brokers
-
-    def partitions(self) -> list[PartitionReplicas] | None:
-        """All partitions there are, with their minimum ISR."""
-        if self._partitions is None and self.admin is not None:
-            try:
-                self._partitions = self.admin.replicas(min_isr=True)
-            except AdminError as error:
-                self._failed(error)
-        return self._partitions
-
-    def reassigning(self) -> Reassignments:
-        """To be asked before ``partitions``: see ``placement.arrived``."""
-        if self._reassigning is None and self.admin is not None:
-            try:
-                self._reassigning = self.admin.reassigning()
-            except AdminError as error:
-                self._failed(error)
-        return self._reassigning or {}
-
-    def _failed(self, error: AdminError) -> None:
-        self.failure = str(error)
-        self.admin = None
-
-
-def scale(cluster: Cluster, current: int | None, view: View, look: Look) -> int:
-    """Bring replicas away from brokers that shall go, or are gone; returns how many brokers there are to be for now."""
-    desired = cluster.spec.brokers.replicas
-    if current is None or max(current, desired) == 1:
-        return desired
-    moving, partitions, brokers = view.reassigning(), view.partitions(), view.brokers()
-    alive = brokers.racks if brokers is not None else {}
-    scaling = plan_scaling(desired, current, partitions, moving, alive)
-    look.problem = scaling.problem
-    if scaling.moves and view.admin is not None:
-        refused = view.admin.reassign(scaling.moves)
-        for (topic, partition), no in sorted(refused.items())[:1]:
-            look.problem = Problem(
-                Reason.SCALE_DOWN_REFUSED, f"{topic}-{partition} cannot leave its broker: {no}"
-            )
-    if scaling.progress:
-        look.busy = True
-        look.conditions.append((ConditionType.REBALANCING, True, Reason.DRAINING, scaling.progress))
-    return scaling.replicas
-
-
-def spread(cluster: Cluster, view: View, look: Look) -> None:
-    """Bring replicas to brokers that have none yet, where the Cluster asks for it."""
-    if cluster.spec.rebalance != "Automatic" or cluster.spec.brokers.replicas == 1:
-        return
-    moving, brokers, partitions = view.reassigning(), view.brokers(), view.partitions()
-    wanted = range(cluster.spec.brokers.replicas)  # not one that is about to leave
-    if brokers is None or partitions is None or not brokers.racks.keys() >= set(wanted):
-        return
-    racks = {broker: rack for broker, rack in brokers.racks.items() if rack}
-    moves = plan_spreading(wanted, partitions, moving, racks)
-    if moves and view.admin is not None:
-        view.admin.reassign(moves)
-    if count := len(moves) or len(moving):
-        look.busy = True
-        words = f"{count} partitions are being moved"
-        look.conditions.append((ConditionType.REBALANCING, True, Reason.SPREADING, words))
-
-
-def configure_live(cluster: Cluster, view: View, look: Look) -> bool:
-    """Set what brokers take while they run; reset what this resource had set and no longer names. False when they
-    refuse it: then their files are not to have it either, or the next one that starts would fail."""
+def live_config(cluster: Cluster, there: Mapping[str, str]) -> ConfigChange:
+    """What brings the configuration that running brokers have to the spec: keys that this resource had set, and no
+    longer names, are reset."""
     wanted = dynamic_config(cluster)
     mine = set(cluster.status.config_keys or ())
-    if view.admin is None or not (wanted or mine):
-        return True
-    try:
-        there = view.admin.brokers_config()
-        change = ConfigChange(
-            {key: value for key, value in wanted.items() if there.get(key) != value},
-            tuple(sorted(key for key in mine if key not in wanted and key in there)),
-        )
-        refused = view.admin.change_brokers_config(change) if change.set or change.reset else None
-    except AdminError:
-        look.busy = True  # the next look will
-        return True
-    if refused is None:
-        look.config_keys = tuple(sorted(wanted)) or None
-        return True
-    look.problem = Problem(Reason.INVALID_CONFIG, f"spec.config: {refused}; brokers are as they were")
-    return False
+    return ConfigChange(
+        {key: value for key, value in wanted.items() if there.get(key) != value},
+        tuple(sorted(key for key in mine if key not in wanted and key in there)),
+    )
 
 
-def _roll(
-    services: Services,
-    cluster: Cluster,
-    live: StatefulSet,
-    pods: Sequence[Mapping[str, Any]],
-    view: View,
-    look: Look,
-) -> None:
-    brokers = broker_pods(live, pods)
-    if not any(pod.reasons for pod in brokers):
-        return
-    partitions = view.partitions()
-    roll = plan_roll(brokers, live["spec"]["replicas"], partitions, view.brokers())
-    if roll.restart is not None:
-        logger.info("Cluster %s: restarting %s: %s", cluster.name, roll.restart.name, roll.restart.reasons)
-        services.kube.delete("v1", "Pod", cluster.namespace, roll.restart.name)
-        for reason in roll.restart.reasons:
-            tell(services, cluster, reason, f"restarting {roll.restart.name}")
-    look.busy = True
-    look.conditions.append(_rolling(roll))
-    if partitions is not None and (topics := unreachable_minimums(partitions)):
-        words = (
-            f"min.insync.replicas of {', '.join(topics[:3])} needs every replica: while a broker restarts, "
-            "acks=all waits; lower it or raise replicationFactor"
-        )
-        look.warn(Reason.MINIMUM_ISR, words)
+def ready_replicas(stateful_set: StatefulSet | None) -> int:
+    """Pods that serve."""
+    return 0 if stateful_set is None else int((stateful_set.get("status") or {}).get("readyReplicas") or 0)
+
+
+def is_settled(stateful_set: StatefulSet) -> bool:
+    """Whether all pods are as the StatefulSet says, and serve."""
+    status, wanted = stateful_set.get("status") or {}, int(stateful_set["spec"]["replicas"])
+    seen = bool(status.get("observedGeneration") == stateful_set["metadata"].get("generation"))
+    return seen and status.get("updatedReplicas") == wanted == ready_replicas(stateful_set)
+
+
+def held_for_upgrade(
+    pods: Sequence[BrokerPod], may_upgrade: Callable[[], bool], ensemble: bool
+) -> list[BrokerPod]:
+    """The pods without the reasons that have to wait. One that is not ready waits for nothing: an upgrade may mend it.
+    ``may_upgrade``: may an upgrade
+    go on now? ``ensemble``: ZooKeeper's servers are upgraded and ready."""
+
+    def waits(pod: BrokerPod) -> bool:
+        return pod.ready and pod.reasons == (UPGRADE,) and not (may_upgrade() and ensemble)
+
+    return [replace(pod, reasons=()) if waits(pod) else pod for pod in pods]
+
+
+def is_whole(pods: Sequence[BrokerPod], desired: int) -> bool:
+    """Whether all brokers serve, and none is going: ``readyReplicas`` counts one that is, until it has stopped."""
+    return len(pods) >= desired and all(pod.ready for pod in pods)
 
 
 def broker_pods(live: StatefulSet, pods: Sequence[Mapping[str, Any]]) -> list[BrokerPod]:
@@ -294,13 +164,15 @@ def why_not_ready(pods: Sequence[Mapping[str, Any]], ready: int, desired: int) -
     return Problem(Reason.BROKERS_STARTING, f"{ready} of {desired} brokers are ready")
 
 
-def _report(
-    services: Services,
+def status_of(
     cluster: Cluster,
     look: Look,
     pods: Sequence[Mapping[str, Any]],
-    addresses: Mapping[Any, Any],
-) -> float:
+    outside: Outside,
+    cluster_id: str | None,
+    now: datetime,
+) -> ClusterStatus:
+    """What the resource shows after a look."""
     desired = cluster.spec.brokers.replicas
     hosts = {
         int(pod["metadata"]["name"].rpartition("-")[2]): pod["status"]["hostIP"]
@@ -310,60 +182,60 @@ def _report(
     external = any(listener.type != "Internal" for listener in cluster.spec.listeners)
     transient = (
         ConditionType.ROLLING_UPDATE,
+        ConditionType.UPGRADING,
         ConditionType.REBALANCING,
-        ConditionType.PAUSED,
         ConditionType.WARNING,
     )
-    said = [_ready_condition(look, desired), *look.conditions]
+    said = [ready_condition(look.problem, look.ready, desired), *look.conditions]
     if look.warnings:
         words = "; ".join(dict.fromkeys(text for _, text in look.warnings))
         said.append((ConditionType.WARNING, True, look.warnings[0][0], words))
     gone = tuple(kind for kind in transient if kind not in {one[0] for one in said})
-    status = ClusterStatus(
+    return ClusterStatus(
         observed_generation=cluster.metadata.generation,
-        cluster_id=_cluster_id(services, cluster, look.ready),
+        cluster_id=cluster_id,
         brokers=BrokerCount(desired=desired, ready=look.ready),
         bootstrap=build.bootstrap_of(cluster),
-        listeners=(listener_status(addresses, hosts, desired) or cluster.status.listeners)
+        listeners=(listener_status(cluster, outside, hosts) or cluster.status.listeners)
         if external
         else None,
         config_keys=look.config_keys,
-        conditions=conditions_with(cluster, *said, now=services.now(), without=gone),
+        conditions=conditions_with(cluster, *said, now=now, without=gone),
     )
-    write_status(services, cluster, status)
-    settled = look.problem is None and not look.busy and status.cluster_id
-    return READY_INTERVAL_S if settled else WAITING_INTERVAL_S
 
 
-def _ready_condition(look: Look, desired: int) -> Said:
-    if look.problem is not None:
-        return ConditionType.READY, False, look.problem.reason, look.problem.message
-    if look.ready < desired:
-        return (
-            ConditionType.READY,
-            False,
-            Reason.BROKERS_STARTING,
-            f"{look.ready} of {desired} brokers are ready",
-        )
+def listener_status(
+    cluster: Cluster, outside: Outside, hosts: Mapping[int, str]
+) -> tuple[ListenerStatus, ...]:
+    """Where clients outside connect. ``hosts``: the address of each broker's node."""
+    found = []
+    for listener in external_listeners(cluster):
+        if listener.name not in outside.bootstraps:
+            continue  # not looked at
+        brokers = []
+        for broker in range(cluster.spec.brokers.replicas):
+            address = outside.known.get((listener.name, broker))
+            if address is not None and (host := address.host or hosts.get(broker)):
+                brokers.append(f"{host}:{address.port}")
+        nodes = [host for _, host in sorted(hosts.items())]
+        if where := bootstrap_addresses(listener, outside.bootstraps[listener.name], nodes, brokers):
+            status = ListenerStatus(name=listener.name, bootstrap=where, addresses=tuple(brokers) or None)
+            found.append(status)
+    return tuple(found)
+
+
+def ready_condition(problem: Problem | None, ready: int, desired: int) -> Said:
+    """``Ready`` of a Cluster, wherever its brokers run."""
+    if problem is None and ready < desired:
+        problem = Problem(Reason.BROKERS_STARTING, f"{ready} of {desired} brokers are ready")
+    if problem is not None:
+        return ConditionType.READY, False, problem.reason, problem.message
     words = "the broker is ready" if desired == 1 else f"all {desired} brokers are ready"
     return ConditionType.READY, True, Reason.ALL_BROKERS_READY, words
 
 
-def _rolling(roll: Roll) -> Said:
+def rolling_condition(roll: Roll) -> Said:
     if roll.restart is not None:
         words = f"restarting {roll.restart.name} ({', '.join(roll.restart.reasons)}); {roll.remaining} to go"
         return ConditionType.ROLLING_UPDATE, True, Reason.RESTARTING, words
     return ConditionType.ROLLING_UPDATE, True, Reason.RESTART_BLOCKED, roll.blocked
-
-
-def _pods(services: Services, cluster: Cluster) -> list[dict[str, Any]]:
-    return services.kube.list("v1", "Pod", cluster.namespace, selector(cluster))
-
-
-def _cluster_id(services: Services, cluster: Cluster, ready: int) -> str | None:
-    if cluster.status.cluster_id or not ready:
-        return cluster.status.cluster_id
-    try:
-        return services.admins.at(services.address_of(cluster)).cluster_id()
-    except AdminError:
-        return None  # ready a moment ago: the next look will tell

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from ..conditions import Reason
 from ..kube import KubeError
-from ..models import Cluster, ListenerStatus, Quantity
+from ..models import Cluster, Quantity
 from ..quantity import parse_quantity
 from ..resources import cluster as build
 from ..resources import zookeeper
 from ..resources.broker_config import broker_set_name
-from ..resources.listeners import Address, Addresses, address_of, external_listeners, external_services
-from ..resources.owned import disruption_budget, labels, metadata
+from ..resources.listeners import (
+    Address,
+    Addresses,
+    address_of,
+    advertised_address,
+    bootstrap_services,
+    broker_services,
+    external_listeners,
+    external_services,
+)
+from ..resources.network_policy import network_policies
+from ..resources.owned import RELEASE, SPEC_HASH, disruption_budget, is_owned_by, labels, metadata
 from ..services import Services
-from .objects import ensure, find, is_owned_by
-from .report import Problem
+from .cluster import Outside, StatefulSet, is_settled, ready_replicas
+from .objects import delete, ensure, find
+from .problem import Problem
+from .refused_pods import why_no_pods
 from .volumes import class_needs_owner
 
 ZOOKEEPER_TIMEOUT_S = 2.0
 
-StatefulSet = Mapping[str, Any]
 Warn = Callable[[Reason, str], None]
 
 
@@ -37,29 +47,59 @@ def _stateful_set(services: Services, cluster: Cluster, name: str) -> StatefulSe
     return find(services.kube, wanted)
 
 
-def ready_replicas(stateful_set: StatefulSet | None) -> int:
-    """Pods that serve."""
-    return 0 if stateful_set is None else int((stateful_set.get("status") or {}).get("readyReplicas") or 0)
-
-
-def apply_ensemble(services: Services, cluster: Cluster, warn: Warn) -> None:
-    """The ZooKeeper servers, where the Cluster brings its own."""
+def apply_ensemble(
+    services: Services, cluster: Cluster, warn: Warn, may_upgrade: Callable[[], bool] = lambda: True
+) -> bool:
+    """The ZooKeeper servers, where the Cluster brings its own; are all as they should be? Those that an earlier release
+    of the operator made stay so until they may be upgraded, since their StatefulSet restarts them by itself; without a
+    quorum they wait for nothing."""
     if cluster.spec.zookeeper is None or cluster.spec.zookeeper.replicas is None:
-        return
+        return True
     name = zookeeper.name_of(cluster)
+    live = _stateful_set(services, cluster, name)
     manifests = zookeeper.objects(
         cluster,
         image=services.images.zookeeper,
         pull_policy=services.images.pull_policy,
-        claim_size=_claim_size(_stateful_set(services, cluster, name)),
+        claim_size=_claim_size(live),
         owner=class_needs_owner(services, cluster.spec.brokers.storage.class_name),
         user_ids=services.images.user_ids,
+        release=services.release,
     )
     for manifest in manifests:
-        ensure(services.kube, manifest)
+        if manifest["kind"] == "StatefulSet":
+            said = (live["metadata"].get("annotations") or {}) if live is not None else {}
+            made_by = said.get(RELEASE)
+            same_spec = said.get(SPEC_HASH) in (None, manifest["metadata"]["annotations"][SPEC_HASH])
+            # one without a quorum has nothing to lose, and the upgrade may mend it
+            serves = ready_replicas(live) > cluster.spec.zookeeper.replicas // 2
+            is_upgrade = live is not None and made_by != services.release and serves and same_spec
+            if is_upgrade and not may_upgrade():
+                continue
+            live = ensure(services.kube, manifest)
+        else:
+            ensure(services.kube, manifest)
     size = cluster.spec.zookeeper.storage.size
     for server in range(1, cluster.spec.zookeeper.replicas + 1):
         _grow(services, cluster.namespace, f"data-{name}-{server}", size, warn)
+    return live is not None and is_settled(live)
+
+
+def updates_ensemble(services: Services, cluster: Cluster) -> str:
+    """What a roll of the brokers waits for while Kubernetes restarts the Cluster's own ZooKeeper servers, in words."""
+    if cluster.spec.zookeeper is None or cluster.spec.zookeeper.replicas is None:
+        return ""
+    live = _stateful_set(services, cluster, zookeeper.name_of(cluster))
+    if live is None:
+        return ""
+    status = live.get("status") or {}
+    is_seen = live["metadata"].get("generation") == status.get("observedGeneration")
+    updated = int(status.get("updatedReplicas") or 0) if is_seen else 0
+    # The revisions are the same also while servers go back from a change that was taken back.
+    same = is_seen and status.get("currentRevision") == status.get("updateRevision")
+    if same and updated >= cluster.spec.zookeeper.replicas:
+        return ""
+    return f"waiting for ZooKeeper: {updated} of {cluster.spec.zookeeper.replicas} servers are restarted"
 
 
 def why_no_zookeeper(services: Services, cluster: Cluster) -> Problem | None:
@@ -72,6 +112,8 @@ def why_no_zookeeper(services: Services, cluster: Cluster) -> Problem | None:
         ready, needed = ready_replicas(live), wanted.replicas // 2 + 1
         if ready >= needed:
             return None
+        if problem := why_no_pods(services, live):
+            return problem
         words = f"{ready} of {wanted.replicas} servers are ready, and {needed} are needed"
     else:
         servers = zookeeper.connect_of(cluster).partition("/")[0]
@@ -94,21 +136,46 @@ def server_address(server: str) -> tuple[str, int]:
     return (host.strip("[]"), int(port)) if host else (port, zookeeper.CLIENT_PORT)
 
 
-def apply_listeners(
-    services: Services, cluster: Cluster, brokers: int
-) -> dict[tuple[str, int], Address | None]:
-    """The Services, one for each external listener and broker; None where an address is not known yet."""
-    ensure(services.kube, build.brokers_service(cluster))
-    ensure(services.kube, build.bootstrap_service(cluster))
-    types = {listener.name: listener.type for listener in external_listeners(cluster)}
+def apply_listeners(services: Services, cluster: Cluster, brokers: int) -> Outside:
+    """The Services: for each listener one for each broker, and one for all of them. Brokers are made or restarted after
+    this, so that what they advertise is there."""
+    inside = [
+        build.brokers_service(cluster),
+        build.bootstrap_service(cluster),
+        *broker_services(cluster, brokers),
+    ]
+    for manifest in inside:
+        ensure(services.kube, manifest)
+    names = {manifest["metadata"]["name"] for manifest in inside}
+    listeners = {listener.name: listener for listener in external_listeners(cluster)}
     found: dict[tuple[str, int], Address | None] = {}
-    names = {broker_set_name(cluster), f"{cluster.name}-bootstrap"}
-    for (listener, broker), manifest in external_services(cluster, brokers).items():
+    bootstraps: dict[str, Address | None] = dict.fromkeys(listeners)
+    for (name, broker), manifest in external_services(cluster, brokers).items():
         live = ensure(services.kube, manifest)
-        found[listener, broker] = address_of(types[listener], live)
+        found[name, broker] = advertised_address(listeners[name], broker, live)
+        names.add(manifest["metadata"]["name"])
+    for name, manifest in bootstrap_services(cluster).items():
+        bootstraps[name] = address_of(listeners[name].type, ensure(services.kube, manifest))
         names.add(manifest["metadata"]["name"])
     _drop_services(services, cluster, keep=names)
-    return found
+    return Outside(found, bootstraps)
+
+
+def apply_network_policies(services: Services, cluster: Cluster) -> None:
+    """The NetworkPolicies of a Cluster that enables them; otherwise none."""
+    wanted = cluster.spec.network_policy.enabled
+    address, seen = services.address_of(cluster), (cluster.metadata.uid, cluster.metadata.generation)
+    if not wanted and services.no_policies.get(address) == seen:
+        return
+    for manifest in network_policies(cluster, services.operator_namespace):
+        if wanted:
+            ensure(services.kube, manifest)
+        else:
+            delete(services.kube, manifest)
+    if wanted:
+        services.no_policies.pop(address, None)
+    else:
+        services.no_policies[address] = seen
 
 
 def apply_brokers(
@@ -138,6 +205,8 @@ def apply_brokers(
         owner=class_needs_owner(services, cluster.spec.brokers.storage.class_name),
         user_ids=services.images.user_ids,
         racks=racks is not None,
+        release=services.release,
+        log_format=services.images.broker_log_format,
     )
     result = ensure(services.kube, wanted)
     for broker in range(replicas):
@@ -149,20 +218,6 @@ def apply_brokers(
             warn,
         )
     return result
-
-
-def listener_status(
-    addresses: Addresses, hosts: Mapping[int, str], brokers: int
-) -> tuple[ListenerStatus, ...]:
-    """Where clients outside connect: each broker's address. ``hosts``: the address of each broker's node."""
-    by_listener: dict[str, list[str]] = {}
-    for (listener, broker), address in sorted(addresses.items()):
-        host = address.host or hosts.get(broker)
-        if host and broker < brokers:
-            by_listener.setdefault(listener, []).append(f"{host}:{address.port}")
-    return tuple(
-        ListenerStatus(name=name, bootstrap=",".join(addresses)) for name, addresses in by_listener.items()
-    )
 
 
 def racks_by_node(services: Services, cluster: Cluster) -> dict[str, str] | None:
@@ -188,7 +243,8 @@ def _drop_services(services: Services, cluster: Cluster, keep: set[str]) -> None
     for service in services.kube.list("v1", "Service", cluster.namespace, labels(cluster)):
         name = service["metadata"]["name"]
         if name not in keep and is_owned_by(service, cluster.metadata.uid):
-            services.kube.delete("v1", "Service", cluster.namespace, name)
+            uid = service["metadata"]["uid"]
+            services.kube.delete("v1", "Service", cluster.namespace, name, uid=uid)
 
 
 def _claim_size(live: StatefulSet | None) -> Quantity | None:

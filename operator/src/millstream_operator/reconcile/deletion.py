@@ -6,11 +6,19 @@ annotation. Where the Cluster itself is gone there is nobody to wait for: the re
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+from typing import Any
+
 from ..conditions import ConditionType, Reason
 from ..models import ConsumerGroup, Topic
 from ..services import Services
-from ..status import FINALIZER, hold_finalizer
-from .report import Problem, report_problem, tell
+from ..status import FINALIZER, hold_finalizer, release_finalizer
+from ..transitions import EventType
+from .problem import Problem
+from .report import report_problem, tell
+
+logger = logging.getLogger(__name__)
 
 SKIP_ANNOTATION = "millstream.dev/skip-deletion"
 WAITING_INTERVAL_S = 5.0
@@ -30,7 +38,7 @@ def wait(services: Services, resource: Topic | ConsumerGroup, what: str, why: st
     )
     words = f"waiting to delete {what}: {why}; set annotation {SKIP_ANNOTATION}=true to give up"
     if not waited:
-        tell(services, resource, "WaitingForDeletion", words)
+        tell(services, resource, "WaitingForDeletion", words, EventType.WARNING)
     return report_problem(services, resource, Problem(Reason.DELETING, words), WAITING_INTERVAL_S)
 
 
@@ -40,7 +48,8 @@ def let_go(services: Services, resource: Topic | ConsumerGroup, what: str, why: 
         if _gives_up(resource):
             why = f"annotation {SKIP_ANNOTATION}"
         if why:
-            tell(services, resource, "DeletionSkipped", f"{what} is not deleted: {why}")
+            words = f"{what} is not deleted: {why}"
+            tell(services, resource, "DeletionSkipped", words, EventType.WARNING)
     hold_finalizer(services, resource, False)
     return GONE_INTERVAL_S
 
@@ -50,6 +59,26 @@ def end_without(services: Services, resource: Topic | ConsumerGroup, what: str, 
     if problem.reason is Reason.CLUSTER_NOT_READY and owes_deletion(resource):
         return wait(services, resource, what, problem.message)
     return let_go(services, resource, what, problem.message)
+
+
+def held_back(raw: Mapping[str, Any]) -> bool:
+    """Whether a resource that may not be understood is being deleted, and stays because of us."""
+    metadata = raw["metadata"]
+    return bool(metadata.get("deletionTimestamp")) and FINALIZER in (metadata.get("finalizers") or ())
+
+
+def gives_up(raw: Mapping[str, Any]) -> bool:
+    """Whether its user would rather keep the data than wait."""
+    return (raw["metadata"].get("annotations") or {}).get(SKIP_ANNOTATION) == "true"
+
+
+def let_go_raw(services: Services, raw: Mapping[str, Any], why: str) -> float:
+    """Let a resource go that cannot be understood."""
+    metadata = raw["metadata"]
+    words = f"annotation {SKIP_ANNOTATION}: nothing of it is deleted, since it cannot be understood: {why}"
+    logger.warning("%s %s/%s: %s", raw["kind"], metadata["namespace"], metadata["name"], words)
+    release_finalizer(services.kube, dict(raw))
+    return GONE_INTERVAL_S
 
 
 def _holds(resource: Topic | ConsumerGroup) -> bool:

@@ -1,25 +1,22 @@
-"""ConsumerGroup: shows a group's state, members and lag; sets where it starts, once.
+"""ConsumerGroup: where a group starts, how far it is behind, and what its status says; pure.
 
-A group belongs to its consumers. The only thing this writes is a first commit: for a topic of the list in which the
-group has no committed offset, while it has no members, the offsets that ``startAt`` names. The ConsumerGroups of one
-Cluster are looked at together.
+A group belongs to its consumers. The only plan is a first commit: for a topic of the list in which the group has no
+committed offset, while it has no members, the offsets that ``startAt`` names.
 
 Lag in records is log end minus committed offset, as Kafka's tools count it. Lag in seconds is the age of the oldest
-record that is not consumed, found without reading records: ListOffsets answers which offset is the first at or after a
-time; the record at the committed offset is at least that late exactly if that offset is not behind it.
+record that is not consumed, found without reading records (see lag_age.py).
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from ..conditions import ConditionType, Reason
-from ..kafka_admin import EARLIEST, LATEST, AdminError, GroupState, KafkaAdmin, Partition
+from ..kafka_records import GroupState, Partition
+from ..lag_age import Wanted
 from ..models import (
-    Cluster,
     ConsumerGroup,
     ConsumerGroupSpec,
     ConsumerGroupStatus,
@@ -28,21 +25,10 @@ from ..models import (
     Member,
     TopicLag,
 )
-from ..services import Services
-from ..status import hold_finalizer, write_status
-from ..store import Key, key_for
-from .deletion import end_without, let_go, owes_deletion, wait
-from .reference import cluster_key, find_cluster, rival
-from .report import Problem, conditions_with, report_problem
+from .problem import conditions_with
 
-logger = logging.getLogger(__name__)
-
-INTERVAL_S = 10.0
-PROBLEM_INTERVAL_S = 30.0
-WAITING_INTERVAL_S = 5.0
 MAX_MEMBERS = 100  # shown in status
 IDLE_STATES = frozenset(("Empty", "Dead"))  # nobody is in the group: offsets may be committed from outside
-OLDEST_S = 2**31  # 68 years: where the search for a record's age ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,41 +65,22 @@ def lag_by_partition(observed: Observed) -> dict[Partition, int]:
     }
 
 
-def lag_seconds(
-    behind: Mapping[Partition, int],
-    now_ms: int,
-    find: Callable[[Mapping[Partition, int]], Mapping[Partition, int]],
-) -> int:
-    """The age of the oldest record at one of these offsets, to a tenth; ``find`` is ListOffsets by time.
-
-    All partitions at once: double the age until no partition's record is older, then halve the last step.
-    """
-    if not behind:
-        return 0
-
-    def older_than(seconds: int) -> bool:
-        found = find(dict.fromkeys(behind, max(0, now_ms - seconds * 1000)))
-        return any(found[partition] < 0 or found[partition] > offset for partition, offset in behind.items())
-
-    high = 1
-    while high < OLDEST_S and older_than(high):
-        high *= 2
-    low = high // 2
-    while high - low > max(1, high / 10):
-        middle = (low + high) // 2
-        if older_than(middle):
-            low = middle
-        else:
-            high = middle
-    return high
+def wanted_ages(group: ConsumerGroup, observed: Observed) -> list[Wanted]:
+    """The records whose age tells how far the group is behind: the first of each partition that it has not read."""
+    limit = group.spec.max_lag.seconds if group.spec.max_lag is not None else None
+    return [
+        Wanted(partition, observed.committed[partition], limit)
+        for partition, records in lag_by_partition(observed).items()
+        if records
+    ]
 
 
 def above(max_lag: MaxLag, lag: Lag) -> str | None:
-    """How the lag is above what is allowed, in words."""
+    """How the lag is above what is allowed, in words that stay while it is."""
     if max_lag.records is not None and (lag.records or 0) > max_lag.records:
-        return f"{lag.records} records behind, maxLag is {max_lag.records}"
+        return f"the lag is above maxLag.records: {max_lag.records}"
     if max_lag.seconds is not None and (lag.seconds or 0) > max_lag.seconds:
-        return f"{lag.seconds} seconds behind, maxLag is {max_lag.seconds}"
+        return f"the lag is above maxLag.seconds: {max_lag.seconds}"
     return None
 
 
@@ -166,135 +133,6 @@ def _steady(before: Lag | None, records: int, seconds: int) -> int:
     """While nothing is consumed or produced the age only grows: shown anew when it has grown by a tenth."""
     old = before.seconds if before is not None and before.records == records else None
     return old if old is not None and records and 0 <= seconds - old <= old // 10 else seconds
-
-
-def reconcile_groups(services: Services, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
-    """One look at ConsumerGroups of one Cluster; returns seconds until the next look by ConsumerGroup."""
-    again: dict[Key, float] = {}
-    mine: list[ConsumerGroup] = []
-    cluster: Cluster | None = None
-    for group in groups:
-        found = find_cluster(services, group.namespace, group.spec.cluster_ref)
-        problem = found if isinstance(found, Problem) else conflict(services, group, found)
-        if isinstance(found, Cluster):
-            cluster = found
-        if problem is None:
-            mine.append(group)
-        elif group.metadata.deletion_timestamp is not None:
-            again[key_for(group)] = end_without(services, group, _title(group), problem)
-        else:
-            again[key_for(group)] = report_problem(services, group, problem, PROBLEM_INTERVAL_S)
-    if cluster is not None:
-        admin = services.admins.at(services.address_of(cluster))
-        again.update(_delete(services, admin, [g for g in mine if g.metadata.deletion_timestamp is not None]))
-        again.update(_look(services, admin, [g for g in mine if g.metadata.deletion_timestamp is None]))
-    return again
-
-
-def conflict(services: Services, group: ConsumerGroup, cluster: Cluster) -> Problem | None:
-    """Does an older ConsumerGroup name the same group?"""
-    other = rival(
-        services, group, cluster, cluster_key(group.namespace, group.spec.cluster_ref), group.group_id
-    )
-    if other is None:
-        return None
-    return Problem(
-        Reason.CONFLICTING_GROUP,
-        f"group {group.group_id} of Cluster {cluster.name} belongs to the older ConsumerGroup {other.name} "
-        f"in namespace {other.namespace}",
-    )
-
-
-def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Observed]:
-    """The groups as they are, with a handful of requests for all of them; makes first commits on the way."""
-    ids = [group.group_id for group in groups]
-    states, committed = admin.groups(ids), admin.committed(ids)
-    topics = {topic for group in groups for topic in group.spec.topics}
-    topics |= {partition.topic for offsets in committed.values() for partition in offsets}
-    partitions = admin.partitions(topics)
-    for group in groups:
-        state, offsets = states[group.group_id].state, committed.get(group.group_id, {})
-        if start := plan_start(group.spec, state, offsets, partitions):
-            when = EARLIEST if group.spec.start_at == "Earliest" else LATEST
-            first = admin.offsets(dict.fromkeys(start, when))
-            refused = admin.commit(group.group_id, first)
-            if refused is not None:  # a consumer has joined meanwhile: the group is theirs
-                logger.info("%s: %s", key_for(group), refused)
-                continue
-            committed[group.group_id] = {**offsets, **first}
-            states.update(admin.groups([group.group_id]))
-    everything = [Partition(topic, index) for topic, count in partitions.items() for index in range(count)]
-    ends = admin.offsets(dict.fromkeys(everything, LATEST))
-    result = {}
-    for group in groups:
-        offsets = committed.get(group.group_id, {})
-        own = {*group.spec.topics, *(partition.topic for partition in offsets)}
-        result[group.group_id] = Observed(
-            state=states[group.group_id],
-            committed=offsets,
-            ends={partition: end for partition, end in ends.items() if partition.topic in own},
-            missing=tuple(topic for topic in group.spec.topics if topic not in partitions),
-        )
-    return result
-
-
-def _look(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
-    if not groups:
-        return {}
-    for group in groups:
-        hold_finalizer(services, group, group.spec.deletion_policy == "Delete")
-    try:
-        observed = observe(admin, groups)
-        now = services.now()
-        seconds = {
-            group_id: lag_seconds(_behind(seen), int(now.timestamp() * 1000), admin.offsets)
-            for group_id, seen in observed.items()
-        }
-    except AdminError as error:
-        problem = Problem(Reason.CLUSTER_NOT_READY, str(error))
-        return {
-            key_for(group): report_problem(services, group, problem, WAITING_INTERVAL_S) for group in groups
-        }
-    for group in groups:
-        write_status(
-            services, group, build_status(group, observed[group.group_id], seconds[group.group_id], now)
-        )
-    return dict.fromkeys(map(key_for, groups), INTERVAL_S)
-
-
-def _behind(observed: Observed) -> dict[Partition, int]:
-    return {p: observed.committed[p] for p, records in lag_by_partition(observed).items() if records}
-
-
-KEPT = ("NON_EMPTY_GROUP", "GROUP_ID_NOT_FOUND")
-"""Refusals that are final: the group has members, who keep their offsets, or there is none."""
-
-
-def _delete(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
-    """Delete the offsets of groups whose resource is being deleted, if its policy says so, and let it go."""
-    doomed = [group for group in groups if owes_deletion(group)]
-    again: dict[Key, float] = {}
-    waits: dict[str, str] = {}
-    try:
-        for group_id, no in (admin.delete_groups([g.group_id for g in doomed]) if doomed else {}).items():
-            if no is None:
-                continue
-            if no.is_one_of(*KEPT):
-                logger.info("group %s is not deleted: %s", group_id, no)
-            else:
-                waits[group_id] = str(no)
-    except AdminError as error:
-        waits = {group.group_id: str(error) for group in doomed}
-    for group in groups:
-        if group in doomed and group.group_id in waits:
-            again[key_for(group)] = wait(services, group, _title(group), waits[group.group_id])
-        else:
-            again[key_for(group)] = let_go(services, group, _title(group))
-    return again
-
-
-def _title(group: ConsumerGroup) -> str:
-    return f"offsets of group {group.group_id}"
 
 
 def _text(partition: Partition) -> str:

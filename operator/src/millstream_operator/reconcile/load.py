@@ -1,48 +1,64 @@
-"""BatchLoad: a state machine over runs, pure.
+"""BatchLoad: a state machine over runs, pure; times are given.
 
-    no run ──begin──> Pending ──runner seen──> Running ──> Succeeded
-       │ too few records: wait                    └──────> Failed ──spec changed──> begin the next run
+    request ──begin──> Pending ──> Running ──> Succeeded: committed moves on
+       │                  └───────────┴──────> Failed: the next run repeats it
+       ├ too few records: wait
        └ a position that cannot be: refused
 
-A run is pinned when it begins: `begin` takes the partitions' ends as they are and fixes the offsets, which go into the
-status before anything is started, so that an operator that dies in between finds them there and starts the same run.
-What runs it (a Job, a SparkApplication, a local process) reports as `Seen`; a runner that has vanished is made again,
-from the same offsets. The job itself writes the rows of a run once, however often it is started.
+A `Request` says what asks for a run: the spec, which asks once, again when what it loads is edited, and after a failure
+when anything of it is; a time of the schedule; a rerun, once for each requestId. `begin` pins the offsets of a run,
+which go into the status before anything is started: an operator that dies in between finds them there and starts the
+same run. What runs it (a Job, a SparkApplication, a local process) reports as `Seen`; a runner that has vanished is
+made again, from the same offsets. The job itself writes the rows of a run once, however often it is started.
 
-Invariants: the offsets of a run never change; a run that ended stays ended; run names count up: NAME-0001, NAME-0002.
+A run that failed may have published its rows all the same: nobody may have lived to tell. So the next run of the same
+positions repeats it, with its offsets and the name of its rows (`Run.id`), and finds its rows or writes them.
+
+Invariants: the offsets of a run never change; a run that ended stays ended; one run at a time; what is committed moves
+on by a success only, to where its range ends, and the next range begins there. Run names count up and carry the start
+of the load's uid (NAME-0001-1a2b3c4d), as do the Job and the ConfigMap of a run: a load that is deleted and created
+again under its name has nothing in common with its predecessor's runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-import msgspec
+from msgspec.structs import replace
 
-from ..conditions import Condition, ConditionType, Reason, rfc3339, set_condition
-from ..models import BatchLoad, BatchLoadStatus, From, OffsetRange, Run, Until
-from .report import Problem
+from .. import cron
+from ..conditions import ConditionType, Reason, rfc3339
+from ..models import (
+    Asked,
+    BatchLoad,
+    BatchLoadStatus,
+    OffsetRange,
+    Run,
+    ScheduleStatus,
+    Unsettled,
+)
+from ..resources.load import run_id
+from .load_ranges import (
+    Partitions,
+    committed_by,
+    digest_of_from,
+    digest_of_positions,
+    digest_of_spec,
+    empty,
+    records,
+    resolve,
+    resolve_rerun,
+    table_name,
+)
+from .problem import Problem
 
 MAX_ERROR = 4096
-# Folders that a volume must not hide in the container.
-SYSTEM_FOLDERS = {
-    "bin",
-    "boot",
-    "dev",
-    "etc",
-    "home",
-    "lib",
-    "lib64",
-    "opt",
-    "proc",
-    "root",
-    "run",
-    "sbin",
-    "srv",
-}
-SYSTEM_FOLDERS |= {"sys", "tmp", "usr", "var"}
+UID_DIGITS = 8
+"""Characters of the uid in the name of a run."""
+MOST_RANGES = 32
+"""Partitions of a run whose range is kept when it is no longer the last."""
 
 
 class RunState(StrEnum):
@@ -56,226 +72,348 @@ class RunState(StrEnum):
         return self in (RunState.SUCCEEDED, RunState.FAILED)
 
 
+class Trigger(StrEnum):
+    SPEC = "Spec"
+    SCHEDULE = "Schedule"
+    RERUN = "Rerun"
+
+
 @dataclass(frozen=True, slots=True)
-class Ends:
-    """A partition's first offset and the one behind its last record; ``from_time``/``until_time`` where asked for."""
+class Request:
+    """What asks for a run; ``scheduled`` is the time of the schedule that does."""
 
-    earliest: int
-    latest: int
-    from_time: int | None = None
-    until_time: int | None = None
-
-
-Partitions = Mapping[tuple[str, int], Ends]
+    trigger: Trigger
+    scheduled: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What there is of a run's runner: ``message`` says what a pending one waits for."""
+    """What there is of a run's runner: ``message`` says what a pending one waits for, ``reason`` why a failed one
+    failed, where that is known; ``log`` has the last lines of a failed driver's log."""
 
     state: RunState
     rows: int | None = None
+    corrupt_records: int | None = None
+    bytes: int | None = None
     error: str = ""
     message: str = ""
     end_time: str | None = None
+    reason: Reason | None = None
+    log: tuple[str, ...] = ()
 
 
-def needs_run(load: BatchLoad, *, retry: bool = False) -> bool:
-    """Shall a run begin? The first; and the next when one failed and the spec changed since it began (or ``retry``)."""
-    run = load.status.last_run
-    if run is None or not run.name:
-        return True
-    if run.state != RunState.FAILED:
-        return False
-    begun = _condition(load.status, ConditionType.SUCCEEDED)
-    changed = begun is not None and begun.observed_generation != load.metadata.generation
-    return retry or changed
+def in_flight(status: BatchLoadStatus) -> bool:
+    run = status.last_run
+    return run is not None and bool(run.name) and not RunState(run.state or RunState.PENDING).ended
+
+
+def with_status(load: BatchLoad, status: BatchLoadStatus) -> BatchLoad:
+    return replace(load, status=status)
 
 
 def next_run_name(load: BatchLoad) -> str:
     run = load.status.last_run
-    number = int(run.name.rpartition("-")[2]) if run and run.name else 0
-    return f"{load.name}-{number + 1:04d}"
+    number = _number(load, run.name) if run and run.name else 0
+    return f"{load.name}-{number + 1:04d}-{load.metadata.uid[:UID_DIGITS]}"
 
 
-def check_output(load: BatchLoad) -> Problem | None:
-    """What the schema cannot say of an output on Kubernetes."""
-    output = load.spec.output
-    if not output.path.startswith("/"):
+def _number(load: BatchLoad, run: str) -> int:
+    """The number in a run's name; runs of older releases have no uid in theirs."""
+    return int(run.removeprefix(f"{load.name}-").partition("-")[0])
+
+
+# What time alone changes
+
+
+def observe(load: BatchLoad, now: datetime) -> BatchLoadStatus:
+    """The status at a time, before anything is done: which times of the schedule count, what is kept of old runs."""
+    status = _adopt(load)
+    status = replace(
+        status,
+        observed_generation=load.metadata.generation,
+        schedule=_schedule(load, now),
+        runs=_kept(load, status.runs or ()),
+    )
+    due = _due(with_status(load, status), now)
+    deadline = load.spec.schedule.starting_deadline_seconds if load.spec.schedule is not None else None
+    if due is not None and deadline is not None and now - due > timedelta(seconds=deadline):
+        status = replace(status, schedule=_acted(status, due, skipped=True))
+    return status
+
+
+def _adopt(load: BatchLoad) -> BatchLoadStatus:
+    """The status of an older release's run in the words of this one."""
+    status = load.status
+    if status.asked is not None or status.last_run is None or not status.last_run.name:
+        return status
+    begun = next((one for one in status.conditions or () if one.type == ConditionType.SUCCEEDED), None)
+    generation = begun.observed_generation if begun is not None else None
+    state = status.last_run.state
+    asked = replace(_asked(load), generation=generation or load.metadata.generation)
+    status = replace(status, asked=replace(asked, succeeded=state == RunState.SUCCEEDED))
+    if state == RunState.SUCCEEDED and status.offsets:
+        committed = committed_by(load, asked.path, status.offsets, asked.from_)
+        status = replace(status, committed=committed)
+    return status
+
+
+def _schedule(load: BatchLoad, now: datetime) -> ScheduleStatus | None:
+    spec, known = load.spec.schedule, load.status.schedule
+    if spec is None:
         return None
-    if output.volume_claim_name is None:
-        return _invalid(
-            f"spec.output.path: {output.path} would be lost with its pod; allowed: a folder on a volume "
-            "(name its PersistentVolumeClaim in spec.output.volumeClaimName), or a URI as s3a://bucket/path"
-        )
-    folders = output.path.split("/")[1:]
-    if folders[0] in SYSTEM_FOLDERS or ".." in folders or not folders[0]:
-        return _invalid(
-            f"spec.output.path: {output.path} is not allowed: the volume is mounted at its first folder; "
-            "allowed: a folder of its own, as /lake/flights"
-        )
-    return None
+    of, following = f"{spec.cron} {spec.time_zone}", cron.next_time(spec.cron, spec.time_zone, now)
+    since = parsed(known.since) if known is not None and known.of == of else now
+    if since > following:  # the clock was far ahead and was set back
+        since = now
+    skipped = known.skipped if known is not None and known.of == of else None
+    return ScheduleStatus(of=of, since=rfc3339(since), next=rfc3339(following), skipped=skipped)
 
 
-def resolve(load: BatchLoad, partitions: Partitions) -> tuple[OffsetRange, ...] | Problem:
-    """The offsets of a run that begins now."""
-    spec = load.spec
-    begins = _positions("from", spec.from_, partitions)
-    ends = _positions("until", spec.until, partitions)
-    if isinstance(begins, Problem):
-        return begins
-    if isinstance(ends, Problem):
-        return ends
-    ranges = []
-    for (topic, partition), first in sorted(begins.items()):
-        until = ends[topic, partition]
-        if until < first and "Offsets" in (spec.from_.position, spec.until.position):
-            return _invalid(
-                f"spec.until: {until} of {topic}-{partition} is not allowed: it is before its spec.from, {first}"
+def _acted(status: BatchLoadStatus, until: datetime, *, skipped: bool = False) -> ScheduleStatus | None:
+    schedule = status.schedule
+    if schedule is None:
+        return None
+    return replace(schedule, since=rfc3339(until), skipped=rfc3339(until) if skipped else None)
+
+
+def _due(load: BatchLoad, now: datetime) -> datetime | None:
+    """The last time of the schedule that has come, unless it was acted on."""
+    spec, known = load.spec.schedule, load.status.schedule
+    if spec is None or known is None or spec.suspend:
+        return None
+    last = cron.last_time(spec.cron, spec.time_zone, now)
+    return last if last > parsed(known.since) else None
+
+
+def _kept(load: BatchLoad, ended: tuple[Run, ...]) -> tuple[Run, ...] | None:
+    """The runs before the last one that are still told of, newest first."""
+    left = {
+        RunState.SUCCEEDED.value: load.spec.successful_runs_history_limit,
+        RunState.FAILED.value: load.spec.failed_runs_history_limit,
+    }
+    kept = []
+    for run in ended:
+        state = run.state or ""
+        if left.get(state, 0) > 0:
+            left[state] -= 1
+            kept.append(run)
+    return tuple(kept) or None
+
+
+def parsed(moment: str) -> datetime:
+    return datetime.fromisoformat(moment).astimezone(UTC)
+
+
+# Requests
+
+
+def request(load: BatchLoad, now: datetime, *, retry: bool = False) -> Request | None:
+    """What asks for a run now, of a load whose status was observed; ``retry``: a failed run is repeated unasked."""
+    due = _due(load, now)
+    if in_flight(load.status):
+        schedule, run = load.spec.schedule, load.status.last_run
+        replaces = schedule is not None and schedule.concurrency_policy == "Replace"
+        scheduled = run is not None and run.trigger == Trigger.SCHEDULE
+        return Request(Trigger.SCHEDULE, due) if due is not None and replaces and scheduled else None
+    if load.spec.rerun is not None and load.spec.rerun.request_id != load.status.rerun_id:
+        return Request(Trigger.RERUN)
+    if load.spec.schedule is not None:
+        failed = load.status.asked is not None and not load.status.asked.succeeded
+        if due is None and retry and failed and not load.spec.schedule.suspend:
+            return (
+                Request(Trigger.SCHEDULE, parsed(load.status.schedule.since))
+                if load.status.schedule
+                else None
             )
-        ranges.append(OffsetRange(topic=topic, partition=partition, from_=first, until=max(first, until)))
-    return tuple(ranges)
+        return Request(Trigger.SCHEDULE, due) if due is not None else None
+    asked = load.status.asked
+    if asked is None:
+        return Request(Trigger.SPEC)
+    if asked.succeeded:
+        return Request(Trigger.SPEC) if asked.spec != digest_of_spec(load) else None
+    return Request(Trigger.SPEC) if retry or asked.generation != load.metadata.generation else None
 
 
-def _positions(
-    field: str, wanted: From | Until, partitions: Partitions
-) -> dict[tuple[str, int], int] | Problem:
-    match wanted.position:
-        case "Earliest" | "Committed":  # before the first run has succeeded nothing is committed
-            return {key: ends.earliest for key, ends in partitions.items()}
-        case "Latest":
-            return {key: ends.latest for key, ends in partitions.items()}
-        case "Timestamp":
-            return {key: _at_time(field, ends) for key, ends in partitions.items()}
-    listed = {(entry.topic, entry.partition): entry.offset for entry in wanted.offsets or ()}
-    if missing := sorted(partitions.keys() - listed.keys()):
-        return _invalid(
-            f"spec.{field}.offsets: one for every partition is required; missing: {_named(missing)}"
-        )
-    for key, offset in listed.items():
-        if key not in partitions:
-            return _invalid(
-                f"spec.{field}.offsets: {_named([key])} is not allowed: there is no such partition in spec.topics"
-            )
-        ends = partitions[key]
-        if not ends.earliest <= offset <= ends.latest:
-            return _invalid(
-                f"spec.{field}.offsets: {offset} of {_named([key])} is not allowed; "
-                f"allowed: {ends.earliest} to {ends.latest}, which the partition has"
-            )
-    return listed
-
-
-def _invalid(message: str) -> Problem:
-    return Problem(Reason.INVALID_SPEC, message)
-
-
-def _at_time(field: str, ends: Ends) -> int:
-    found = ends.from_time if field == "from" else ends.until_time
-    return ends.latest if found is None else found  # nothing that late: behind the last record
-
-
-def _named(keys: list[tuple[str, int]]) -> str:
-    shown = ", ".join(f"{topic}-{partition}" for topic, partition in keys[:10])
-    return shown + (f" and {len(keys) - 10} more" if len(keys) > 10 else "")
-
-
-def records(offsets: tuple[OffsetRange, ...]) -> int:
-    return sum(part.until - part.from_ for part in offsets)
-
-
-def begin(load: BatchLoad, offsets: tuple[OffsetRange, ...], now: datetime) -> BatchLoadStatus:
-    """The status of a load whose run begins now, or waits for records: then `last_run` is as it was."""
+def begin(
+    load: BatchLoad, asks: Request, partitions: Partitions, now: datetime
+) -> BatchLoadStatus | Problem | Waiting:
+    """The status of a load whose run begins now; or why none does."""
+    if in_flight(load.status):
+        when = rfc3339(asks.scheduled or now)
+        stopped = Seen(RunState.FAILED, error=f"stopped by spec.schedule.concurrencyPolicy Replace at {when}")
+        load = with_status(load, end(load, stopped, now))
+    status, name = load.status, next_run_name(load)
+    again = None if asks.trigger is Trigger.RERUN else _repeats(load, partitions)
+    if again is not None:
+        offsets: tuple[OffsetRange, ...] | Problem = again.offsets
+    elif asks.trigger is Trigger.RERUN and load.spec.rerun is not None:
+        offsets = resolve_rerun(load, load.spec.rerun, partitions)
+    else:
+        offsets = resolve(load, partitions)
+    if isinstance(offsets, Problem):
+        if asks.trigger is not Trigger.RERUN:
+            return offsets
+        return _refused_rerun(load, name, offsets, now)
     found, wanted = records(offsets), load.spec.min_records
-    status = msgspec.structs.replace(load.status, observed_generation=load.metadata.generation)
-    if found < wanted:
-        message = f"{found:,} of {wanted:,} records"
-        return _with(
-            status, load, now, ready=True, succeeded=False, reason=Reason.WAITING_FOR_RECORDS, message=message
-        )
-    run = Run(name=next_run_name(load), state=RunState.PENDING.value, start_time=rfc3339(now), error="")
-    status = msgspec.structs.replace(status, last_run=run, offsets=offsets)
-    message = f"{run.name} begins with {found:,} records"
-    return _with(status, load, now, ready=True, succeeded=False, reason=Reason.RUN_PENDING, message=message)
+    if again is None and found < wanted and asks.trigger is Trigger.SPEC:
+        return Waiting(found, wanted)
+    if again is None and found < wanted and asks.trigger is Trigger.SCHEDULE:
+        offsets = empty(offsets)  # too few: they are left to the next run
+    run = _run(load, asks, name, again, offsets, now)
+    status = _pinned(load, asks, run, offsets)
+    if records(offsets) == 0:  # there is nothing for Spark to do
+        nothing = Seen(RunState.SUCCEEDED, rows=0, corrupt_records=0, bytes=0)
+        return end(with_status(load, status), nothing, now)
+    return status
 
 
-def follow(load: BatchLoad, seen: Seen, now: datetime, *, path: str | None = None) -> BatchLoadStatus:
-    """The status after a look at the runner of the last run. ``path``: where the rows are, if not as the spec says."""
-    run = load.status.last_run or Run()
-    if run.state in (RunState.SUCCEEDED, RunState.FAILED):
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A run does not begin before there are as many records as its load asks for."""
+
+    found: int
+    wanted: int
+
+
+def _run(
+    load: BatchLoad,
+    asks: Request,
+    name: str,
+    again: Unsettled | None,
+    offsets: tuple[OffsetRange, ...],
+    now: datetime,
+) -> Run:
+    rerun = load.spec.rerun if asks.trigger is Trigger.RERUN else None
+    return Run(
+        name=name,
+        id=again.id if again is not None else name,
+        trigger=asks.trigger.value,
+        request_id=rerun.request_id if rerun is not None else None,
+        scheduled_time=rfc3339(asks.scheduled) if asks.scheduled is not None else None,
+        spec=digest_of_spec(load),
+        path=load.spec.output.path,
+        state=RunState.PENDING.value,
+        records=records(offsets),
+        start_time=rfc3339(now),
+        error="",
+    )
+
+
+def _pinned(load: BatchLoad, asks: Request, run: Run, offsets: tuple[OffsetRange, ...]) -> BatchLoadStatus:
+    status = load.status
+    before, ranges = status.last_run, status.offsets or ()
+    earlier = status.runs or ()
+    if before is not None and before.name:
+        kept = ranges if len(ranges) <= MOST_RANGES else None
+        earlier = (replace(before, offsets=kept), *earlier)
+    status = replace(status, last_run=run, offsets=offsets, runs=_kept(load, earlier))
+    if asks.trigger is Trigger.RERUN:
+        return replace(status, rerun_id=run.request_id)
+    if asks.scheduled is not None:
+        status = replace(status, schedule=_acted(status, asks.scheduled))
+    return replace(status, asked=_asked(load))
+
+
+def _asked(load: BatchLoad) -> Asked:
+    return Asked(
+        generation=load.metadata.generation,
+        spec=digest_of_spec(load),
+        from_=digest_of_from(load),
+        positions=digest_of_positions(load),
+        path=table_name(load),
+    )
+
+
+def _repeats(load: BatchLoad, partitions: Partitions) -> Unsettled | None:
+    """The failed run that the next one is to repeat."""
+    last = load.status.unsettled
+    if last is None or (last.path, last.positions) != (table_name(load), digest_of_positions(load)):
+        return None
+    for part in last.offsets:
+        ends = partitions.get((part.topic, part.partition))
+        if ends is None or (part.topic_id and ends.topic_id and part.topic_id != ends.topic_id):
+            return None
+    return last
+
+
+def _refused_rerun(load: BatchLoad, name: str, problem: Problem, now: datetime) -> BatchLoadStatus:
+    """A rerun that cannot be is a run that failed: it must not keep others waiting."""
+    asks = Request(Trigger.RERUN)
+    run = _run(load, asks, name, None, (), now)
+    status = _pinned(load, asks, run, ())
+    seen = Seen(RunState.FAILED, error=problem.message, reason=problem.reason)
+    return end(with_status(load, status), seen, now)
+
+
+# Runs
+
+
+def _why(seen: Seen) -> Reason:
+    if seen.reason is not None:
+        return seen.reason
+    return Reason.OUTPUT_NOT_WRITABLE if seen.error.startswith("output.") else Reason.RUN_FAILED
+
+
+def overdue(load: BatchLoad, now: datetime) -> Seen | None:
+    """The end of a run that has taken longer than `spec.timeoutSeconds`."""
+    run = load.status.last_run
+    if run is None or not run.start_time or not in_flight(load.status):
+        return None
+    limit = load.spec.timeout_seconds
+    if now - parsed(run.start_time) < timedelta(seconds=limit):
+        return None
+    error = f"it took longer than spec.timeoutSeconds, {limit}, and was stopped"
+    return Seen(RunState.FAILED, error=error, reason=Reason.DEADLINE_EXCEEDED)
+
+
+def superseded(load: BatchLoad) -> Seen | None:
+    """The end of a run that was never started, and whose spec is another one by now."""
+    run = load.status.last_run
+    if run is None or run.spec is None or run.spec == digest_of_spec(load):
+        return None
+    return Seen(
+        RunState.FAILED,
+        error="the spec was edited before the run was started: the next run is of the new one",
+    )
+
+
+def follow(load: BatchLoad, seen: Seen, now: datetime) -> BatchLoadStatus:
+    """The status after a look at the runner of the last run."""
+    if not in_flight(load.status):
         return load.status
+    if seen.state.ended:
+        return end(load, seen, now)
+    run = load.status.last_run or Run()
     state = seen.state
     if state is RunState.PENDING and run.state == RunState.RUNNING:
         state = RunState.RUNNING  # an attempt failed and the next one starts: to its user the run goes on
-    run = msgspec.structs.replace(run, state=state.value)
-    if state.ended:
-        run = msgspec.structs.replace(
-            run, rows=seen.rows, end_time=seen.end_time or rfc3339(now), error=seen.error[:MAX_ERROR]
-        )
-    status = msgspec.structs.replace(load.status, last_run=run)
-    begun = _condition(load.status, ConditionType.SUCCEEDED)
-    reason, message = _story(load, run, state, seen, path or load.spec.output.path)
-    good = state is not RunState.FAILED
-    return _with(
-        status, load, now, ready=good, succeeded=state is RunState.SUCCEEDED, reason=reason, message=message,
-        generation=begun.observed_generation if begun is not None else None,
-    )  # fmt: skip
+    return replace(load.status, last_run=replace(run, state=state.value))
 
 
-def _story(load: BatchLoad, run: Run, state: RunState, seen: Seen, path: str) -> tuple[Reason, str]:
-    count = records(load.status.offsets or ())
-    match state:
-        case RunState.SUCCEEDED:
-            rows = "its rows" if seen.rows is None else f"{seen.rows:,} rows"
-            return Reason.SUCCEEDED, f"{run.name} wrote {rows} to {path}"
-        case RunState.FAILED:
-            unwritable = seen.error.startswith("output.")
-            return (
-                Reason.OUTPUT_NOT_WRITABLE if unwritable else Reason.RUN_FAILED
-            ), f"{run.name}: {seen.error}"
-        case RunState.RUNNING:
-            return Reason.RUNNING, f"{run.name} loads {count:,} records" + (
-                f": {seen.message}" if seen.message else ""
-            )
-    waits = f": {seen.message}" if seen.message else ""
-    return Reason.RUN_PENDING, f"{run.name} with {count:,} records waits for its pods{waits}"
-
-
-def refuse(load: BatchLoad, problem: Problem, now: datetime) -> BatchLoadStatus:
-    """The status of a load that cannot run now; what the last run was stays."""
-    status = msgspec.structs.replace(load.status, observed_generation=load.metadata.generation)
-    return _with(
-        status, load, now, ready=False, succeeded=None, reason=problem.reason, message=problem.message
+def end(load: BatchLoad, seen: Seen, now: datetime) -> BatchLoadStatus:
+    """The status after the end of the last run."""
+    status, run = load.status, load.status.last_run or Run()
+    succeeded, end_time = seen.state is RunState.SUCCEEDED, seen.end_time or rfc3339(now)
+    took = parsed(end_time) - parsed(run.start_time) if run.start_time else timedelta(0)
+    run = replace(
+        run,
+        state=seen.state.value,
+        rows=seen.rows,
+        bytes=seen.bytes,
+        corrupt_records=seen.corrupt_records,
+        end_time=end_time,
+        duration_seconds=max(0, int(took.total_seconds())),
+        error=seen.error[:MAX_ERROR],
+        reason=None if succeeded else _why(seen).value,
+        log=seen.log or None,
     )
-
-
-def _with(
-    status: BatchLoadStatus,
-    load: BatchLoad,
-    now: datetime,
-    *,
-    ready: bool,
-    succeeded: bool | None,
-    reason: Reason,
-    message: str,
-    generation: int | None = None,
-) -> BatchLoadStatus:
-    current = load.metadata.generation
-    conditions = set_condition(
-        status.conditions or (), ConditionType.READY, ready, reason, message, generation=current, now=now
-    )
-    if succeeded is not None:
-        conditions = set_condition(
-            conditions,
-            ConditionType.SUCCEEDED,
-            succeeded,
-            reason,
-            message,
-            generation=generation or current,
-            now=now,
-        )
-    return msgspec.structs.replace(status, conditions=conditions)
-
-
-def _condition(status: BatchLoadStatus, kind: ConditionType) -> Condition | None:
-    return next((condition for condition in status.conditions or () if condition.type == kind.value), None)
+    status = replace(status, last_run=run)
+    if run.trigger == Trigger.RERUN:
+        return status
+    asked, offsets = status.asked or _asked(load), status.offsets or ()
+    status = replace(status, asked=replace(asked, succeeded=succeeded))
+    if succeeded:
+        committed = committed_by(load, asked.path, offsets, asked.from_)
+        return replace(status, committed=committed, unsettled=None)
+    last = Unsettled(id=run_id(load), path=asked.path, positions=asked.positions, offsets=offsets)
+    return replace(status, unsettled=last)

@@ -1,102 +1,187 @@
 """BatchLoad on Kubernetes: begin a run when one is due, start what runs it, follow it to its end.
 
-A run's offsets are in the status before anything is started. So a pass does one of two things: it begins a run (and
-only writes the status), or it sees to the run that the status names. Everything of a run is created once and never
-changed: a changed SparkApplication would run again.
+A run's offsets are in the status before anything is started. So a pass does one of three things: it begins a run (and
+only writes the status), it sees to the run that the status names, or, when there is none, it measures how far the load
+is behind the log. Everything of a run is created once and never changed: a changed SparkApplication would run again.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
 
 from ..conditions import Reason
 from ..kube import KubeError, Manifest
 from ..models import API_VERSION, BatchLoad, BatchLoadStatus, decode_as
 from ..resources import load as resources
 from ..resources.cluster import bootstrap_of
-from ..resources.load_job import job
+from ..resources.load_job import DRIVER, job
 from ..resources.load_spark_application import API_VERSION as SPARK_API_VERSION
 from ..resources.load_spark_application import spark_application
 from ..services import Services
 from ..status import write_status
 from . import load as runs
-from .load import RunState, Seen
+from .load import Request, RunState, Seen, Waiting
+from .load_cleanup import clean
+from .load_lag import with_lag
 from .load_limits import check_limits
 from .load_offsets import find_ends
-from .load_runner import driver_pod_name, see_job, see_spark_application
+from .load_runner import driver_pod, driver_pod_name, see_job, see_spark_application
+from .load_story import tell
 from .objects import create, ensure, find
+from .problem import Problem
 from .reference import find_cluster
-from .report import Problem
 from .volumes import claim_needs_owner
 
 AT_ONCE_S = 0.0
 SOON_S = 5.0
+IDLE_S = 60.0  # with a schedule: how often the lag is measured
 ENDED_S = 300.0
+LOG_LINES = 20
+MAX_LINE = 400
 
 
 def reconcile_load(services: Services, load: BatchLoad) -> float:
     """One pass; seconds until the next."""
     if load.metadata.deletion_timestamp is not None:
         return ENDED_S  # Kubernetes removes what the load owns
-    if runs.needs_run(load):
+    now = services.now()
+    observed = runs.with_status(load, runs.observe(load, now))
+    if runs.request(observed, now) is not None:
         # What a watch showed may be older than what was written last, and a run must not begin twice.
         live = services.kube.get(API_VERSION, load.KIND, load.namespace, load.name)
         if live is None:
             return ENDED_S
+        services.store.put_written(live)
         load = decode_as(BatchLoad, live)
-        if runs.needs_run(load):
-            return _begin(services, load)
-    run = load.status.last_run
-    if run is not None and run.state in (RunState.SUCCEEDED, RunState.FAILED):
-        return ENDED_S
-    seen = _runner(services, load)
-    now = services.now()
-    if isinstance(seen, Problem):
-        write_status(services, load, runs.refuse(load, seen, now))
+        observed = runs.with_status(load, runs.observe(load, now))
+        if (asks := runs.request(observed, now)) is not None:
+            return _begin(services, load, observed, asks)
+    if not runs.in_flight(observed.status):
+        return _idle(services, load, observed)
+    return _follow(services, load, observed)
+
+
+def _begin(services: Services, load: BatchLoad, observed: BatchLoad, asks: Request) -> float:
+    now, begun = services.now(), _begun(services, observed, asks)
+    if isinstance(begun, Problem | Waiting):
+        write_status(services, load, tell(observed, observed.status, now, begun))
         return SOON_S
-    write_status(services, load, runs.follow(load, seen, now))
-    return ENDED_S if seen.state.ended else SOON_S
+    write_status(services, load, tell(observed, begun, now))
+    clean(services, load, begun)
+    return AT_ONCE_S
 
 
-def _begin(services: Services, load: BatchLoad) -> float:
-    status = _begun(services, load)
-    if isinstance(status, Problem):
-        write_status(services, load, runs.refuse(load, status, services.now()))
-        return SOON_S
-    write_status(services, load, status)
-    return SOON_S if status.last_run == load.status.last_run else AT_ONCE_S
-
-
-def _begun(services: Services, load: BatchLoad) -> BatchLoadStatus | Problem:
+def _begun(services: Services, load: BatchLoad, asks: Request) -> BatchLoadStatus | Problem | Waiting:
     if problem := check_limits(services, load):
         return problem
     cluster = find_cluster(services, load.namespace, load.spec.cluster_ref)
     if isinstance(cluster, Problem):
         return cluster
-    partitions = find_ends(services.admins.at(services.address_of(cluster)), load)
+    rerun = load.spec.rerun if asks.trigger is runs.Trigger.RERUN else None
+    partitions = find_ends(services.admins.at(services.address_of(cluster)), load, rerun)
     if isinstance(partitions, Problem):
         return partitions
-    offsets = runs.resolve(load, partitions)
-    return offsets if isinstance(offsets, Problem) else runs.begin(load, offsets, services.now())
+    return runs.begin(load, asks, partitions, services.now())
+
+
+def _idle(services: Services, load: BatchLoad, observed: BatchLoad) -> float:
+    """No run is there and none is due."""
+    now = services.now()
+    status = with_lag(services, observed)
+    write_status(services, load, tell(observed, status, now))
+    if load.spec.schedule is None or load.spec.ttl_seconds_after_finished is not None:
+        clean(services, load, status)  # with a schedule: as each run begins and ends
+    again = ENDED_S
+    if status.schedule is not None and status.schedule.next is not None:
+        again = min(IDLE_S, _seconds_to(status.schedule.next, now))
+    ended, ttl = status.last_run.end_time if status.last_run else None, load.spec.ttl_seconds_after_finished
+    if ended and ttl is not None and (left := ttl + _seconds_to(ended, now)) > 0:
+        again = min(again, left + 1)
+    return again
+
+
+def _seconds_to(moment: str, now: datetime) -> float:
+    return (runs.parsed(moment) - now).total_seconds()
+
+
+def _follow(services: Services, load: BatchLoad, observed: BatchLoad) -> float:
+    seen = _runner(services, observed)
+    now = services.now()
+    if isinstance(seen, Problem):
+        write_status(services, load, tell(observed, observed.status, now, seen))
+        return SOON_S
+    if not seen.state.ended:
+        seen = runs.overdue(observed, now) or seen
+    if seen.state is RunState.FAILED:
+        lines = _log(services, observed)[-LOG_LINES:]
+        seen = replace(seen, log=tuple(line[:MAX_LINE] for line in lines))
+    status = runs.follow(observed, seen, now)
+    write_status(services, load, tell(observed, status, now, "" if seen.state.ended else seen.message))
+    if not seen.state.ended:
+        return SOON_S
+    clean(services, load, status)
+    return AT_ONCE_S if load.spec.schedule or load.spec.rerun else ENDED_S
+
+
+def _log(services: Services, load: BatchLoad) -> Sequence[str]:
+    """The end of the driver's log, while its pod is there."""
+    name, kube = resources.run_name(load), services.kube
+    try:
+        if load.spec.runner == "Job":
+            found = kube.get("batch/v1", "Job", load.namespace, name)
+            pods = kube.list("v1", "Pod", load.namespace, {resources.RUN_LABEL: name})
+            pod = driver_pod(found, pods) if found is not None else None
+            return (
+                kube.log(load.namespace, pod["metadata"]["name"], DRIVER, LOG_LINES)
+                if pod is not None
+                else []
+            )
+        application = kube.get(SPARK_API_VERSION, "SparkApplication", load.namespace, name)
+        pod_name = driver_pod_name(application) if application is not None else None
+        container = resources.DRIVER_CONTAINER
+        return kube.log(load.namespace, pod_name, container, LOG_LINES) if pod_name else []
+    except KubeError:
+        return []  # what happened counts more than its log
 
 
 def _runner(services: Services, load: BatchLoad) -> Seen | Problem:
     """What runs the load's run, made if it is not there."""
-    kube, name = services.kube, resources.run_name(load)
+    kube, name, run = services.kube, resources.run_name(load), resources.run_id(load)
     if load.spec.runner == "Job":
         found = find(
             kube, {"apiVersion": "batch/v1", "kind": "Job", "metadata": resources.metadata(load, name)}
         )
-        if found is not None:
-            return see_job(found, kube.list("v1", "Pod", load.namespace, {"millstream.dev/run": name}))
-        return _start(services, load, job(load, services.images))
+        if found is None:
+            return _start(services, load, job(load, services.images))
+        pods = kube.list("v1", "Pod", load.namespace, {resources.RUN_LABEL: name})
+        seen = see_job(found, pods, run)
+        if seen.state is RunState.PENDING and driver_pod(found, pods) is None:
+            return Seen(RunState.PENDING, message=_why_no_pod(services, load, found["metadata"]))
+        return seen
     application = {"apiVersion": SPARK_API_VERSION, "kind": "SparkApplication"}
     found = find(kube, {**application, "metadata": resources.metadata(load, name)})
     if found is None:
         return _start(services, load, spark_application(load, services.images))
     pod_name = driver_pod_name(found)
-    return see_spark_application(found, kube.get("v1", "Pod", load.namespace, pod_name) if pod_name else None)
+    driver = kube.get("v1", "Pod", load.namespace, pod_name) if pod_name else None
+    pods = kube.list("v1", "Pod", load.namespace, {resources.RUN_LABEL: name}) if driver is not None else []
+    return see_spark_application(found, driver, run, pods)
+
+
+def _why_no_pod(services: Services, load: BatchLoad, metadata: Mapping[str, Any]) -> str:
+    """What Kubernetes has against the driver's pod: a quota, a limit range, an admission webhook."""
+    events = services.kube.events_about(load.namespace, metadata["uid"], "FailedCreate")
+    return max(
+        ((one.get("lastTimestamp") or "", one.get("message") or "") for one in events), default=("", "")
+    )[1]
 
 
 def _start(services: Services, load: BatchLoad, runner: Manifest) -> Seen | Problem:
+    if edited := runs.superseded(load):
+        return edited
     if problem := check_limits(services, load):
         return problem
     cluster = find_cluster(services, load.namespace, load.spec.cluster_ref)
@@ -113,8 +198,8 @@ def _start(services: Services, load: BatchLoad, runner: Manifest) -> Seen | Prob
         if error.status != 404:
             raise
         message = (
-            f"spec.runner: {runner['kind']} is not there in this Kubernetes: "
-            "install Kubeflow's Spark operator, or choose Job"
+            f"{runner['kind']} is no kind of this Kubernetes: install Kubeflow's Spark operator, "
+            "or set spec.runner to Job (runner: Job)"
         )
         return Problem(Reason.RUNNER_NOT_AVAILABLE, message)
     return Seen(RunState.PENDING)

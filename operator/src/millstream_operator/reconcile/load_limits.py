@@ -1,4 +1,4 @@
-"""What a BatchLoad may name on Kubernetes: its output, its image, its volume.
+"""Whether a BatchLoad may run on Kubernetes now: it is not paused, and what it names is allowed.
 
 Its driver runs with a service account that may create pods, so code that its author chooses would have that right.
 Checked before a run begins, and again before anything is started, since the spec may have changed in between.
@@ -10,17 +10,27 @@ import re
 
 from ..conditions import Reason
 from ..models import BatchLoad
+from ..resources.images import Images
 from ..resources.owned import CLUSTER_LABEL
-from ..services import Images, Services
-from .load import check_output
-from .report import Problem
+from ..services import Services
+from .load_output import check_output
+from .load_tables import check_table
+from .problem import PAUSED, Problem, is_paused
 
 _OF_A_CLUSTER = re.compile(r"data-.+-\d+")
 
 
 def check_limits(services: Services, load: BatchLoad) -> Problem | None:
-    """The reason to refuse the load as it is; None when it may run."""
-    return check_output(load) or check_image(load, services.images) or _check_claim(services, load)
+    """The reason to refuse the load as it is; None when it may run. A run that has been started goes on when its load
+    is paused."""
+    if is_paused(load):
+        return Problem(Reason.RECONCILE_PAUSED, f"no run is started: {PAUSED[-1]}")
+    return (
+        check_output(load)
+        or check_image(load, services.images)
+        or check_table(services.store, load)
+        or _check_claim(services, load)
+    )
 
 
 def check_image(load: BatchLoad, images: Images) -> Problem | None:

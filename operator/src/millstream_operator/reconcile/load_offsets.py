@@ -9,29 +9,34 @@ from __future__ import annotations
 from datetime import datetime
 
 from ..conditions import Reason
-from ..kafka_admin import EARLIEST, LATEST, AdminError, KafkaAdmin, Partition
-from ..models import BatchLoad
-from .load import Ends, Partitions
-from .report import Problem
+from ..kafka_admin import KafkaAdmin
+from ..kafka_records import EARLIEST, LATEST, AdminError, Partition
+from ..models import BatchLoad, Rerun
+from .load_ranges import Ends, Partitions
+from .problem import Problem
 
 
-def find_ends(admin: KafkaAdmin, load: BatchLoad) -> Partitions | Problem:
+def find_ends(admin: KafkaAdmin, load: BatchLoad, rerun: Rerun | None = None) -> Partitions | Problem:
+    """Where partitions begin and end, with the times that the load's range names, or the rerun's."""
     spec = load.spec
+    begins, ends = (spec.from_, spec.until) if rerun is None else (rerun.from_, rerun.until)
     try:
-        counts = admin.partitions(spec.topics)
-        if missing := [topic for topic in spec.topics if topic not in counts]:
+        found = admin.identities(spec.topics)
+        if missing := [topic for topic in spec.topics if topic not in found]:
             return Problem(
                 Reason.TOPIC_NOT_FOUND, f"spec.topics: there is no topic {', '.join(missing)} in the cluster"
             )
-        keys = [Partition(topic, index) for topic in spec.topics for index in range(counts[topic])]
+        keys = [Partition(topic, index) for topic in spec.topics for index in range(found[topic].partitions)]
         earliest = admin.offsets(dict.fromkeys(keys, EARLIEST))
         latest = admin.offsets(dict.fromkeys(keys, LATEST))
-        from_time = _at(admin, keys, spec.from_.timestamp)
-        until_time = _at(admin, keys, spec.until.timestamp)
+        from_time = _at(admin, keys, begins.timestamp)
+        until_time = _at(admin, keys, ends.timestamp)
     except AdminError as error:
         return Problem(Reason.CLUSTER_NOT_READY, str(error))
     return {
-        (key.topic, key.partition): Ends(earliest[key], latest[key], from_time.get(key), until_time.get(key))
+        (key.topic, key.partition): Ends(
+            earliest[key], latest[key], from_time.get(key), until_time.get(key), found[key.topic].topic_id
+        )
         for key in keys
     }
 

@@ -1,8 +1,8 @@
 """How far a run's runner is, read from its Job or SparkApplication and the driver's pod; pure.
 
 The job reports rows and errors in its container's termination message, as JSON:
-``{"state": "Succeeded", "rows": 336776, "error": ""}``. A driver that was killed leaves none; then Kubernetes' own
-words have to do.
+``{"run": "daily-0001-1a2b3c4d", "state": "Succeeded", "rows": 336776, "error": ""}``. A driver that was killed leaves
+none; then Kubernetes' own words have to do. A report that names another run says nothing about this one.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any
 
 import msgspec
 
+from ..conditions import Reason
 from ..resources.load import DRIVER_CONTAINER
 from ..resources.load_job import DRIVER
+from ..resources.owned import is_owned_by
 from .load import RunState, Seen
 
 Object = Mapping[str, Any]
@@ -36,42 +38,51 @@ APPLICATION_STATES = {
     "RESUMING": RunState.PENDING,
     "UNKNOWN": RunState.RUNNING,
 }
+TIMED_OUT = "it took longer than spec.timeoutSeconds and was stopped: raise it, or give Spark more executors"
+_EXECUTOR_KILLED = re.compile(r"ExecutorLostFailure.*(exit code(: | )?137|OOM)", re.DOTALL | re.IGNORECASE)
 # A line of Spark's log that is no error: "26/11/21 04:30:00 INFO ShutdownHookManager: …".
 _CHATTER = re.compile(r"\S+ [\d:.]+ (TRACE|DEBUG|INFO|WARN) ")
 
 
-class Report(msgspec.Struct, frozen=True):
-    """What the job said at its end."""
+class Report(msgspec.Struct, frozen=True, rename="camel"):
+    """What the job said at its end, and of which run."""
 
+    run: str = ""
     state: str = ""
     rows: int | None = None
+    corrupt_records: int | None = None
+    bytes: int | None = None
     error: str = ""
 
 
-def see_job(job: Object, pods: Iterable[Object]) -> Seen:
-    """The state of a Job, given its pods."""
-    status = job.get("status") or {}
-    pod = max(pods, key=_created, default=None)
+def see_job(job: Object, pods: Iterable[Object], run: str) -> Seen:
+    """The state of a run's Job, given pods in its namespace; ``run`` is the name that a report must give."""
+    status, pods = job.get("status") or {}, list(pods)
+    pod = driver_pod(job, pods)
     report = _report(pod, DRIVER)
     ended = {
         entry["type"]: entry for entry in status.get("conditions") or () if entry.get("status") == "True"
     }
     if "Complete" in ended:
-        return Seen(RunState.SUCCEEDED, rows=report.rows, end_time=status.get("completionTime"))
+        return _succeeded(report, run, status.get("completionTime"))
     if failed := ended.get("Failed"):
-        return Seen(
-            RunState.FAILED,
-            error=report.error or _killed(pod, DRIVER) or _words(failed.get("reason"), failed.get("message")),
-            end_time=failed.get("lastTransitionTime"),
-        )
+        if failed.get("reason") == Reason.DEADLINE_EXCEEDED:
+            return _failed(Reason.DEADLINE_EXCEEDED, TIMED_OUT, failed.get("lastTransitionTime"))
+        error = report.error or _killed(pod, DRIVER) or _words(failed.get("reason"), failed.get("message"))
+        return _failed(None, error, failed.get("lastTransitionTime"))
     if pod is None or _phase(pod) == "Pending":
         return Seen(RunState.PENDING, message=_waiting(pod))
-    message = report.error and f"an attempt failed ({report.error}), the next one follows"
-    return Seen(RunState.RUNNING if _phase(pod) == "Running" else RunState.PENDING, message=message)
+    if _phase(pod) == "Running":
+        return Seen(RunState.RUNNING, message=executors_wait(pod, pods))
+    error = report.error or _killed(pod, DRIVER)
+    return Seen(RunState.PENDING, message=error and f"an attempt failed ({error}), the next one follows")
 
 
-def see_spark_application(application: Object, driver_pod: Object | None) -> Seen:
-    """The state of a SparkApplication, given its driver's pod (None: not there)."""
+def see_spark_application(
+    application: Object, driver_pod: Object | None, run: str, pods: Iterable[Object] = ()
+) -> Seen:
+    """The state of a run's SparkApplication, given its driver's pod (None: not there) and pods in its namespace;
+    ``run`` is the name that a report must give."""
     status = application.get("status") or {}
     told = status.get("applicationState") or {}
     named = told.get("state", "")
@@ -80,16 +91,75 @@ def see_spark_application(application: Object, driver_pod: Object | None) -> See
     report = _report(driver_pod, DRIVER_CONTAINER)
     end_time = status.get("terminationTime") or None
     if state is RunState.SUCCEEDED:
-        return Seen(state, rows=report.rows, end_time=end_time)
+        return _succeeded(report, run, end_time)
     if state is RunState.FAILED:
         error = (
             report.error or _killed(driver_pod, DRIVER_CONTAINER) or said or "the Spark operator says FAILED"
         )
-        return Seen(state, error=error, end_time=end_time)
-    message = (
+        return _failed(None, error, end_time)
+    if driver_pod is not None and _phase(driver_pod) == "Pending" and (waits := _waiting(driver_pod)):
+        return Seen(state, message=waits)
+    if driver_pod is not None and (waits := executors_wait(driver_pod, list(pods))):
+        return Seen(state, message=waits)
+    if state is RunState.RUNNING:
+        return Seen(state, message=said)
+    if named == "SUBMITTED":
+        return Seen(state)
+    words = (
         _words(named.capitalize().replace("_", " "), said) if named else "the Spark operator has not seen it"
     )
-    return Seen(state, message=message)
+    return Seen(state, message=words)
+
+
+def _succeeded(report: Report, run: str, end_time: str | None) -> Seen:
+    """A runner that ended well. It has no report when its pod is gone; any other counts only if it is of this run."""
+    if report != Report() and report.run != run:
+        error = (
+            f"the driver reported {report.state or 'no state'} for run {report.run or 'without a name'}, not for {run}:"
+            " spec.spark.image must be of this release"
+        )
+        return Seen(RunState.FAILED, error=error, end_time=end_time)
+    return Seen(
+        RunState.SUCCEEDED,
+        rows=report.rows,
+        corrupt_records=report.corrupt_records,
+        bytes=report.bytes,
+        end_time=end_time,
+    )
+
+
+def _failed(reason: Reason | None, error: str, end_time: str | None) -> Seen:
+    reason, error = explained(reason, error)
+    return Seen(RunState.FAILED, error=error, end_time=end_time, reason=reason)
+
+
+def explained(reason: Reason | None, error: str) -> tuple[Reason | None, str]:
+    """Why a run failed, where that is known, and its error with what to do about it."""
+    if error.startswith("OOMKilled"):
+        return Reason.OOM_KILLED, f"{error}: the driver needed more memory: raise spec.spark.driver.memory"
+    if _EXECUTOR_KILLED.search(error):
+        return (
+            Reason.OOM_KILLED,
+            f"{error}: OOMKilled: an executor needed more memory: raise spec.spark.executor.memory",
+        )
+    if "java.lang.OutOfMemoryError" in error or error.startswith("OutOfMemoryError"):
+        return reason, f"{error}: raise spec.spark.driver.memory or spec.spark.executor.memory"
+    return reason, error
+
+
+def driver_pod(job: Object, pods: Iterable[Object]) -> Object | None:
+    """The pod of a Job's last attempt."""
+    uid = job["metadata"]["uid"]
+    return max((pod for pod in pods if is_owned_by(pod, uid)), key=_created, default=None)
+
+
+def executors_wait(driver: Object, pods: Iterable[Object]) -> str:
+    """What an executor of a driver waits for, of those that wait for something in particular."""
+    uid = driver["metadata"].get("uid", "")
+    for pod in pods:
+        if is_owned_by(pod, uid) and _phase(pod) == "Pending" and (waits := _waiting(pod)):
+            return f"executor {pod['metadata']['name']} waits: {waits}"
+    return ""
 
 
 def driver_pod_name(application: Object) -> str | None:
@@ -131,9 +201,9 @@ def _last_words(log: str) -> str:
 def _killed(pod: Object | None, container: str) -> str:
     """Why Kubernetes ended the driver: OOMKilled, Evicted, …"""
     status = (pod or {}).get("status") or {}
-    if status.get("reason"):
-        return _words(status["reason"], status.get("message"))
     ended = _container(pod, container).get("terminated") or {}
+    if status.get("reason") and ended.get("reason") != "OOMKilled":
+        return _words(status["reason"], status.get("message"))
     if ended.get("reason") not in (None, "", "Completed", "Error"):
         return f"{ended['reason']} (exit status {ended.get('exitCode')})"
     return f"the driver ended with exit status {ended['exitCode']}" if ended.get("exitCode") else ""

@@ -20,7 +20,7 @@ from ..conditions import ConditionType, Reason
 from ..models import ClusterRef, Lag, MirrorMaker, MirrorMakerStatus, MirrorSourceStatus, MirrorTopics
 from ..patterns import fits
 from ..resources.mirror import Endpoint, selector
-from .report import Problem, conditions_with
+from .problem import Problem, conditions_with
 
 CAUGHT_UP_S = 10  # a mirror that is never further behind than this is caught up while records keep coming
 SHOWN_ERROR = 1024
@@ -252,10 +252,9 @@ def _caught_up(lag: Lag | None) -> Told:
     if lag is None:
         return ConditionType.CAUGHT_UP, None, Reason.WORKERS_STARTING, "no worker has said so far"
     records, seconds = lag.records or 0, lag.seconds or 0
-    behind = f"{records:,} records, {seconds:,} seconds behind"
     if records and seconds > CAUGHT_UP_S:
-        return ConditionType.CAUGHT_UP, False, Reason.BEHIND, behind
-    return ConditionType.CAUGHT_UP, True, Reason.CAUGHT_UP, behind
+        return ConditionType.CAUGHT_UP, False, Reason.BEHIND, f"more than {CAUGHT_UP_S} seconds behind"
+    return ConditionType.CAUGHT_UP, True, Reason.CAUGHT_UP, f"at most {CAUGHT_UP_S} seconds behind"
 
 
 def _ready(mirror: MirrorMaker, workers: Workers, sources: Sequence[MirrorSourceStatus]) -> Told:

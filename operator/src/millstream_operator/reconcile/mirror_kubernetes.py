@@ -1,4 +1,7 @@
-"""MirrorMaker on Kubernetes: workers as a Deployment, their own words summed up in the status."""
+"""MirrorMaker on Kubernetes: workers as a Deployment, their own words summed up in the status.
+
+While a MirrorMaker is paused by its annotation, its workers keep running with the same configuration.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from ..services import Services
 from ..status import write_status
 from . import mirror as mirrors
 from .mirror_workers import ask_all
-from .objects import delete, ensure
+from .objects import delete, ensure, find
 from .pods import trouble_of
+from .problem import Problem, is_paused
 from .reference import cluster_key, find_cluster
-from .report import Problem
 
 LOOK_S = 10.0
 SOON_S = 2.0
@@ -29,18 +32,27 @@ def reconcile_mirror(services: Services, mirror: MirrorMaker) -> float:
     """One pass; seconds until the next."""
     if mirror.metadata.deletion_timestamp is not None:
         return LOOK_S  # Kubernetes removes what it owns
+    workers = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": resources.metadata(mirror)}
+    if is_paused(mirror):
+        return _report(services, mirror, find(services.kube, workers) or {})
     found = find_endpoints(services, mirror, bootstrap_of)
     if isinstance(found, Problem):
         if found.reason in (Reason.SAME_CLUSTER, Reason.MIRROR_LOOP):
             # Workers of an earlier spec must not go on; when a Cluster is away they may: its brokers may well be there.
-            workers = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": resources.metadata(mirror)}
             delete(services.kube, workers)
         write_status(services, mirror, mirrors.refused_status(mirror, found, services.now()))
         return LOOK_S
     sources, target = found
     file = resources.mirror_file(mirror, sources, target)
+    if services.images.mirror_log_format != "plain":
+        file["logFormat"] = services.images.mirror_log_format
     ensure(services.kube, resources.config_map(mirror, file))
-    deployment = ensure(services.kube, resources.deployment(mirror, file, services.images))
+    return _report(
+        services, mirror, ensure(services.kube, resources.deployment(mirror, file, services.images))
+    )
+
+
+def _report(services: Services, mirror: MirrorMaker, deployment: Manifest) -> float:
     seen = _workers(services, mirror, deployment)
     write_status(services, mirror, mirrors.status_of(mirror, seen, services.now()))
     return LOOK_S if seen.ready >= mirror.spec.replicas else SOON_S

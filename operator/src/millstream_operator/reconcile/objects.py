@@ -11,15 +11,12 @@ when it carries the hash of what we applied last: the hash catches fields that w
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from ..kube import Kube, Manifest
 from ..quantity import same_quantity
-from ..resources.owned import MANAGED_BY
+from ..resources.owned import MANAGED_BY, digest, is_owned_by
 
 APPLIED = "millstream.dev/applied"
 FALSE_LEFT_OUT = frozenset(("hostIPC", "hostNetwork", "hostPID", "readOnly", "stdin", "stdinOnce", "tty"))
@@ -62,13 +59,11 @@ def delete(kube: Kube, manifest: Manifest) -> None:
     """Delete the object that a manifest stands for; what belongs to somebody else stays."""
     metadata = manifest["metadata"]
     with contextlib.suppress(NotOurs):
-        if find(kube, manifest) is not None:
-            kube.delete(manifest["apiVersion"], manifest["kind"], metadata["namespace"], metadata["name"])
-
-
-def is_owned_by(live: Mapping[str, Any], uid: str) -> bool:
-    """Whether an object names the resource with this uid as an owner."""
-    return any(owner.get("uid") == uid for owner in live["metadata"].get("ownerReferences") or ())
+        if (live := find(kube, manifest)) is not None:
+            uid = live["metadata"]["uid"]
+            kube.delete(
+                manifest["apiVersion"], manifest["kind"], metadata["namespace"], metadata["name"], uid=uid
+            )
 
 
 def _foreign(live: Manifest, wanted: Mapping[str, Any]) -> str:
@@ -95,9 +90,8 @@ def _foreign(live: Manifest, wanted: Mapping[str, Any]) -> str:
 
 def with_hash(manifest: Manifest) -> Manifest:
     """The manifest with the hash of itself as an annotation."""
-    digest = hashlib.sha256(msgspec.json.encode(manifest, order="sorted")).hexdigest()[:16]
     metadata = manifest["metadata"]
-    annotations = {**metadata.get("annotations", {}), APPLIED: digest}
+    annotations = {**metadata.get("annotations", {}), APPLIED: digest(manifest)}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ..kafka_admin import PartitionReplicas, Reassignments
+from ..kafka_records import PartitionReplicas, Reassignments
 
 TopicPartition = tuple[str, int]
 Moves = dict[TopicPartition, tuple[int, ...]]

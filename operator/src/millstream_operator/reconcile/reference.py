@@ -6,7 +6,7 @@ from ..conditions import Reason
 from ..models import Cluster, ClusterRef, ManifestError, Resource
 from ..services import Services
 from ..store import ClusterKey, Key
-from .report import Problem
+from .problem import Problem
 
 
 def cluster_key(namespace: str, ref: ClusterRef) -> ClusterKey:

@@ -1,4 +1,4 @@
-"""Topic: another replication factor, by reassignments which the brokers carry out by themselves.
+"""Topic: another replication factor, by reassignments which the brokers carry out by themselves; pure.
 
 Replicas that are to be added are spread over the brokers evenly; of those to take away the preferred leader stays, and
 replicas in sync go last (placement.py). A Topic that names no factor keeps the replicas there are. A partition on the
@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..conditions import ConditionType, Reason
-from ..kafka_admin import KafkaAdmin, PartitionReplicas, Reassignments, TopicState
-from ..models import Cluster, Topic
+from ..kafka_records import PartitionReplicas, Reassignments, TopicState
+from ..models import Topic
 from .placement import CannotPlace, Moves, arrived, with_factor
-from .report import Problem
+from .problem import Problem
 
 
 @dataclass(slots=True)
@@ -63,30 +63,15 @@ def plan_replication(
     return plan
 
 
-def replicate(
-    admin: KafkaAdmin, cluster: Cluster, topics: Sequence[Topic], observed: Mapping[str, TopicState]
-) -> Replication:
-    """Look at those Topics whose replicas are not as they should be, and begin what has to be. Raises AdminError."""
-    factors = {
+def wanted_factors(topics: Sequence[Topic], observed: Mapping[str, TopicState]) -> dict[str, int]:
+    """By name the factor of those topics whose replicas are not as they should be, or are on the move."""
+    return {
         topic.topic_name: factor
         for topic in topics
         if (factor := topic.spec.replication_factor) is not None
         and (state := observed.get(topic.topic_name)) is not None
         and _concerns(topic, state, factor)
     }
-    if not factors:
-        return Replication()
-    alive = admin.brokers().racks
-    # not those that are about to leave
-    brokers = [broker for broker in alive if broker < cluster.spec.brokers.replicas] or list(alive)
-    racks = {broker: rack for broker, rack in alive.items() if rack}
-    reassigning = admin.reassigning()  # first: see placement.arrived
-    plan = plan_replication(factors, admin.replicas(), reassigning, brokers, racks)
-    if plan.moves:
-        for (topic, partition), no in sorted(admin.reassign(plan.moves).items()):
-            words = f"{topic}-{partition} cannot be reassigned: {no}"
-            plan.problems.setdefault(topic, Problem(Reason.REFUSED, words))
-    return plan
 
 
 def _concerns(topic: Topic, state: TopicState, factor: int) -> bool:

@@ -1,59 +1,17 @@
-"""How a reconcile says what it found: problems, and conditions set on a status."""
+"""How a reconcile tells what it found: a problem in the resource's status, an Event."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
-
 import msgspec
 
-from ..conditions import Condition, ConditionType, Reason, set_condition
-from ..kube import KubeError
+from ..conditions import ConditionType
+from ..events import record
 from ..models import Resource
 from ..services import Services
 from ..status import write_status
-
-logger = logging.getLogger(__name__)
-
-PAUSED_ANNOTATION = "millstream.dev/paused"
-PAUSED = (
-    ConditionType.PAUSED,
-    True,
-    Reason.RECONCILE_PAUSED,
-    f"annotation {PAUSED_ANNOTATION}: nothing is changed until it is gone",
-)
-
-
-def is_paused(resource: Resource) -> bool:
-    """Whether its user wants nothing changed for now."""
-    return resource.metadata.annotations.get(PAUSED_ANNOTATION) == "true"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a resource is not as it should be, for its ``Ready`` condition."""
-
-    reason: Reason
-    message: str
-
-
-def conditions_with(
-    resource: Resource,
-    *conditions: tuple[ConditionType, bool | None, Reason, str],
-    now: datetime,
-    without: tuple[ConditionType, ...] = (),
-) -> tuple[Condition, ...]:
-    """The resource's conditions with these set and those dropped; the rest stay."""
-    drop = {kind.value for kind in without}
-    current: tuple[Condition, ...] = resource.status.conditions or ()  # type: ignore[attr-defined]
-    result = tuple(condition for condition in current if condition.type not in drop)
-    for kind, status, reason, message in conditions:
-        generation = resource.metadata.generation
-        result = set_condition(result, kind, status, reason, message, generation=generation, now=now)
-    return result
+from ..store import key_for
+from ..transitions import Event, EventType
+from .problem import Problem, conditions_with
 
 
 def report_problem(services: Services, resource: Resource, problem: Problem, seconds: float) -> float:
@@ -68,29 +26,8 @@ def report_problem(services: Services, resource: Resource, problem: Problem, sec
     return seconds
 
 
-def tell(services: Services, resource: Resource, reason: str, message: str) -> None:
-    """An Event. It is lost where Kubernetes refuses it: a condition says the same."""
-    try:
-        services.kube.record_event(resource, reason, message, services.now())
-    except KubeError as error:
-        logger.warning("no Event for %s: %s: %s", resource.name, message, error)
-
-
-def replace_ready(
-    status: Mapping[str, Any], reason: Reason, message: str, generation: int | None, now: datetime
-) -> dict[str, Any]:
-    """A status as it came with ``Ready`` set to False; for resources that cannot be decoded."""
-    current = []
-    for condition in status.get("conditions") or ():
-        try:
-            current.append(msgspec.convert(condition, Condition))
-        except msgspec.ValidationError:
-            continue
-    conditions = set_condition(
-        current, ConditionType.READY, False, reason, message, generation=generation, now=now
-    )
-    return {
-        **status,
-        "observedGeneration": generation,
-        "conditions": [msgspec.to_builtins(c) for c in conditions],
-    }
+def tell(
+    services: Services, resource: Resource, reason: str, message: str, kind: EventType = EventType.NORMAL
+) -> None:
+    """An Event about what no status shows."""
+    record(services, key_for(resource), resource.metadata.uid, Event(kind, reason, message))

@@ -6,6 +6,8 @@ a time, only
 - while every other broker is ready, so that there is never a second one away;
 - while each partition that has a replica on the broker keeps its minimum ISR without it. A minimum above what the
   partition's replicas can give without one is clamped to that, with a warning: else a roll would never end;
+- while the Cluster's own ZooKeeper is not being updated: a broker that stops while no quorum serves cannot hand over
+  what it leads, and nobody else is elected until one does;
 - the controller last, because each of its restarts costs an election.
 
 There is no window: a roll that is blocked says by what, and goes on as soon as it can. A broker that is not ready and
@@ -20,8 +22,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from ..kafka_admin import BrokersState, PartitionReplicas
+from ..kafka_records import BrokersState, PartitionReplicas
 from ..resources.cluster import ADDRESSES, CONFIG_HASH, LISTENERS_HASH, TEMPLATE_HASH
+from ..resources.owned import RELEASE, SPEC_HASH
 
 NO_ANSWER = "the brokers do not answer"
 
@@ -52,8 +55,10 @@ def plan_roll(
     desired: int,
     partitions: Iterable[PartitionReplicas] | None,
     brokers: BrokersState | None,
+    zookeeper: str = "",
 ) -> Roll:
-    """The next step. ``partitions``, ``brokers`` None: the brokers could not be asked."""
+    """The next step. ``partitions``, ``brokers`` None: the brokers could not be asked. ``zookeeper``: what it is waited
+    for, in words."""
     stale = [pod for pod in pods if pod.reasons]
     if not stale:
         return Roll()
@@ -69,6 +74,8 @@ def plan_roll(
     if down or len(pods) < desired:
         names = ", ".join(pod.name for pod in down) or f"{len(pods)} of {desired} pods are there"
         return Roll(blocked=f"waiting for brokers to be ready: {names}", remaining=len(stale))
+    if zookeeper:
+        return Roll(blocked=zookeeper, remaining=len(stale))
     if partitions is None:
         return Roll(blocked=NO_ANSWER, remaining=len(stale))
     in_use = list(partitions)
@@ -138,6 +145,8 @@ def _explain(pod: BrokerPod, held: Sequence[PartitionReplicas]) -> str:
     )
 
 
+UPGRADE = "Upgrade"
+"""The reason of a pod that only a new release of the operator wants otherwise."""
 REASONS = {
     CONFIG_HASH: "ConfigurationChanged",
     LISTENERS_HASH: "ListenersChanged",
@@ -156,6 +165,9 @@ def restart_reasons(
     # listeners are ports of the pod too
     if len(reasons) > 1 and REASONS[TEMPLATE_HASH] in reasons:
         reasons.remove(REASONS[TEMPLATE_HASH])
+    same_spec = annotations.get(SPEC_HASH) in (None, wanted.get(SPEC_HASH))  # earlier releases did not say
+    if reasons == [REASONS[TEMPLATE_HASH]] and same_spec and annotations.get(RELEASE) != wanted.get(RELEASE):
+        reasons = [UPGRADE]
     return tuple(reasons)
 
 

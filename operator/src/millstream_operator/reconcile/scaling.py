@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..conditions import Reason
-from ..kafka_admin import PartitionReplicas, Reassignments
+from ..kafka_records import PartitionReplicas, Reassignments
 from .placement import CannotPlace, Moves, arrived, drain, rebalance
-from .report import Problem
+from .problem import Problem
 
 
 @dataclass(frozen=True, slots=True)

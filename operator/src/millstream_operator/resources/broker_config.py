@@ -15,7 +15,15 @@ import json
 from collections.abc import Mapping
 
 from ..models import Cluster
-from .listeners import Addresses, all_listeners, external_listeners, kafka_name
+from .listeners import (
+    REPLICATION,
+    Addresses,
+    all_listeners,
+    broker_host,
+    external_listeners,
+    kafka_name,
+    replication_port,
+)
 from .zookeeper import connect_of
 
 HTTP_PORT = 9404
@@ -88,15 +96,13 @@ def pod_name(cluster: Cluster, broker: int) -> str:
 
 def broker_config(cluster: Cluster) -> dict[str, str]:
     """server.properties as the user's configuration and ours make it."""
-    listeners = all_listeners(cluster)
+    ports = {kafka_name(listener): listener.port for listener in all_listeners(cluster)}
+    ports[REPLICATION] = replication_port(cluster)
     config = {
         **cluster.spec.config,
         "log.dirs": DATA,
-        "listeners": ",".join(f"{kafka_name(listener)}://0.0.0.0:{listener.port}" for listener in listeners),
-        "listener.security.protocol.map": ",".join(
-            f"{kafka_name(listener)}:PLAINTEXT" for listener in listeners
-        ),
-        "inter.broker.listener.name": kafka_name(cluster.spec.internal),
+        **_listeners(ports),
+        "inter.broker.listener.name": REPLICATION,
         "http.listener": f"0.0.0.0:{HTTP_PORT}",
     }
     if connect := connect_of(cluster):
@@ -105,10 +111,12 @@ def broker_config(cluster: Cluster) -> dict[str, str]:
 
 
 def own_config(cluster: Cluster, broker: int, addresses: Addresses) -> dict[str, str]:
-    """broker-N.properties. The host of a NodePort listener is known to the pod only, by an environment variable."""
+    """broker-N.properties. Its own address and that of its node are known to the pod only, by environment variables."""
     inside = cluster.spec.internal
-    host = f"{pod_name(cluster, broker)}.{broker_set_name(cluster)}.{cluster.namespace}.svc"
-    advertised = [f"{kafka_name(inside)}://{host}:{inside.port}"]
+    advertised = [
+        f"{REPLICATION}://${{env:POD_IP}}:{replication_port(cluster)}",
+        f"{kafka_name(inside)}://{broker_host(cluster, broker)}:{inside.port}",
+    ]
     for listener in external_listeners(cluster):
         address = addresses[listener.name, broker]
         advertised.append(f"{kafka_name(listener)}://{address.host or '${env:HOST_IP}'}:{address.port}")
@@ -142,8 +150,17 @@ def restart_hash(cluster: Cluster) -> str:
 
 
 def listeners_hash(cluster: Cluster) -> str:
-    """Of the listeners that all brokers have."""
-    return _hash({key: value for key, value in broker_config(cluster).items() if key in _LISTENERS})
+    """Of the listeners that the Cluster names. The brokers' own is the operator's, and so part of an upgrade: the pods
+    themselves show it."""
+    ports = {kafka_name(listener): listener.port for listener in all_listeners(cluster)}
+    return _hash({**_listeners(ports), "inter.broker.listener.name": kafka_name(cluster.spec.internal)})
+
+
+def _listeners(ports: Mapping[str, int]) -> dict[str, str]:
+    return {
+        "listeners": ",".join(f"{name}://0.0.0.0:{port}" for name, port in ports.items()),
+        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in ports),
+    }
 
 
 def addresses_of(brokers: int, addresses: Addresses) -> str:

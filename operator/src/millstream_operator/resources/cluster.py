@@ -2,6 +2,7 @@
 
     NAME-brokers     ConfigMap with server.properties and, for broker N, broker-N.properties; StatefulSet with a volume
                      a broker; headless Service that gives every broker a name; PodDisruptionBudget
+    NAME-brokerN     Service of broker N: its address for clients inside Kubernetes, whichever pod it has
     NAME-bootstrap   Service in front of all brokers that are ready: where clients connect first
     NAME-LISTENER-N  Service of broker N for a NodePort or LoadBalancer listener
 
@@ -16,10 +17,7 @@ from them. Pods satisfy the "restricted" Pod Security Standard.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-
-import msgspec
 
 from ..models import Cluster, Quantity
 from .broker_config import (
@@ -34,12 +32,14 @@ from .broker_config import (
     pod_name,
     restart_hash,
 )
-from .listeners import Addresses, all_listeners
-from .merge import merge
+from .listeners import Addresses, all_listeners, replication_port
 from .owned import (
+    RELEASE,
+    SPEC_HASH,
     USER,
     Manifest,
     claim_template,
+    digest,
     from_field,
     labels,
     metadata,
@@ -47,12 +47,15 @@ from .owned import (
     selector,
     service,
     spread_over_nodes,
+    spread_over_racks,
 )
+from .pods import resources_of, with_template
 from .volumes import UserIds, pod_security, with_owner
 
 CONFIG_HASH = "millstream.dev/config-hash"
 LISTENERS_HASH = "millstream.dev/listeners-hash"
 ADDRESSES = "millstream.dev/addresses"
+LOG_FORMAT = "log.format"
 TEMPLATE_HASH = "millstream.dev/template-hash"
 
 
@@ -76,7 +79,7 @@ def brokers_service(cluster: Cluster) -> Manifest:
     return service(
         cluster,
         broker_set_name(cluster),
-        # Brokers and clients must find a broker that is about to be ready too.
+        # Names for people and tools; brokers and clients have addresses of their own (listeners.py).
         {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector(cluster)},
         {"kafka": cluster.spec.internal.port, "http": HTTP_PORT},
     )
@@ -98,29 +101,32 @@ def stateful_set(
     owner: bool = False,
     racks: bool = False,
     user_ids: UserIds = UserIds.FIXED,
+    release: str = "",
+    log_format: str = "plain",
 ) -> Manifest:
     """The brokers. ``replicas``: how many, while some are to be drained more than the spec says. ``addresses``: of the
     external listeners. ``claim_size``: the size in the claim template of the StatefulSet that is there, which
-    Kubernetes does not let us change. ``owner``: see volumes.py. ``racks``: are racks known?"""
+    Kubernetes does not let us change. ``owner``: see volumes.py. ``racks``: are racks known?
+    ``log_format``: of Clusters that do not set it."""
     brokers = cluster.spec.brokers
     count = brokers.replicas if replicas is None else replicas
-    pod_spec = _pod_spec(cluster, image, pull_policy, racks, user_ids)
+    pod_spec = _pod_spec(cluster, image, pull_policy, racks, user_ids, log_format)
     if owner:
         # It is root: so in the operator's image, whatever the Cluster's own is.
         pod_spec = with_owner(pod_spec, volume="data", user=USER, image=image, pull_policy=pull_policy)
-    template = merge(
-        {
-            "metadata": {"labels": labels(cluster), "annotations": {}},
-            "spec": pod_spec,
-        },
-        brokers.template.manifest(),
+    template = with_template(
+        {"metadata": {"labels": labels(cluster), "annotations": {}}, "spec": pod_spec},
+        brokers.template,
+        container="broker",
+        selector=selector(cluster),
     )
-    digest = hashlib.sha256(msgspec.json.encode(template, order="sorted")).hexdigest()[:16]
     template["metadata"]["annotations"] |= {
-        TEMPLATE_HASH: digest,
+        TEMPLATE_HASH: digest(template),
         CONFIG_HASH: restart_hash(cluster),
         LISTENERS_HASH: listeners_hash(cluster),
         ADDRESSES: addresses_of(count, addresses or {}),
+        RELEASE: release,
+        SPEC_HASH: digest([cluster.spec.image, brokers.resources, brokers.template, brokers.rack]),
     }
     return {
         "apiVersion": "apps/v1",
@@ -149,17 +155,22 @@ def claim_name(cluster: Cluster, broker: int) -> str:
     return f"data-{pod_name(cluster, broker)}"
 
 
-def _pod_spec(cluster: Cluster, image: str, pull_policy: str, racks: bool, user_ids: UserIds) -> Manifest:
-    rack = []
+def _pod_spec(
+    cluster: Cluster, image: str, pull_policy: str, racks: bool, user_ids: UserIds, log_format: str
+) -> Manifest:
+    overrides = ["--override", "broker.id=$(POD_INDEX)"]
     if racks:
-        rack = ["--override", f"broker.rack=${{file:{CONFIG_FOLDER}/{RACKS}:$(NODE_NAME)}}"]
-    resources = cluster.spec.brokers.resources
+        overrides += ["--override", f"broker.rack=${{file:{CONFIG_FOLDER}/{RACKS}:$(NODE_NAME)}}"]
+    # Part of the pod and not of the configuration: a new setting of the operator is an upgrade, Cluster by Cluster.
+    if log_format != "plain" and LOG_FORMAT not in cluster.spec.config:
+        overrides += ["--override", f"{LOG_FORMAT}={log_format}"]
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 60,
         "securityContext": pod_security(USER, user_ids),
         "affinity": spread_over_nodes(cluster, "broker"),
+        **spread_over_racks(cluster, "broker"),
         "containers": [
             {
                 "name": "broker",
@@ -170,20 +181,22 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str, racks: bool, user_
                     f"{CONFIG_FOLDER}/server.properties",
                     f"{CONFIG_FOLDER}/broker-$(POD_INDEX).properties",
                 ],
-                "args": ["--override", "broker.id=$(POD_INDEX)", *rack],
+                "args": overrides,
                 "env": [
                     from_field("POD_INDEX", "metadata.labels['apps.kubernetes.io/pod-index']"),
                     from_field("NODE_NAME", "spec.nodeName"),
                     from_field("HOST_IP", "status.hostIP"),
+                    from_field("POD_IP", "status.podIP"),
                 ],
                 "ports": [
                     *(
                         {"name": listener.name, "containerPort": listener.port}
                         for listener in all_listeners(cluster)
                     ),
+                    {"name": "9091-brokers", "containerPort": replication_port(cluster)},
                     {"name": "http", "containerPort": HTTP_PORT},
                 ],
-                "resources": {"requests": dict(resources.requests), "limits": dict(resources.limits)},
+                "resources": resources_of(cluster.spec.brokers.resources),
                 # A log that was not closed is recovered before the broker is ready; liveness waits for that.
                 "startupProbe": probe("/readyz", periodSeconds=1, failureThreshold=600),
                 "readinessProbe": probe("/readyz", periodSeconds=5, failureThreshold=3),

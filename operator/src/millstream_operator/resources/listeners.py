@@ -1,17 +1,26 @@
-"""Listeners: where clients connect, inside Kubernetes and from outside.
+"""Listeners: where clients connect, inside Kubernetes and from outside, and where brokers reach each other.
 
-A client talks to each broker by itself, so that an external listener has a Service for each broker:
+A client talks to each broker by itself, so that every listener for clients has a Service for each broker, and one in
+front of all of them, where clients connect first:
 
+    Internal       a ClusterIP, which outlives the broker's pods: clients need no new address after a restart
     NodePort       a port on every node; the broker advertises its own node's address and that port
     LoadBalancer   an address of its own, which its provider tells in the Service's status
+
+What brokers advertise outside may be overridden, for all of them by a pattern and for single ones.
+
+Brokers have a listener for each other alone, and advertise their pod's own address for it. That is what the proof of a
+process's end needs: nothing in between may accept or refuse connections in the place of a broker. A Service does: it
+refuses them as long as it has no endpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..models import Cluster, Listener
+from ..models.listeners import BROKER, BrokerAddress
 from .owned import Manifest, selector, service
 
 
@@ -25,9 +34,19 @@ class Address(NamedTuple):
 Addresses = Mapping[tuple[str, int], Address]
 """By listener name and broker."""
 
+REPLICATION = "REPLICATION-9091"
+"""The brokers' own listener, as Kafka writes it, whatever its port; a user's has no hyphen there."""
+REPLICATION_PORT = 9091
+
 
 def all_listeners(cluster: Cluster) -> tuple[Listener, ...]:
     return cluster.spec.listeners or (cluster.spec.internal,)
+
+
+def replication_port(cluster: Cluster) -> int:
+    """Of the brokers' own listener: one that is free, since a listener of before it was there may have its port."""
+    taken = {listener.port for listener in all_listeners(cluster)}
+    return next(port for port in range(REPLICATION_PORT, 1023, -1) if port not in taken)
 
 
 def external_listeners(cluster: Cluster) -> tuple[Listener, ...]:
@@ -37,6 +56,42 @@ def external_listeners(cluster: Cluster) -> tuple[Listener, ...]:
 def kafka_name(listener: Listener) -> str:
     """A listener's name as Kafka writes it."""
     return listener.name.upper().replace("-", "_")
+
+
+def broker_host(cluster: Cluster, broker: int) -> str:
+    """Where clients inside Kubernetes reach one broker, whichever pod it has."""
+    return f"{_broker_service_name(cluster, broker)}.{cluster.namespace}.svc"
+
+
+def broker_services(cluster: Cluster, brokers: int) -> list[Manifest]:
+    """A Service for each broker, for the Internal listener."""
+    return [
+        service(
+            cluster,
+            _broker_service_name(cluster, broker),
+            {
+                "type": "ClusterIP",
+                "selector": _pod_of(cluster, broker),
+                # A broker may lead before Kubernetes has noticed that it is ready.
+                "publishNotReadyAddresses": True,
+            },
+            {"kafka": cluster.spec.internal.port},
+        )
+        for broker in range(brokers)
+    ]
+
+
+def _broker_service_name(cluster: Cluster, broker: int) -> str:
+    """Without a hyphen before the number, which every Service of an external listener has."""
+    return f"{cluster.name}-broker{broker}"
+
+
+def _pod_of(cluster: Cluster, broker: int) -> dict[str, str]:
+    """A selector."""
+    return {
+        **selector(cluster),
+        "statefulset.kubernetes.io/pod-name": f"{cluster.name}-brokers-{broker}",
+    }
 
 
 def external_service_name(cluster: Cluster, listener: Listener, broker: int) -> str:
@@ -52,16 +107,64 @@ def external_services(cluster: Cluster, brokers: int) -> dict[tuple[str, int], M
     }
 
 
+def bootstrap_services(cluster: Cluster) -> dict[str, Manifest]:
+    """A Service for each external listener that allows plain text, in front of all brokers that are ready. One of
+    before that was asked gets no Service that it did not have: it might be open to more than those of the brokers.
+
+    No Service that is a Cluster's own ends with ``-all``: NAME-bootstrap would be that of another Cluster."""
+    return {
+        listener.name: _outside(
+            cluster,
+            listener,
+            f"{cluster.name}-{listener.name}-all",
+            {"selector": selector(cluster)},
+            node_port=listener.bootstrap.node_port,
+            annotations=listener.bootstrap.annotations,
+        )
+        for listener in external_listeners(cluster)
+        if listener.allow_plaintext
+    }
+
+
 def _external_service(cluster: Cluster, listener: Listener, broker: int) -> Manifest:
-    pod = {"statefulset.kubernetes.io/pod-name": f"{cluster.name}-brokers-{broker}"}
-    spec: Manifest = {"type": listener.type, "selector": {**selector(cluster), **pod}}
+    spec: Manifest = {"selector": _pod_of(cluster, broker)}
     if listener.type == "NodePort":
         # A client that must find its broker must find it while it is not ready too.
         spec["publishNotReadyAddresses"] = True
-    entry = service(cluster, external_service_name(cluster, listener, broker), spec, {"kafka": listener.port})
-    if listener.node_port is not None:
-        entry["spec"]["ports"][0]["nodePort"] = listener.node_port + broker
-    return entry
+    return _outside(
+        cluster,
+        listener,
+        external_service_name(cluster, listener, broker),
+        spec,
+        node_port=None if listener.node_port is None else listener.node_port + broker,
+        annotations={key: _of(broker, value) for key, value in listener.annotations.items()},
+    )
+
+
+def _outside(
+    cluster: Cluster,
+    listener: Listener,
+    name: str,
+    spec: Manifest,
+    *,
+    node_port: int | None,
+    annotations: Mapping[str, str],
+) -> Manifest:
+    wanted = {"type": listener.type, **spec}
+    if listener.load_balancer_source_ranges:
+        wanted["loadBalancerSourceRanges"] = list(listener.load_balancer_source_ranges)
+    if listener.external_traffic_policy is not None:
+        wanted["externalTrafficPolicy"] = listener.external_traffic_policy
+    found = service(cluster, name, wanted, {"kafka": listener.port})
+    if node_port is not None:
+        found["spec"]["ports"][0]["nodePort"] = node_port
+    if annotations:
+        found["metadata"]["annotations"] = dict(annotations)
+    return found
+
+
+def _of(broker: int, text: str) -> str:
+    return text.replace(BROKER, str(broker))
 
 
 def address_of(listener_type: str, live: Mapping[str, Any]) -> Address | None:
@@ -73,3 +176,44 @@ def address_of(listener_type: str, live: Mapping[str, Any]) -> Address | None:
         if host := ingress.get("hostname") or ingress.get("ip"):
             return Address(host, port["port"])
     return None
+
+
+def advertised_address(listener: Listener, broker: int, live: Mapping[str, Any]) -> Address | None:
+    """What a broker advertises: its overrides, the listener's, then what its Service says. A load balancer whose host
+    is overridden need not have an address."""
+    found = address_of(listener.type, live)
+    own = next((one for one in listener.brokers if one.broker == broker), BrokerAddress(broker=broker))
+    host = own.advertised_host or (listener.advertised_host and _of(broker, listener.advertised_host))
+    if found is None and host and listener.type == "LoadBalancer":
+        found = Address(host, listener.port)
+    if found is None:
+        return None
+    return Address(host or found.host, own.advertised_port or listener.advertised_port or found.port)
+
+
+def shared_address(addresses: Addresses) -> str | None:
+    """In words, the first address that two brokers would advertise; None as it should be. Without a host it is each
+    broker's node, which may be another one."""
+    seen: dict[tuple[str, Address], int] = {}
+    for (listener, broker), address in sorted(addresses.items(), key=lambda entry: entry[0]):
+        other = seen.setdefault((listener, address), broker)
+        if other != broker and address.host is not None:
+            return (
+                f"listener {listener}: brokers {other} and {broker} both advertise {address.host}:{address.port}, "
+                f"so clients could not tell them apart: put {BROKER} into advertisedHost, or name both in brokers"
+            )
+    return None
+
+
+def bootstrap_addresses(
+    listener: Listener, bootstrap: Address | None, nodes: Sequence[str], brokers: Sequence[str]
+) -> str:
+    """Where clients outside connect first, as HOST:PORT[,HOST:PORT…]. ``bootstrap``: what its Service says. ``nodes``:
+    those of the brokers. ``brokers``: the brokers' own addresses, which do as well."""
+    if bootstrap is None and listener.bootstrap.host and listener.type == "LoadBalancer":
+        bootstrap = Address(None, listener.port)
+    if bootstrap is None:
+        return ",".join(brokers)
+    host = listener.bootstrap.host or bootstrap.host
+    hosts = dict.fromkeys(nodes) if host is None else (host,)
+    return ",".join(f"{host}:{bootstrap.port}" for host in hosts)

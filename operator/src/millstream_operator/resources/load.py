@@ -12,15 +12,26 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import yaml
 
 from ..models import API_VERSION, BatchLoad
-from ..services import Images, SparkRole
+from ..models.load import SparkDriver, SparkExecutor
+from ..quantity import parse_quantity
+from .images import Images, SparkRole
+from .load_value import reading, value
+from .merge import merge
+from .pods import resources_of, with_template
 from .volumes import pod_security, with_owner
 
 Manifest = dict[str, Any]
+# Keys of Secrets. Admission policies of the chart let pods have these from Secrets, and no others.
+S3_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+CATALOG_CREDENTIALS = ("CATALOG_USER", "CATALOG_PASSWORD", "CATALOG_CREDENTIAL", "CATALOG_TOKEN")
+REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+Role = Literal["driver", "executor"]
 
 SPARK_VERSION = "4.0.0"
 APPLICATION = "/opt/millstream/load.py"  # in the image
@@ -29,6 +40,7 @@ USER = 185  # the user of Spark's images
 FOLDER = "/etc/millstream"
 RUN_FILE = "run.json"
 EXECUTOR_FILE = "executor.yaml"
+RUN_LABEL = "millstream.dev/run"
 # Spark's names for the containers it makes; a pod template addresses them by these.
 DRIVER_CONTAINER = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER = "spark-kubernetes-executor"
@@ -41,6 +53,16 @@ MILLICORES_A_CORE = 250
 # Spark's own rule for what Python jobs take beside the JVM's heap (spark.kubernetes.memoryOverheadFactor).
 OVERHEAD_FACTOR = 0.4
 MIN_OVERHEAD_MIB = 384
+# Bytes that are no Avro record may announce gigabytes; without limits Avro reserves the memory and Spark dies.
+AVRO_LIMITS = " ".join(
+    f"-Dorg.apache.avro.limits.{kind}.maxLength={limit}"
+    for kind, limit in (("bytes", 64 << 20), ("string", 64 << 20), ("collectionItems", 16 << 20))
+)
+# A container that a service mesh injects would not end with the driver, nor would the run.
+NOT_INJECTED = {
+    "labels": {"sidecar.istio.io/inject": "false"},
+    "annotations": {"linkerd.io/inject": "disabled"},
+}
 
 
 def labels(load: BatchLoad, component: str) -> dict[str, str]:
@@ -69,7 +91,7 @@ def metadata(load: BatchLoad, name: str, component: str = "run") -> Manifest:
     return {
         "name": name,
         "namespace": load.namespace,
-        "labels": labels(load, component),
+        "labels": {**labels(load, component), RUN_LABEL: name},
         "ownerReferences": [owner(load)],
     }
 
@@ -81,28 +103,69 @@ def run_name(load: BatchLoad) -> str:
     return run.name
 
 
+def run_id(load: BatchLoad) -> str:
+    """What names the run's rows and its result: a run that an older release began has no uid in its own name."""
+    name, uid, run = run_name(load), load.metadata.uid[:8], load.status.last_run
+    if run is not None and run.id:
+        return run.id
+    return name if name.endswith(f"-{uid}") else f"{name}-{uid}"
+
+
 def run_file(load: BatchLoad, bootstrap: str, *, result: str, output_path: str | None = None) -> Manifest:
     """RUN.json: all that the job needs to know."""
-    value: Manifest = {"format": load.spec.value.format}
-    if load.spec.value.schema is not None:
-        value["schema"] = load.spec.value.schema
     output = load.spec.output
     return {
-        # A BatchLoad that is deleted and made again counts its runs from 1 again; its rows are another load's.
-        "name": f"{run_name(load)}-{load.metadata.uid[:8]}",
+        "name": run_id(load),
         "bootstrap": bootstrap,
         "offsets": [
             {"topic": part.topic, "partition": part.partition, "from": part.from_, "until": part.until}
             for part in load.status.offsets or ()
         ],
-        "value": value,
-        "output": {
-            "format": output.format,
-            "path": output_path or output.path,
-            "partitionBy": list(output.partition_by),
-        },
+        "value": value(load),
+        **reading(load),
+        "output": output_of(load, output_path or output.path),
         "result": result,
     }
+
+
+def output_of(load: BatchLoad, path: str) -> Manifest:
+    """RUN.json's output: what is not set is left out."""
+    output = load.spec.output
+    told: Manifest = {
+        "format": output.format,
+        "path": path,
+        "partitionBy": list(output.partition_by),
+        "owner": f"{load.namespace}/{load.name}",
+    }
+    if output.target_file_size is not None:
+        told["targetFileSize"] = int(parse_quantity(output.target_file_size))
+    if output.table is not None:
+        told["table"] = output.table
+    for name, part in (("s3", output.s3), ("catalog", output.catalog)):
+        if part is not None:
+            given = msgspec.to_builtins(part)
+            told[name] = {
+                key: value for key, value in given.items() if value is not None and key != "credentialsSecret"
+            }
+    return told
+
+
+def credentials(load: BatchLoad) -> list[Manifest]:
+    """Environment of driver and executors: keys of the Secrets that the output names, each under its own name."""
+    output = load.spec.output
+    secrets = [
+        (output.s3.credentials_secret if output.s3 else None, S3_CREDENTIALS),
+        (output.catalog.credentials_secret if output.catalog else None, CATALOG_CREDENTIALS),
+    ]
+    return [
+        {
+            "name": key,
+            "valueFrom": {"secretKeyRef": {"name": secret, "key": key, "optional": key not in REQUIRED}},
+        }
+        for secret, keys in secrets
+        if secret is not None
+        for key in keys
+    ]
 
 
 def config_map(load: BatchLoad, bootstrap: str, images: Images) -> Manifest:
@@ -197,51 +260,80 @@ def with_volume_owner(runner: Manifest, images: Images) -> Manifest:
 
 def executor_template(load: BatchLoad, images: Images) -> Manifest:
     """The template of executor pods; Spark adds image, environment, ports and its own volumes to it."""
-    template = _template(load, EXECUTOR_CONTAINER, images, driver=False)
-    spec = template["spec"]
-    spec["automountServiceAccountToken"] = False  # an executor talks to its driver only
     # A claim that one node may mount at a time (ReadWriteOnce) needs executors where the driver is.
-    spec["affinity"] = {
-        "podAffinity": {
-            "preferredDuringSchedulingIgnoredDuringExecution": [
-                {
-                    "weight": 100,
-                    "podAffinityTerm": {
-                        "topologyKey": "kubernetes.io/hostname",
-                        "labelSelector": {"matchLabels": labels(load, "driver")},
-                    },
-                }
-            ]
-        }
+    beside_the_driver = {
+        "weight": 100,
+        "podAffinityTerm": {
+            "topologyKey": "kubernetes.io/hostname",
+            "labelSelector": {"matchLabels": labels(load, "driver")},
+        },
     }
-    return {"apiVersion": "v1", "kind": "Pod", **template}
+    own = {
+        "automountServiceAccountToken": False,  # an executor talks to its driver only
+        "affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [beside_the_driver]}},
+    }
+    return {"apiVersion": "v1", "kind": "Pod", **_template(load, EXECUTOR_CONTAINER, images, "executor", own)}
 
 
 def driver_template(load: BatchLoad, images: Images) -> Manifest:
     """The template of a driver pod that Spark itself makes (cluster mode)."""
-    return _template(load, DRIVER_CONTAINER, images, driver=True)
+    return _template(load, DRIVER_CONTAINER, images, "driver", {})
 
 
-def _template(load: BatchLoad, container: str, images: Images, *, driver: bool) -> Manifest:
-    return {
-        "metadata": {"labels": labels(load, "driver" if driver else "executor")},
+def _template(load: BatchLoad, container: str, images: Images, role: Role, own: Manifest) -> Manifest:
+    driver = role == "driver"
+    resources = without_cpu(load, role)
+    pod = {
+        "metadata": {"labels": {**labels(load, role), RUN_LABEL: run_name(load)}},
         "spec": {
             "securityContext": pod_security(USER, images.user_ids),
             "containers": [
                 {
                     "name": container,
+                    **({"resources": resources} if resources else {}),
+                    **({"env": secrets} if (secrets := credentials(load)) else {}),
                     "securityContext": container_security(),
                     "volumeMounts": volume_mounts(load, driver=driver),
                 }
             ],
             "volumes": volumes(load, driver=driver),
+            **own,
         },
     }
+    return with_user_template(load, role, pod, container)
 
 
-def core_request(load: BatchLoad, role: str, cores: int) -> str:
+def with_user_template(load: BatchLoad, role: Role, pod: Manifest, container: str) -> Manifest:
+    """A driver's or an executor's pod with what the user says about it."""
+    pod = merge(pod, {"metadata": NOT_INJECTED})
+    return with_template(pod, part(load, role).template, container=container, selector=labels(load, role))
+
+
+def part(load: BatchLoad, role: Role) -> SparkDriver | SparkExecutor:
+    return load.spec.spark.driver if role == "driver" else load.spec.spark.executor
+
+
+def core_request(load: BatchLoad, role: Role) -> str:
     """The CPU that a pod asks for."""
-    return load.spec.spark.conf.get(f"spark.kubernetes.{role}.request.cores", f"{cores * MILLICORES_A_CORE}m")
+    one = part(load, role)
+    default = one.resources.requests.get("cpu", f"{one.cores * MILLICORES_A_CORE}m")
+    return load.spec.spark.conf.get(f"spark.kubernetes.{role}.request.cores", str(default))
+
+
+def core_limit(load: BatchLoad, role: Role) -> str | None:
+    """The CPU that a pod may take at most."""
+    limit = part(load, role).resources.limits.get("cpu")
+    return load.spec.spark.conf.get(
+        f"spark.kubernetes.{role}.limit.cores", None if limit is None else str(limit)
+    )
+
+
+def without_cpu(load: BatchLoad, role: Role) -> Manifest:
+    """Resources of a pod for which Spark has no configuration of its own."""
+    found = resources_of(part(load, role).resources)
+    for amounts in found.values():
+        amounts.pop("cpu", None)
+    return {name: amounts for name, amounts in found.items() if amounts}
 
 
 def memory_mib(memory: str) -> int:
@@ -255,6 +347,7 @@ def spark_conf(load: BatchLoad) -> dict[str, str]:
     return {
         "spark.kubernetes.memoryOverheadFactor": str(OVERHEAD_FACTOR),
         "spark.ui.enabled": "false",
+        "spark.executor.extraJavaOptions": AVRO_LIMITS,
         # A lost executor is replaced; a job that cannot go on fails instead of waiting for ever.
         "spark.kubernetes.executor.deleteOnTermination": "true",
         # The driver needs rights on pods, and on nothing else.

@@ -8,13 +8,11 @@ that Kubernetes removes them with it. No component beyond Kubernetes itself is n
 from __future__ import annotations
 
 from ..models import BatchLoad
-from ..services import Images
 from . import load as common
+from .images import Images
 from .load import Manifest
 from .volumes import pod_security
 
-BACKOFF_LIMIT = 2
-ACTIVE_DEADLINE_S = 24 * 3600
 CANNOT_RUN = 2  # millstream-load's exit status for a run that no retry can help
 DRIVER = "driver"
 
@@ -22,14 +20,14 @@ DRIVER = "driver"
 def job(load: BatchLoad, images: Images) -> Manifest:
     """The Job of the load's last run."""
     name = common.run_name(load)
-    labels = {**common.labels(load, "driver"), "millstream.dev/run": name}
+    labels = {**common.labels(load, "driver"), common.RUN_LABEL: name}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": common.metadata(load, name),
         "spec": {
-            "backoffLimit": BACKOFF_LIMIT,
-            "activeDeadlineSeconds": ACTIVE_DEADLINE_S,
+            "backoffLimit": load.spec.retries,
+            "activeDeadlineSeconds": load.spec.timeout_seconds,
             "podFailurePolicy": {
                 "rules": [
                     {
@@ -40,14 +38,17 @@ def job(load: BatchLoad, images: Images) -> Manifest:
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                 ]
             },
-            "template": {"metadata": {"labels": labels}, "spec": _pod(load, images, name)},
+            "template": common.with_user_template(
+                load, "driver", {"metadata": {"labels": labels}, "spec": _pod(load, images, name)}, DRIVER
+            ),
         },
     }
 
 
 def _pod(load: BatchLoad, images: Images, name: str) -> Manifest:
-    driver = load.spec.spark.driver
-    memory = f"{common.memory_mib(driver.memory)}Mi"
+    memory = f"{common.memory_mib(load.spec.spark.driver.memory)}Mi"
+    cpu_limit = common.core_limit(load, "driver")
+    others = common.without_cpu(load, "driver")
     return {
         "restartPolicy": "Never",
         "serviceAccountName": common.SERVICE_ACCOUNT,
@@ -66,14 +67,23 @@ def _pod(load: BatchLoad, images: Images, name: str) -> Manifest:
                 "env": [
                     {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
                     {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                    *common.credentials(load),
                 ],
                 "ports": [
                     {"name": "driver", "containerPort": common.DRIVER_PORT},
                     {"name": "blockmanager", "containerPort": common.BLOCK_MANAGER_PORT},
                 ],
                 "resources": {
-                    "requests": {"cpu": common.core_request(load, "driver", driver.cores), "memory": memory},
-                    "limits": {"memory": memory},
+                    "requests": {
+                        **others.get("requests", {}),
+                        "cpu": common.core_request(load, "driver"),
+                        "memory": memory,
+                    },
+                    "limits": {
+                        **others.get("limits", {}),
+                        **({"cpu": cpu_limit} if cpu_limit else {}),
+                        "memory": memory,
+                    },
                 },
                 "securityContext": common.container_security(),
                 "terminationMessagePath": common.TERMINATION_LOG,
@@ -105,10 +115,12 @@ def _arguments(load: BatchLoad, images: Images, name: str) -> list[str]:
         "spark.kubernetes.container.image": common.image(load, images),
         "spark.kubernetes.container.image.pullPolicy": images.pull_policy,
         "spark.kubernetes.executor.podNamePrefix": name,
-        "spark.kubernetes.executor.request.cores": common.core_request(load, "executor", executor.cores),
+        "spark.kubernetes.executor.request.cores": common.core_request(load, "executor"),
         "spark.kubernetes.executor.podTemplateFile": f"{common.FOLDER}/{common.EXECUTOR_FILE}",
         "spark.kubernetes.executor.podTemplateContainerName": common.EXECUTOR_CONTAINER,
     }
+    if limit := common.core_limit(load, "executor"):
+        conf["spark.kubernetes.executor.limit.cores"] = limit
     arguments = ["--master", "k8s://https://kubernetes.default.svc"]
     for key, value in sorted(conf.items()):
         arguments += ["--conf", f"{key}={value}"]

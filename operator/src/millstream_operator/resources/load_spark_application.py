@@ -8,12 +8,11 @@ which need no webhook. The object is created once and never changed, since any c
 from __future__ import annotations
 
 from ..models import BatchLoad
-from ..services import Images
 from . import load as common
+from .images import Images
 from .load import Manifest
 
 API_VERSION = "sparkoperator.k8s.io/v1beta2"
-RETRIES = 2
 RETRY_INTERVAL_S = 10
 
 
@@ -37,14 +36,15 @@ def spark_application(load: BatchLoad, images: Images) -> Manifest:
             "sparkConf": common.spark_conf(load),
             "restartPolicy": {
                 "type": "OnFailure",
-                "onFailureRetries": RETRIES,
+                "onFailureRetries": load.spec.retries,
                 "onFailureRetryInterval": RETRY_INTERVAL_S,
-                "onSubmissionFailureRetries": RETRIES,
+                "onSubmissionFailureRetries": load.spec.retries,
                 "onSubmissionFailureRetryInterval": RETRY_INTERVAL_S,
             },
             "driver": {
                 "cores": driver.cores,
-                "coreRequest": common.core_request(load, "driver", driver.cores),
+                "coreRequest": common.core_request(load, "driver"),
+                **_core_limit(load, "driver"),
                 "memory": driver.memory,
                 "serviceAccount": common.SERVICE_ACCOUNT,
                 "template": common.driver_template(load, images),
@@ -52,10 +52,16 @@ def spark_application(load: BatchLoad, images: Images) -> Manifest:
             "executor": {
                 "instances": executor.instances,
                 "cores": executor.cores,
-                "coreRequest": common.core_request(load, "executor", executor.cores),
+                "coreRequest": common.core_request(load, "executor"),
+                **_core_limit(load, "executor"),
                 "memory": executor.memory,
                 "deleteOnTermination": True,
                 "template": {key: executor_template[key] for key in ("metadata", "spec")},
             },
         },
     }
+
+
+def _core_limit(load: BatchLoad, role: common.Role) -> Manifest:
+    limit = common.core_limit(load, role)
+    return {"coreLimit": limit} if limit else {}

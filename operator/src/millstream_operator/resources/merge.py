@@ -1,7 +1,7 @@
 """Strategic merge: what a user adds to pods over what the operator builds.
 
-Mappings merge by key, containers and their environment by name, other lists and values are replaced, null removes. As
-`kubectl patch --type strategic` does for pod templates:
+Mappings merge by key, containers, their environment and volumes by name, other lists and values are replaced, null
+removes. As `kubectl patch --type strategic` does for pod templates:
 https://kubernetes.io/docs/tasks/manage-kubernetes-objects/update-api-object-kubectl-patch/
 
 Which fields a user may add is models/pods.py's business.
@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# Lists that merge, and by which key.
-MERGE_KEYS = {"containers": "name", "env": "name"}
+from ..models.pods import LIST_KEYS
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,8 +24,8 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any
             result.pop(key, None)
         elif isinstance(value, Mapping) and isinstance(current, Mapping):
             result[key] = merge(current, value)
-        elif isinstance(value, list) and isinstance(current, list) and key in MERGE_KEYS:
-            result[key] = _merge_lists(current, value, MERGE_KEYS[key])
+        elif isinstance(value, list) and isinstance(current, list) and key in LIST_KEYS:
+            result[key] = _merge_lists(current, value, LIST_KEYS[key])
         else:
             result[key] = value
     return result

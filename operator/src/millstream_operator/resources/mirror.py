@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..models import API_VERSION, MirrorMaker
-from ..services import Images
+from .images import Images
+from .pods import resources_of, with_template
 from .volumes import pod_security
 
 Manifest = dict[str, Any]
@@ -78,6 +79,15 @@ def config_map(mirror: MirrorMaker, file: Manifest) -> Manifest:
 
 def deployment(mirror: MirrorMaker, file: Manifest, images: Images) -> Manifest:
     digest = hashlib.sha256(_text(file).encode()).hexdigest()[:16]
+    template = with_template(
+        {
+            "metadata": {"labels": labels(mirror), "annotations": {CONFIG_HASH: digest}},
+            "spec": _pod(mirror, images),
+        },
+        mirror.spec.template,
+        container="mirror",
+        selector=selector(mirror),
+    )
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -85,10 +95,7 @@ def deployment(mirror: MirrorMaker, file: Manifest, images: Images) -> Manifest:
         "spec": {
             "replicas": mirror.spec.replicas,
             "selector": {"matchLabels": selector(mirror)},
-            "template": {
-                "metadata": {"labels": labels(mirror), "annotations": {CONFIG_HASH: digest}},
-                "spec": _pod(mirror, images),
-            },
+            "template": template,
         },
     }
 
@@ -110,7 +117,7 @@ def _pod(mirror: MirrorMaker, images: Images) -> Manifest:
                 "ports": [{"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"}],
                 "livenessProbe": probe("/healthz", periodSeconds=10, timeoutSeconds=5, failureThreshold=6),
                 "readinessProbe": probe("/readyz", periodSeconds=5, timeoutSeconds=5),
-                "resources": {"requests": {"cpu": "100m", "memory": "96Mi"}, "limits": {"memory": "512Mi"}},
+                "resources": resources_of(mirror.spec.resources),
                 "securityContext": {
                     "allowPrivilegeEscalation": False,
                     "readOnlyRootFilesystem": True,

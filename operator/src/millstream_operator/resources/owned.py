@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from ..models import API_VERSION, Cluster
+from .pods import spread_over
 
 Manifest = dict[str, Any]
 
 CLUSTER_LABEL = "millstream.dev/cluster"
+RELEASE = "millstream.dev/release"
+"""Annotation: the release of the operator that an object was made by."""
+SPEC_HASH = "millstream.dev/spec-hash"
+"""Annotation: of what the Cluster says about the pods. A change of it does not wait as an upgrade does."""
 MANAGED_BY = {"app.kubernetes.io/managed-by": "millstream-operator"}
 USER = 1000
+
+
+def digest(found: object) -> str:
+    """Sixteen hexadecimal digits that differ where it differs."""
+    return hashlib.sha256(msgspec.json.encode(found, order="sorted")).hexdigest()[:16]
+
+
+def is_owned_by(live: Mapping[str, Any], uid: str) -> bool:
+    """Whether an object names the resource with this uid as an owner."""
+    return any(owner.get("uid") == uid for owner in live["metadata"].get("ownerReferences") or ())
 
 
 def selector(cluster: Cluster, component: str = "broker") -> dict[str, str]:
@@ -78,6 +96,14 @@ def spread_over_nodes(cluster: Cluster, component: str) -> Manifest:
         },
     }
     return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def spread_over_racks(cluster: Cluster, component: str) -> Manifest:
+    """Of a pod's spec: topology spread constraints where brokers have racks."""
+    rack = cluster.spec.brokers.rack
+    if rack is None:
+        return {}
+    return {"topologySpreadConstraints": spread_over(rack.topology_key, selector(cluster, component))}
 
 
 def claim_template(cluster: Cluster, size: Any, component: str = "broker") -> Manifest:

@@ -14,6 +14,7 @@ from typing import Any
 
 Manifest = dict[str, Any]
 
+OWNER_CONTAINER = "volume-owner"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 # Provisioners whose volumes belong to root and do not follow fsGroup.
 OWNED_BY_ROOT = frozenset(("kubernetes.io/host-path",))
@@ -68,7 +69,7 @@ def needs_init_container(how: VolumeOwnership, storage_class: Mapping[str, Any] 
 def with_owner(pod_spec: Manifest, *, volume: str, user: int, image: str, pull_policy: str) -> Manifest:
     """A pod's spec with the init container before all others."""
     container = {
-        "name": "volume-owner",
+        "name": OWNER_CONTAINER,
         "image": image,
         "imagePullPolicy": pull_policy,
         "command": ["chown", f"{user}:{user}", "/volume"],

@@ -1,7 +1,8 @@
 """The ZooKeeper ensemble that a Cluster brings along.
 
-    NAME-zookeeper   StatefulSet of 1 or 3 servers with a volume each; headless Service that names them;
-                     PodDisruptionBudget
+    NAME-zookeeper    StatefulSet of 1 or 3 servers with a volume each; headless Service that it needs;
+                      PodDisruptionBudget
+    NAME-zookeeperN   Service of server N: its address for brokers and its peers, whichever pod it has
 
 The image is the official one (or one that reads the same `ZOO_*` variables). Servers are counted from 1, as their ids
 are. Readiness asks the server whether it serves, so that a rolling update waits for the quorum to be whole again;
@@ -12,10 +13,15 @@ go when theirs go.
 from __future__ import annotations
 
 from ..models import Cluster, Quantity
+from ..models.cluster import ZooKeeperResources
+from ..quantity import parse_quantity
 from .owned import (
+    RELEASE,
+    SPEC_HASH,
     USER,
     Manifest,
     claim_template,
+    digest,
     disruption_budget,
     from_field,
     labels,
@@ -23,13 +29,21 @@ from .owned import (
     selector,
     service,
     spread_over_nodes,
+    spread_over_racks,
 )
+from .pods import resources_of, with_template
 from .volumes import UserIds, pod_security, with_owner
 
 COMPONENT = "zookeeper"
 CLIENT_PORT, PEER_PORT, ELECTION_PORT = 2181, 2888, 3888
 SERVES = f"exec 3<>/dev/tcp/127.0.0.1/{CLIENT_PORT} && echo srvr >&3 && grep -q ^Mode: <&3"
-HEAP_MB = 256
+HEAP_MIB = 256
+# Java keeps addresses for 30 s and failed look-ups for 10 s, and the latter only this file can change. A server that
+# starts again has another address, at which its peers are to find it at once.
+JAVA_SECURITY = "networkaddress.cache.ttl=1\nnetworkaddress.cache.negative.ttl=0\n"
+JAVA_SECURITY_FILE = "data/java.security"
+PREPARE = f'mkdir -p data datalog && printf %s "$JAVA_SECURITY" > {JAVA_SECURITY_FILE}'
+COPY_CONF = "cp -r /conf/. /own-conf/"
 CONTAINER_SECURITY: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -55,25 +69,19 @@ def objects(
     claim_size: Quantity | None = None,
     owner: bool = False,
     user_ids: UserIds = UserIds.FIXED,
+    release: str = "",
 ) -> list[Manifest]:
     """Everything of the ensemble; nothing where the Cluster has none of its own. Parameters as for the brokers."""
     if cluster.spec.zookeeper is None or cluster.spec.zookeeper.replicas is None:
         return []
     return [
-        service(
-            cluster,
-            name_of(cluster),
-            # The servers must find each other before they can be ready.
-            {
-                "clusterIP": "None",
-                "publishNotReadyAddresses": True,
-                "selector": selector(cluster, COMPONENT),
-            },
-            {"client": CLIENT_PORT, "peer": PEER_PORT, "election": ELECTION_PORT},
-            COMPONENT,
+        _service(cluster, name_of(cluster), {"clusterIP": "None"}, {}),
+        *(
+            _service(cluster, _service_name(cluster, server), {"type": "ClusterIP"}, _pod_of(cluster, server))
+            for server in _servers(cluster)
         ),
         disruption_budget(cluster, name_of(cluster), COMPONENT),
-        _stateful_set(cluster, image, pull_policy, claim_size, owner, user_ids),
+        _stateful_set(cluster, image, pull_policy, claim_size, owner, user_ids, release),
     ]
 
 
@@ -82,8 +90,28 @@ def _servers(cluster: Cluster) -> range:
     return range(1, (zookeeper.replicas or 0) + 1 if zookeeper is not None else 1)
 
 
+def _service(cluster: Cluster, name: str, spec: Manifest, of: dict[str, str]) -> Manifest:
+    wanted = {
+        **spec,
+        # The servers must find each other before they can be ready.
+        "publishNotReadyAddresses": True,
+        "selector": {**selector(cluster, COMPONENT), **of},
+    }
+    ports = {"client": CLIENT_PORT, "peer": PEER_PORT, "election": ELECTION_PORT}
+    return service(cluster, name, wanted, ports, COMPONENT)
+
+
+def _service_name(cluster: Cluster, server: int) -> str:
+    return f"{name_of(cluster)}{server}"
+
+
+def _pod_of(cluster: Cluster, server: int) -> dict[str, str]:
+    return {"statefulset.kubernetes.io/pod-name": f"{name_of(cluster)}-{server}"}
+
+
 def _host(cluster: Cluster, server: int) -> str:
-    return f"{name_of(cluster)}-{server}.{name_of(cluster)}.{cluster.namespace}.svc"
+    """Where brokers and peers reach a server. A restarted one has another pod, with another address."""
+    return f"{_service_name(cluster, server)}.{cluster.namespace}.svc"
 
 
 def _stateful_set(
@@ -93,17 +121,28 @@ def _stateful_set(
     claim_size: Quantity | None,
     owner: bool,
     user_ids: UserIds,
+    release: str,
 ) -> Manifest:
     zookeeper = cluster.spec.zookeeper
     assert zookeeper is not None
     size = zookeeper.storage.size if claim_size is None else claim_size
-    pod_spec = _pod_spec(cluster, image, pull_policy, user_ids)
+    pod_spec = _pod_spec(cluster, image, pull_policy, user_ids, zookeeper.resources)
     if owner:
         pod_spec = with_owner(pod_spec, volume="data", user=USER, image=image, pull_policy=pull_policy)
+    template = with_template(
+        {"metadata": {"labels": labels(cluster, COMPONENT)}, "spec": pod_spec},
+        zookeeper.template,
+        container="zookeeper",
+        selector=selector(cluster, COMPONENT),
+    )
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": metadata(cluster, name_of(cluster), COMPONENT),
+        # not of the template: a release with the same image restarts no server
+        "metadata": {
+            **metadata(cluster, name_of(cluster), COMPONENT),
+            "annotations": {RELEASE: release, SPEC_HASH: digest(zookeeper)},
+        },
         "spec": {
             "serviceName": name_of(cluster),
             "replicas": zookeeper.replicas,
@@ -115,13 +154,21 @@ def _stateful_set(
                 "whenDeleted": cluster.spec.brokers.storage.deletion_policy,
                 "whenScaled": "Retain",
             },
-            "template": {"metadata": {"labels": labels(cluster, COMPONENT)}, "spec": pod_spec},
+            "template": template,
             "volumeClaimTemplates": [claim_template(cluster, size, COMPONENT)],
         },
     }
 
 
-def _pod_spec(cluster: Cluster, image: str, pull_policy: str, user_ids: UserIds) -> Manifest:
+def heap_mib(resources: ZooKeeperResources) -> int:
+    """Java's heap: half of the memory that the container may have, so that the rest of the process has room."""
+    memory = resources.limits.get("memory", resources.requests.get("memory"))
+    return HEAP_MIB if memory is None else max(1, int(parse_quantity(memory) / 2**20 / 2))
+
+
+def _pod_spec(
+    cluster: Cluster, image: str, pull_policy: str, user_ids: UserIds, resources: ZooKeeperResources
+) -> Manifest:
     servers = " ".join(
         f"server.{server}={_host(cluster, server)}:{PEER_PORT}:{ELECTION_PORT};{CLIENT_PORT}"
         for server in _servers(cluster)
@@ -134,25 +181,31 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str, user_ids: UserIds)
         "ZOO_ADMINSERVER_ENABLED": "false",
         "ZOO_AUTOPURGE_PURGEINTERVAL": "24",
         "ZOO_MAX_CLIENT_CNXNS": "0",
-        "ZK_SERVER_HEAP": str(HEAP_MB),
+        "ZK_SERVER_HEAP": str(heap_mib(resources)),
         "JMXDISABLE": "true",
+        "JAVA_TOOL_OPTIONS": f"-Djava.security.properties=/{JAVA_SECURITY_FILE}",
     }
+    # The image's entrypoint writes /conf, which belongs to the image's own user.
+    own_folder = user_ids is UserIds.ASSIGNED
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 30,
         "securityContext": pod_security(USER, user_ids),
         "affinity": spread_over_nodes(cluster, COMPONENT),
-        # The folders that are mounted: Kubernetes would make them itself, and root's.
+        **spread_over_racks(cluster, COMPONENT),
+        # The folders that are mounted (Kubernetes would make them itself, and root's), and Java's properties.
         "initContainers": [
             {
                 "name": "folders",
                 "image": image,
                 "imagePullPolicy": pull_policy,
-                "command": ["mkdir", "-p", "/volume/data", "/volume/datalog"],
+                "command": ["sh", "-c", f"{PREPARE} && {COPY_CONF}" if own_folder else PREPARE],
+                "env": [{"name": "JAVA_SECURITY", "value": JAVA_SECURITY}],
+                "workingDir": "/volume",
                 "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
                 "securityContext": CONTAINER_SECURITY,
-                "volumeMounts": [{"name": "data", "mountPath": "/volume"}],
+                "volumeMounts": [{"name": "data", "mountPath": "/volume"}, *_conf(own_folder, "/own-conf")],
             }
         ],
         "containers": [
@@ -169,10 +222,7 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str, user_ids: UserIds)
                     {"name": "peer", "containerPort": PEER_PORT},
                     {"name": "election", "containerPort": ELECTION_PORT},
                 ],
-                "resources": {
-                    "requests": {"cpu": "100m", "memory": f"{HEAP_MB}Mi"},
-                    "limits": {"memory": f"{2 * HEAP_MB}Mi"},
-                },
+                "resources": resources_of(resources),
                 "readinessProbe": {
                     "exec": {"command": ["bash", "-c", SERVES]},
                     "timeoutSeconds": 5,
@@ -190,7 +240,13 @@ def _pod_spec(cluster: Cluster, image: str, pull_policy: str, user_ids: UserIds)
                 "volumeMounts": [
                     {"name": "data", "mountPath": "/data", "subPath": "data"},
                     {"name": "data", "mountPath": "/datalog", "subPath": "datalog"},
+                    *_conf(own_folder, "/conf"),
                 ],
             }
         ],
+        **({"volumes": [{"name": "conf", "emptyDir": {}}]} if own_folder else {}),
     }
+
+
+def _conf(own_folder: bool, path: str) -> list[Manifest]:
+    return [{"name": "conf", "mountPath": path}] if own_folder else []

@@ -130,66 +130,52 @@ class Store(Protocol):
     @property
     def session_id(self) -> int:
         """The newest session's; what it owns is ours."""
-        ...
 
     def start(self) -> None:
         """Begin to connect. Raises CoordinationError where that cannot be."""
-        ...
 
     async def connected(self) -> None:
         """Return when there is a connection."""
-        ...
 
     async def close(self, deadline: float) -> None:
         """End the session, so that what is ephemeral goes at once; not later than `deadline`, come what may."""
-        ...
 
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
         """None when there is no such node; the watch then tells when there is."""
-        ...
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
         """The names of the nodes below; None when there is no such node, and then no watch either."""
-        ...
 
     async def get_all(self, paths: Iterable[str], watch: Watch | None = None) -> list[Node | None]:
         """Many at once, in their order. The watch is on those that there are."""
-        ...
 
     async def children_of_all(self, paths: Iterable[str]) -> list[list[str] | None]:
         """Many at once, in their order."""
-        ...
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
     ) -> Node:
         """Returns what was created (of a sequence: see `multi`); raises NodeExistsError, NoNodeError (the parent)."""
-        ...
 
     async def ensure(self, *paths: str) -> None:
         """Make these nodes, and those above them, where they are not."""
-        ...
 
     async def set(self, path: str, data: bytes, version: int = -1) -> int:
         """Returns the new version; raises BadVersionError, NoNodeError."""
-        ...
 
     async def delete(self, path: str, version: int = -1) -> None:
         """Raises BadVersionError, NoNodeError, NotEmptyError."""
-        ...
 
     async def multi(self, operations: Sequence[Operation]) -> list[Any]:
         """All or nothing. A result each: the path of what was created, the new version of what was set, else None.
 
         Raises MultiError.
         """
-        ...
 
     async def multi_all(
         self, multis: Iterable[Sequence[Operation]]
     ) -> list[list[Any] | MultiError | Unavailable]:
         """Many multis at once, in their order; each succeeds or fails by itself."""
-        ...
 
 
 def with_parents(paths: Iterable[str]) -> list[str]:

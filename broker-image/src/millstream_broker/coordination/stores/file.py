@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from millstream_process import supervision
 
 from ...log.files import write_atomically
+from ...slices import turns
 from .. import CoordinationError
 from . import (
     BadVersionError,
@@ -56,7 +57,7 @@ FORMAT = 1
 SESSION = 1
 """There is one, and it lasts as long as the process."""
 MAX_NODE_BYTES = 16 * 1024 * 1024
-TOLD_AT_ONCE = 200
+TOLD_AT_ONCE = 50
 """Callers that are resumed in one turn of the loop."""
 NODES_IN_LINE = 500
 CLOSE_S = 5.0
@@ -223,7 +224,7 @@ class FileStore:
         """Carry these out in their order, with one write."""
         group = GroupCommit(self._nodes, self._below, self._zxid, int(time.time() * 1000))
         outcomes: list[list[Any] | Exception] = []
-        for operations, _ in waiting:
+        async for operations, _ in turns(waiting):
             try:
                 outcomes.append(group.multi(operations))
             except MultiError as error:

@@ -5,9 +5,10 @@ is not sent at all, so nothing is carried out long after it was given up. When a
 
 Of kazoo, which all of this is for: its callbacks come in its threads; the socket pair that wakes its connection thread
 blocks when some 270 requests wait (so few are in flight at a time, and none without a connection); it pauses for up to
-an hour between attempts to connect unless told otherwise; an error of its own ends its connection thread for good (so
-it is started again); stopping it may take as long as a server is silent (so that is waited for in a thread that is left
-behind when the deadline comes).
+an hour between attempts to connect unless told otherwise, and waits for an address to accept as long as a session lasts
+(so it gets CONNECT_S: a server may have moved, and names are resolved anew in each round); an error of its own ends
+its connection thread for good (so it is started again); stopping it may take as long as a server is silent (so that is
+waited for in a thread that is left behind when the deadline comes).
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
+
+from millstream_kafka.client.connection import CONNECT_S
 
 from . import (
     BadVersionError,
@@ -83,6 +86,9 @@ class _Result(AsyncResult):  # type: ignore[misc]
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def async_result(self) -> _Result:
         return _Result(self)
+
+    def create_connection(self, *args: Any, **options: Any) -> Any:
+        return super().create_connection(*args, **{**options, "timeout": min(CONNECT_S, options["timeout"])})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,233 @@
+"""State that ``log`` and ``truncation`` share: a log's parts, its durable end, and whether it is usable.
+
+Failures. A disk error other than lack of space, or any failed fsync, takes the log ``offline`` together with its
+directory (see ``directory``). A write that cannot be undone takes only the log offline. Every call then raises
+KAFKA_STORAGE_ERROR until the log is opened again. A deleted log is ``offline``, too: every call raises
+UNKNOWN_TOPIC_OR_PARTITION, and missing files are no failure.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import uuid
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
+from . import recovery
+from .config import LogConfig
+from .durability import Durability
+from .epochs import LeaderEpochs
+from .files import is_failure
+from .producer_state import ProducerStateManager
+from .segments import Segments
+
+logger = logging.getLogger(__name__)
+
+
+class Progress(NamedTuple):
+    """What checkpoints say of a log."""
+
+    flushed: int
+    moved_start: int | None
+    """The log start, where DeleteRecords moved it behind the first segment's."""
+    first_dirty: int
+
+    @property
+    def claims(self) -> int:
+        """What is before it is said to be on the disk, or compacted."""
+        return max(self.flushed, self.first_dirty)
+
+
+class DeletedError(OSError):
+    """The log was deleted; the disk is not at fault."""
+
+
+class Home(Protocol):
+    """The log directory that a log lies in."""
+
+    rolled: set[Any]
+    """Logs that have closed segments which may not be on the disk yet."""
+
+    def fail(self, error: OSError) -> None:
+        """The disk is at fault. Any thread."""
+
+    def checkpoint(self) -> None:
+        """Write where logs start, among others. Blocking, any thread. OSError."""
+
+
+class LogState:
+    """See ``log.Log``."""
+
+    __slots__ = (
+        "__weakref__",
+        "_claims_end",
+        "_home",
+        "claimed",
+        "config",
+        "durability",
+        "epochs",
+        "first_dirty_offset",
+        "last_high_watermark",
+        "log_end_offset",
+        "log_start_offset",
+        "offline",
+        "producers",
+        "segments",
+        "topic_id",
+        "truncating",
+        "uncleanable",
+    )
+
+    def __init__(
+        self,
+        config: LogConfig,
+        segments: Segments,
+        start: int,
+        end: int,
+        producers: ProducerStateManager,
+        epochs: LeaderEpochs,
+        *,
+        recovery_point: int,
+        home: Home | None,
+        topic_id: uuid.UUID | None,
+    ) -> None:
+        """Use ``Log.open``."""
+        self.topic_id = topic_id
+        self._home = home
+        self.segments = segments
+        self.durability = Durability(segments, epochs, min(max(recovery_point, start), end))
+        self.config = config
+        self.producers = producers
+        self.epochs = epochs
+        self.log_start_offset = start
+        self.log_end_offset = end
+        self.uncleanable = False  # compaction failed on it (see ``compaction.give_up``)
+        self.first_dirty_offset = start  # compaction has not been behind this
+        self.last_high_watermark = 0
+        """As it was when the replica here was last served: while one is, it knows better."""
+        self.truncating = False
+        """A thread truncates it; set and cleared on the loop, which neither reads nor changes the log meanwhile."""
+        self.offline: OSError | None = None
+        self.claimed = recovery.NOWHERE
+        """The checkpoints on the disk say of nothing behind this offset that it is on the disk, or compacted."""
+        self._claims_end = recovery.NOWHERE  # where a truncation that is going on will end
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.segments.path)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all segments."""
+        return self.segments.size
+
+    @property
+    def is_deleted(self) -> bool:
+        """Scheduled for deletion: its files may be gone."""
+        return isinstance(self.offline, DeletedError)
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything before it is on the disk for sure (Kafka's recovery point)."""
+        return self.durability.offset
+
+    @property
+    def unflushed_messages(self) -> int:
+        return self.log_end_offset - self.flushed_offset
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """At most this much would have to be written by :meth:`flush`."""
+        if not self.unflushed_messages:
+            return 0
+        return sum(segment.size for segment in self.segments.from_offset(self.flushed_offset))
+
+    def _save_epochs(self) -> None:
+        if self.epochs.dirty:
+            try:
+                self.epochs.save()
+            except OSError as error:  # stays dirty; flush and close try again, recovery can do without
+                logger.warning("%s: cannot write its leader epochs: %s", self.segments.path, error)
+                self.failed(error)
+
+    def ends_at(self, end: int, producers: ProducerStateManager) -> None:
+        """Its segments were cut there."""
+        self.log_end_offset = end
+        self.log_start_offset = min(self.log_start_offset, end)
+        self.durability.offset = min(self.flushed_offset, end)
+        self.first_dirty_offset = min(self.first_dirty_offset, end)
+        self.producers = producers
+
+    def forget_epochs_from(self, offset: int) -> None:
+        with self.durability.lock:
+            self.epochs.truncate_from_end(offset)
+            self._save_epochs()
+
+    # -- what checkpoints say ---------------------------------------------------------------------------------
+
+    def claim_nothing_behind(self, end: int) -> None:
+        """Have no checkpoint say of what is behind ``end`` that it is on the disk, or compacted. Blocking. OSError.
+
+        Until :meth:`release_claims`: other records will be there, or none.
+        """
+        self._claims_end = end
+        if self.claimed > end:
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Blocking. OSError."""
+        if self._home is not None:
+            self._home.checkpoint()
+
+    def release_claims(self) -> None:
+        self._claims_end = recovery.NOWHERE
+
+    def progress(self) -> Progress:
+        """As of one moment, and within what a truncation leaves. In any thread."""
+        with self.durability.lock:
+            start, limit = self.log_start_offset, self._claims_end
+            moved = start if start > self.segments.first_offset else None
+            progress = Progress(min(self.flushed_offset, limit), moved, min(self.first_dirty_offset, limit))
+            self.claimed = max(self.claimed, progress.claims)
+            return progress
+
+    # -- failures ---------------------------------------------------------------------------------------------
+
+    def give_up(self) -> None:
+        """It is deleted, though its files are still there: nobody who misses one takes that for a failure of the disk.
+
+        Whoever opens a file of a segment, and finds then that this has not happened, has opened a file of this log.
+        """
+        self.offline = DeletedError(errno.ENOENT, "it was deleted")
+        for segment in self.segments:
+            segment.deleted = True
+
+    def failed(self, error: OSError) -> ApiError:
+        """Take note of an error that the disk gave; what to raise. Any thread.
+
+        The one place that tells a failure of the disk from a file that was deleted with its log.
+        """
+        if is_failure(error) and not (self.is_deleted and isinstance(error, FileNotFoundError)):
+            if not self.is_deleted:
+                self.offline = error
+            if self._home is not None:
+                self._home.fail(error)
+        return self._storage_error(error)
+
+    def check_online(self) -> None:
+        """ApiError KAFKA_STORAGE_ERROR after the disk has failed."""
+        if self.offline is not None:
+            raise self._storage_error(self.offline)
+
+    def _refusal(self) -> ApiError:
+        if self.offline is not None:
+            return self._storage_error(self.offline)
+        return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.segments.path} is being truncated")
+
+    def _storage_error(self, error: OSError) -> ApiError:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self.is_deleted else ErrorCode.KAFKA_STORAGE_ERROR
+        reason = error.strerror or str(error)
+        return ApiError(code, f"{self.segments.path}: {reason}")

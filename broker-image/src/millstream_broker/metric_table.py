@@ -1,0 +1,210 @@
+"""Every metric of a broker: docs/metrics.md is this table."""
+
+from __future__ import annotations
+
+from millstream_process.metrics import Metric
+
+MOST_TOPICS = 1000
+"""Series by topic of one metric; the topics beyond are added up."""
+MOST_PARTITIONS = 10_000
+"""Series by partition of one metric; the others are left out, and counted."""
+PER_TOPIC = f"; beyond {MOST_TOPICS} topics the rest is added up as (others)"
+PER_PARTITION = f"; at most {MOST_PARTITIONS}, the first by name"
+
+TABLE = (
+    Metric("millstream_broker_info", "gauge", "1", "The broker's version.", ("version",)),
+    # Requests and clients
+    Metric(
+        "millstream_request_seconds",
+        "histogram",
+        "seconds",
+        "Time from a request's last byte to its answer; long polls of Fetch and rebalances wait in it.",
+        ("api",),
+    ),
+    Metric("millstream_received_bytes_total", "counter", "bytes", "Bytes received from clients."),
+    Metric("millstream_sent_bytes_total", "counter", "bytes", "Bytes sent to clients."),
+    Metric("millstream_connections", "gauge", "connections", "Connections that are open."),
+    Metric("millstream_connections_accepted_total", "counter", "connections", "Connections accepted."),
+    Metric(
+        "millstream_request_memory_bytes",
+        "gauge",
+        "bytes",
+        "Requests held in memory until they are whole or admitted; bounded by queued.max.request.bytes.",
+    ),
+    # Records
+    Metric(
+        "millstream_records_received_total", "counter", "records", "Records that Produce appended to logs."
+    ),
+    Metric(
+        "millstream_batches_refused_total",
+        "counter",
+        "batches",
+        "Partitions of Produce requests that were refused.",
+    ),
+    Metric(
+        "millstream_topic_received_bytes_total",
+        "counter",
+        "bytes",
+        f"Bytes of record batches appended to partitions led here{PER_TOPIC}.",
+        ("topic",),
+    ),
+    Metric(
+        "millstream_topic_sent_bytes_total",
+        "counter",
+        "bytes",
+        f"Bytes of record batches read by consumers{PER_TOPIC}.",
+        ("topic",),
+    ),
+    Metric(
+        "millstream_topic_replicated_bytes_total",
+        "counter",
+        "bytes",
+        f"Bytes of record batches read by followers{PER_TOPIC}.",
+        ("topic",),
+    ),
+    Metric("millstream_log_bytes", "gauge", "bytes", f"Size of a topic's logs here{PER_TOPIC}.", ("topic",)),
+    Metric(
+        "millstream_log_end_offset",
+        "gauge",
+        "offset",
+        f"The next offset of a partition, on each of its replicas{PER_PARTITION}.",
+        ("topic", "partition"),
+    ),
+    # Replication
+    Metric("millstream_topics", "gauge", "topics", "Topics in the cluster."),
+    Metric("millstream_partitions", "gauge", "partitions", "Replicas on this broker."),
+    Metric("millstream_leaders", "gauge", "partitions", "Partitions that this broker leads."),
+    Metric(
+        "millstream_under_replicated_partitions",
+        "gauge",
+        "partitions",
+        "Partitions led here with fewer replicas in sync than there are.",
+    ),
+    Metric(
+        "millstream_under_min_isr_partitions",
+        "gauge",
+        "partitions",
+        "Partitions led here with fewer replicas in sync than min.insync.replicas: acks=all is refused.",
+    ),
+    Metric(
+        "millstream_replica_max_lag",
+        "gauge",
+        "records",
+        "Records that the follower furthest behind a leader here still has to fetch.",
+    ),
+    Metric(
+        "millstream_isr_shrinks_total",
+        "counter",
+        "followers",
+        "Followers that left the ISR of a partition led here.",
+    ),
+    Metric("millstream_isr_expands_total", "counter", "followers", "Followers that joined it."),
+    # The cluster
+    Metric("millstream_active_controller", "gauge", "0 or 1", "Whether this broker is the controller."),
+    Metric(
+        "millstream_leaderless_partitions",
+        "gauge",
+        "partitions",
+        "Partitions of the cluster without a leader, which nobody can read or write (controller only).",
+    ),
+    Metric(
+        "millstream_not_preferred_leaders",
+        "gauge",
+        "partitions",
+        "Partitions of the cluster not led by their preferred replica (controller only).",
+    ),
+    Metric(
+        "millstream_coordination_connected",
+        "gauge",
+        "0 or 1",
+        "Whether the broker has a session with ZooKeeper; always 1 for a broker by itself.",
+    ),
+    # Groups
+    Metric("millstream_groups", "gauge", "groups", "Groups coordinated here, by their state.", ("state",)),
+    Metric("millstream_group_members", "gauge", "members", "Members of the groups coordinated here."),
+    Metric(
+        "millstream_group_committed_offset",
+        "gauge",
+        "offset",
+        f"The offset that a group has committed, on the broker that coordinates it{PER_PARTITION}.",
+        ("group", "topic", "partition"),
+    ),
+    Metric(
+        "millstream_group_partitions_loading",
+        "gauge",
+        "partitions",
+        "Partitions of __consumer_offsets led here whose groups are not loaded yet.",
+    ),
+    Metric(
+        "millstream_group_records_unreadable_total",
+        "counter",
+        "records",
+        "Records of __consumer_offsets that were skipped when groups were loaded.",
+    ),
+    # Disks
+    Metric(
+        "millstream_log_directory_online",
+        "gauge",
+        "0 or 1",
+        "Whether a log directory can be used.",
+        ("directory",),
+    ),
+    Metric(
+        "millstream_log_directory_bytes",
+        "gauge",
+        "bytes",
+        "Size of the logs in a log directory.",
+        ("directory",),
+    ),
+    Metric(
+        "millstream_log_directory_free_bytes",
+        "gauge",
+        "bytes",
+        "Room left in the file system of a log directory.",
+        ("directory",),
+    ),
+    Metric(
+        "millstream_log_directory_capacity_bytes",
+        "gauge",
+        "bytes",
+        "Size of the file system of a log directory.",
+        ("directory",),
+    ),
+    Metric(
+        "millstream_offline_log_directories", "gauge", "directories", "Log directories that cannot be used."
+    ),
+    Metric("millstream_offline_partitions", "gauge", "partitions", "Replicas here whose log cannot be used."),
+    Metric(
+        "millstream_uncleanable_partitions",
+        "gauge",
+        "partitions",
+        "Replicas that are not compacted any more, because compaction failed on them.",
+    ),
+    # The process
+    Metric(
+        "millstream_loop_stall_seconds",
+        "histogram",
+        "seconds",
+        "How long callbacks had to wait for the event loop, where it was a millisecond or longer.",
+    ),
+    Metric(
+        "millstream_loop_stall_cpu_seconds",
+        "histogram",
+        "seconds",
+        "The same in the processor's time: without what other processes took.",
+    ),
+    Metric(
+        "millstream_task_failures_total",
+        "counter",
+        "failures",
+        "Background tasks that ended unexpectedly.",
+        ("task",),
+    ),
+    Metric(
+        "millstream_series_omitted",
+        "gauge",
+        "series",
+        "Series left out of a metric, because there were too many.",
+        ("metric",),
+    ),
+)

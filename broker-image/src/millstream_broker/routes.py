@@ -1,0 +1,62 @@
+"""How the requests of each API and version are handled: what a connection looks up for each frame."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from millstream_kafka.protocol.schema import Struct
+from millstream_process.histogram import Histogram
+
+from .handlers import Bound, Handler, Handlers, RequestContext, answered
+from .stats import Stats
+
+WITHOUT_METADATA = frozenset({5, 6, 17, 18, 36})
+"""StopReplica, UpdateMetadata, SaslHandshake, ApiVersions, SaslAuthenticate: answered before a controller has told this
+broker of the cluster. Everything else would answer that there is no topic."""
+
+HEAD = struct.Struct(">ii")
+"""The size and header of a response."""
+_FLEXIBLE_HEAD = struct.Struct(">iix")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How requests of one API and version are handled."""
+
+    registration: Bound
+    version: int
+    head: struct.Struct
+    stats: Histogram
+    copied: bool
+
+
+Routes = dict[tuple[int, int], Route]
+"""How each request that is served is handled, by API key and version."""
+
+
+def routes_of(handlers: Handlers, stats: Stats, told: asyncio.Event | None = None) -> Routes:
+    """With ``told``, requests wait for it unless they need no knowledge of the cluster."""
+    routes = {}
+    for key, registration in handlers.items():
+        if told is not None and key not in WITHOUT_METADATA:
+            registration = registration.after(partial(_waiting, told))
+        api = registration.api
+        of_api = stats.api(api.name)
+        for version in range(api.served[0], api.served[1] + 1):
+            head = _FLEXIBLE_HEAD if api.has_flexible_response_header(version) else HEAD
+            routes[key, version] = Route(
+                registration, version, head, of_api, copied=not registration.pipelined
+            )
+    return routes
+
+
+def _waiting(told: asyncio.Event, handler: Handler) -> Handler:
+    async def handle(context: RequestContext, request: Any) -> Struct | None:
+        await told.wait()
+        return await answered(handler(context, request))
+
+    return handle

@@ -1,0 +1,48 @@
+"""Log lines on stderr: plain ones for people, or one JSON object a line for machines.
+
+    {"time": "2026-11-22T08:00:00.000+00:00", "level": "info", "logger": "…", "message": "…", "broker": 1}
+
+`level` is debug, info, warning, error or critical; `exception` has the stack, where there is one. Beside them stand the
+fields of the process and those given as `extra` to the call.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+FORMATS = ("plain", "json")
+PLAIN = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_OF_EVERY_RECORD = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
+
+
+class JsonFormatter(logging.Formatter):
+    """One line an event; `fields` are on each."""
+
+    def __init__(self, **fields: object) -> None:
+        super().__init__()
+        self._fields = fields
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **self._fields,
+        }
+        for key, value in vars(record).items():
+            if key not in _OF_EVERY_RECORD:
+                line.setdefault(key, value)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def configure(log_format: str = "plain", **fields: object) -> None:
+    """Send everything from INFO on to stderr. `fields` are what JSON lines say of the process."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(**fields) if log_format == "json" else logging.Formatter(PLAIN))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

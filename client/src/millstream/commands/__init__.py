@@ -1,0 +1,1 @@
+"""The commands of `millstream`, a module for each group of them."""

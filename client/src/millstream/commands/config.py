@@ -1,0 +1,92 @@
+"""`millstream config get | set | reset`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from millstream.configs import Resource, alter_configs, describe_configs
+from millstream.errors import BadInput
+from millstream.options import Settings, common, confirm, dry_run, pairs, yes
+from millstream.output import show, tell
+
+resource_argument = click.argument("resource", metavar="topic/NAME|broker/ID")
+
+
+@click.group()
+@common
+def config() -> None:
+    """Show and change the configuration of topics and brokers."""
+
+
+@config.command("get")
+@resource_argument
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@click.option("--all", "-a", "everything", is_flag=True, help="Include inherited values and defaults.")
+@common
+@click.pass_obj
+def config_get(settings: Settings, resource: str, keys: tuple[str, ...], everything: bool) -> None:
+    """Show what is set on a topic or broker, or the values of these keys with their source."""
+    asked = Resource.parse(resource)
+    found = describe_configs(settings.cluster, asked)
+    known = {one.key for one in found}
+    for key in keys:
+        if key not in known:
+            raise BadInput(
+                f"{asked} has no key {key}", f"millstream config get {resource} --all shows its keys"
+            )
+    shown = [one for one in found if (one.key in keys if keys else everything or one.own)]
+    show(
+        settings,
+        [asdict(one) for one in shown],
+        ("KEY", "VALUE", "SOURCE"),
+        [(one.key, one.value, one.source) for one in shown],
+    )
+
+
+@config.command("set")
+@resource_argument
+@click.argument("configs", metavar="KEY=VALUE...", nargs=-1, required=True)
+@dry_run
+@yes
+@common
+@click.pass_obj
+def config_set(settings: Settings, resource: str, configs: tuple[str, ...], dry_run: bool, yes: bool) -> None:
+    """Set keys of a topic or broker, all or none of them. Asks for confirmation for a broker."""
+    _alter(settings, "config set", resource, pairs("KEY=VALUE", configs), (), dry_run, yes)
+
+
+@config.command("reset")
+@resource_argument
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@dry_run
+@yes
+@common
+@click.pass_obj
+def config_reset(settings: Settings, resource: str, keys: tuple[str, ...], dry_run: bool, yes: bool) -> None:
+    """Reset keys of a topic or broker to their default. Asks for confirmation for a broker."""
+    _alter(settings, "config reset", resource, {}, keys, dry_run, yes)
+
+
+def _alter(
+    settings: Settings,
+    command: str,
+    resource: str,
+    configs: dict[str, str],
+    resets: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    asked, cluster = Resource.parse(resource), settings.cluster
+    alter_configs(cluster, asked, configs, resets, validate_only=True)
+    if not dry_run:
+        if asked.kind == "broker":
+            confirm(command, f"Change the configuration of {asked} while it runs?", yes=yes)
+        alter_configs(cluster, asked, configs, resets)
+    changes = ", ".join(
+        [f"{key}={value}" for key, value in configs.items()] + [f"{key} reset" for key in resets]
+    )
+    said = "could be changed; nothing was changed" if dry_run else "changed"
+    done = {"resource": resource, "config": configs, "reset": list(resets), "dry_run": dry_run}
+    tell(settings, done, f"{asked}: {said}: {changes}")

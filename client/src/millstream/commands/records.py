@@ -1,0 +1,181 @@
+"""`millstream produce` and `millstream consume`: a line is a record."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import Any, BinaryIO, Literal, NoReturn, TypeVar
+
+import click
+
+from millstream.errors import BadInput, Interrupted
+from millstream.options import GROUP, TOPIC, Settings, common
+from millstream.output import tell
+from millstream.records import Codec, Record, consume, produce
+from millstream.words import count
+
+T = TypeVar("T")
+
+ESCAPES = {r"\t": "\t", r"\n": "\n", r"\0": "\0", r"\\": "\\"}
+
+
+@click.command("produce")
+@click.argument("name", metavar="TOPIC", type=TOPIC)
+@click.option(
+    "--file", "-f", "source", type=click.File("rb"), default="-", help="File to read (default: stdin)."
+)
+@click.option("--key-separator", metavar="TEXT", help=r"Text between key and value in a line, such as '\t'.")
+@click.option(
+    "--codec", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none", show_default=True,
+    help="Compression of the records.",
+)  # fmt: skip
+@click.option("--partition", type=click.IntRange(0), help="Partition for all records, whatever their keys.")
+@common
+@click.pass_obj
+def produce_command(
+    settings: Settings,
+    name: str,
+    source: BinaryIO,
+    key_separator: str | None,
+    codec: Codec,
+    partition: int | None,
+) -> None:
+    """Append lines to a topic, one record each."""
+    separator = _separator(key_separator)
+    records = _interruptible(_records(source, separator))
+    produced = produce(settings.cluster, name, records, codec=codec, partition=partition)
+    by_partition = [{"partition": number, "records": count} for number, count in sorted(produced.items())]
+    total = sum(produced.values())
+    done = {"topic": name, "records": total, "partitions": by_partition}
+    tell(settings, done, f"{count(total, 'record')} to {name}")
+
+
+@click.command("consume")
+@click.argument("name", metavar="TOPIC", type=TOPIC)
+@click.option(
+    "--group", "-g", "group_id", metavar="GROUP", type=GROUP, help="Read as a member of this group."
+)
+@click.option(
+    "--from", "start", metavar="earliest|latest|OFFSET", default="earliest", show_default=True,
+    help="Where to start; with a group, where it has no offset.",
+)  # fmt: skip
+@click.option("--max", "maximum", type=click.IntRange(1), help="End after so many records.")
+@click.option("--follow", "-F", is_flag=True, help="Wait for more records at the end.")
+@click.option("--key-separator", metavar="TEXT", help="Print the key too, with this text after it.")
+@common
+@click.pass_obj
+def consume_command(
+    settings: Settings,
+    name: str,
+    group_id: str | None,
+    start: str,
+    maximum: int | None,
+    follow: bool,
+    key_separator: str | None,
+) -> None:
+    """Print the records of a topic, one line each, up to its end."""
+    separator = _separator(key_separator)
+    begin = _start(start)
+    out, read, shown = sys.stdout.buffer, 0, 0
+    found = consume(settings.cluster, name, group=group_id, start=begin, maximum=maximum, follow=follow)
+    interruptible = _interruptible(found)  # SIGTERM, too: a group member leaves, its offsets committed
+    try:
+        with closing(found):
+            for record in interruptible:
+                read += 1  # before the write: SIGTERM may come as soon as its reader has it
+                out.write(_json_line(record) if settings.output == "json" else _text_line(record, separator))
+                if follow or group_id:  # a group commits only what is out
+                    out.flush()
+                shown = read
+        out.flush()
+    except KeyboardInterrupt:
+        out.flush()
+        raise Interrupted(f"interrupted: {count(read, 'record')} read from {name}") from None
+    except OSError as error:
+        error.add_note(f"{count(shown, 'record')} read from {name}")
+        raise
+
+
+def _interruptible(records: Iterable[T]) -> Iterator[T]:
+    """The records, until Ctrl-C or SIGTERM: then KeyboardInterrupt, at once where that is possible.
+
+    A callback of librdkafka may swallow what a signal's handler raises, so this also looks after each record.
+    """
+    signals: list[int] = []
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        signals.append(number)
+        raise KeyboardInterrupt
+
+    def until_interrupted() -> Iterator[T]:
+        for record in records:
+            yield record
+            if signals:
+                raise KeyboardInterrupt
+
+    for which in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(which, interrupt)
+    return until_interrupted()
+
+
+def _start(text: str) -> int | Literal["earliest", "latest"]:
+    match text:
+        case "earliest" | "latest":
+            return text
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise BadInput(f'--from: "{text}" is not allowed', "write earliest, latest or an offset")
+
+
+def _separator(text: str | None) -> bytes | None:
+    if text == "":
+        raise BadInput('--key-separator: "" is not allowed', r"write at least one character, such as '\t'")
+    return None if text is None else ESCAPES.get(text, text).encode()
+
+
+def _records(source: Iterable[bytes], separator: bytes | None) -> Iterator[tuple[bytes | None, bytes]]:
+    for number, line in enumerate(source, start=1):
+        line = line.removesuffix(b"\n")
+        if separator is None:
+            yield None, line
+            continue
+        key, found, value = line.partition(separator)
+        if not found:
+            raise BadInput(
+                f"line {number:,} has no key separator {separator.decode()!r}",
+                f"the {number - 1:,} lines before it are in the topic",
+            )
+        yield key, value
+
+
+def _text_line(record: Record, separator: bytes | None) -> bytes:
+    value = (record.value or b"") + b"\n"
+    return value if separator is None else (record.key or b"") + separator + value
+
+
+def _json_line(record: Record) -> bytes:
+    shown: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        **_text("key", record.key),
+        **_text("value", record.value),
+    }
+    if record.headers:
+        shown["headers"] = [{"name": name, **_text("value", value)} for name, value in record.headers]
+    return json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _text(name: str, content: bytes | None) -> dict[str, str | None]:
+    """Bytes as JSON: text if they are, else base64 under a name that says so."""
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}Base64": base64.b64encode(content).decode()}

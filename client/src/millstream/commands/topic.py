@@ -1,0 +1,210 @@
+"""`millstream topic list | describe | create | alter | delete`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from millstream.errors import BadInput, Failed, Interrupted
+from millstream.options import TOPIC, Settings, common, confirm, dry_run, pairs, yes
+from millstream.output import ids, printable, show, show_table, tell
+from millstream.topics import (
+    alter_topic,
+    create_topic,
+    delete_topics,
+    describe_topic,
+    list_topics,
+    require_topics,
+)
+from millstream.words import count
+
+PARTITIONS = click.IntRange(1, 100_000)  # what librdkafka sends
+config_option = click.option(
+    "--config",
+    "-c",
+    "configs",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set a configuration key; repeatable.",
+)
+
+
+@click.group()
+@common
+def topic() -> None:
+    """List, describe, create, alter and delete topics."""
+
+
+@topic.command("list")
+@click.option("--internal", is_flag=True, help="Include the brokers' own topics.")
+@common
+@click.pass_obj
+def topic_list(settings: Settings, internal: bool) -> None:
+    """List all topics."""
+    found = list_topics(settings.cluster, internal=internal)
+    show(
+        settings,
+        [asdict(one) for one in found],
+        ("TOPIC", "PARTITIONS", "REPLICATION"),
+        [(one.name, one.partitions, one.replication_factor) for one in found],
+    )
+
+
+@topic.command("describe")
+@click.argument("name", metavar="TOPIC", type=TOPIC)
+@common
+@click.pass_obj
+def topic_describe(settings: Settings, name: str) -> None:
+    """Show a topic: its partitions with their offsets, and its configuration."""
+    found = describe_topic(settings.cluster, name)
+    if settings.output == "table":
+        click.echo(f"topic {found.name}, id {found.topic_id}")
+        for key, value in found.config.items():
+            click.echo(f"  {key}={printable(value)}")
+    show(
+        settings,
+        asdict(found),
+        ("PARTITION", "LEADER", "REPLICAS", "ISR", "EARLIEST", "LATEST", "RECORDS"),
+        [
+            (
+                p.partition,
+                "none" if p.leader < 0 else p.leader,
+                ids(p.replicas),
+                ids(p.isr),
+                p.earliest,
+                p.latest,
+                None if p.latest is None or p.earliest is None else p.latest - p.earliest,
+            )
+            for p in found.partitions
+        ],
+    )
+
+
+@topic.command("create")
+@click.argument("name", metavar="TOPIC")
+@click.option("--partitions", "-p", type=PARTITIONS, help="Partitions (default: the brokers').")
+@click.option(
+    "--replication-factor", "-r", type=click.IntRange(1, 32767),
+    help="Replicas of each partition (default: the brokers').",
+)  # fmt: skip
+@config_option
+@dry_run
+@common
+@click.pass_obj
+def topic_create(
+    settings: Settings,
+    name: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    dry_run: bool,
+) -> None:
+    """Create a topic."""
+    config = pairs("--config", configs)
+    create_topic(
+        settings.cluster,
+        name,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        config=config,
+        validate_only=dry_run,
+    )
+    asked = {"partitions": partitions, "replication_factor": replication_factor, "config": config}
+    said = "could be created; nothing was changed" if dry_run else "created"
+    tell(settings, {"topic": name, **asked, "dry_run": dry_run}, f"topic {name}: {said}")
+
+
+@topic.command("alter")
+@click.argument("name", metavar="TOPIC", type=TOPIC)
+@click.option("--partitions", "-p", type=PARTITIONS, help="New total; partitions cannot be removed.")
+@config_option
+@click.option(
+    "--delete-config", "-d", "resets", metavar="KEY", multiple=True,
+    help="Reset a configuration key to its default; repeatable.",
+)  # fmt: skip
+@dry_run
+@yes
+@common
+@click.pass_obj
+def topic_alter(
+    settings: Settings,
+    name: str,
+    partitions: int | None,
+    configs: tuple[str, ...],
+    resets: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Add partitions to a topic, or change its configuration.
+
+    More partitions ask for confirmation: records of a key go to another partition from then on, and
+    partitions cannot be removed.
+    """
+    config = pairs("--config", configs)
+    if partitions is None and not config and not resets:
+        raise BadInput("topic alter: nothing to change", "name --partitions, --config or --delete-config")
+
+    def alter(*, validate_only: bool) -> None:
+        alter_topic(
+            settings.cluster,
+            name,
+            partitions=partitions,
+            set_configs=config,
+            delete_configs=resets,
+            validate_only=validate_only,
+        )
+
+    if partitions is not None and not dry_run:
+        alter(validate_only=True)
+        confirm("topic alter", f"Give topic {name} {partitions} partitions? They cannot be removed.", yes=yes)
+    alter(validate_only=dry_run)
+    changes = [] if partitions is None else [f"{partitions} partitions"]
+    changes += [f"{key}={value}" for key, value in config.items()] + [f"{key} reset" for key in resets]
+    said = "could be altered; nothing was changed" if dry_run else "altered"
+    asked = {"partitions": partitions, "config": config, "reset": list(resets)}
+    tell(
+        settings, {"topic": name, **asked, "dry_run": dry_run}, f"topic {name}: {said}: {', '.join(changes)}"
+    )
+
+
+@topic.command("delete")
+@click.argument("names", metavar="TOPIC...", type=TOPIC, nargs=-1, required=True)
+@dry_run
+@yes
+@common
+@click.pass_obj
+def topic_delete(settings: Settings, names: tuple[str, ...], dry_run: bool, yes: bool) -> None:
+    """Delete topics and all their records. Asks for confirmation."""
+    cluster = settings.cluster
+    require_topics(cluster, names)
+    details = [describe_topic(cluster, name) for name in dict.fromkeys(names)]
+    if settings.output == "table" and not yes:
+        show_table(
+            ("TOPIC", "PARTITIONS", "RECORDS"),
+            [
+                (
+                    one.name,
+                    len(one.partitions),
+                    sum((p.latest or 0) - (p.earliest or 0) for p in one.partitions),
+                )
+                for one in details
+            ],
+        )
+    if dry_run:
+        done = {"topics": [one.name for one in details], "dry_run": True}
+        tell(settings, done, "nothing was changed (--dry-run)")
+        return
+    confirm("topic delete", f"Delete {count(len(details), 'topic')} and all records in them?", yes=yes)
+    deleted: list[str] = []
+    try:
+        for one in details:
+            if why := delete_topics(cluster, [one.name])[one.name]:
+                raise Failed(f"topic {one.name} was not deleted", why)
+            deleted.append(one.name)
+            if settings.output == "table":
+                click.echo(f"topic {one.name}: deleted")
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted: {count(len(deleted), 'topic')} deleted") from None
+    if settings.output == "json":
+        tell(settings, {"topics": deleted, "dry_run": False})

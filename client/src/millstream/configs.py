@@ -1,0 +1,116 @@
+"""Configuration that brokers keep: of a topic, of a broker, of all brokers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ResourceType,
+)
+
+from millstream.connection import REQUEST_TIMEOUT_S, Cluster, kafka_errors, outcomes, results
+from millstream.errors import BadInput, Failed
+
+TOPIC: Final = "topic"
+BROKER: Final = "broker"
+_TYPES = {TOPIC: ResourceType.TOPIC, BROKER: ResourceType.BROKER}
+_OWN = {TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG, BROKER: ConfigSource.DYNAMIC_BROKER_CONFIG}
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What has configuration: a topic by its name, or a broker by its id."""
+
+    kind: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Resource:
+        """From "topic/NAME" or "broker/ID"."""
+        kind, _, name = text.partition("/")
+        if kind not in _TYPES or not name or (kind == BROKER and not re.fullmatch(r"\d+", name)):
+            raise BadInput(f'resource: "{text}" is not allowed', "write topic/NAME or broker/ID")
+        return cls(kind, name)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The value of a key (None: it has none) and its source, in Kafka's words (DEFAULT_CONFIG, …)."""
+
+    key: str
+    value: str | None
+    source: str
+    own: bool
+    """Whether it is set on the resource itself."""
+
+
+def describe_configs(cluster: Cluster, resource: Resource) -> list[Setting]:
+    """All settings by key; UnknownTopic, BadInput for an unknown broker."""
+    _require(cluster, resource)
+    asked = cluster.admin.describe_configs([_asked(resource)], request_timeout=REQUEST_TIMEOUT_S)
+    (entries,) = results(asked).values()
+    own = _OWN[resource.kind]
+    return [
+        Setting(key, entry.value, ConfigSource(entry.source).name, entry.source == own.value)
+        for key, entry in sorted(entries.items())
+    ]
+
+
+def own_configs(cluster: Cluster, resource: Resource) -> dict[str, str]:
+    """What is set on the resource itself, without defaults."""
+    return {one.key: one.value or "" for one in describe_configs(cluster, resource) if one.own}
+
+
+def alter_configs(
+    cluster: Cluster,
+    resource: Resource,
+    set_configs: Mapping[str, str],
+    delete_configs: Sequence[str] = (),
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Set keys, and reset others to their default, all or none of them. Failed with the brokers' reason."""
+    _require(cluster, resource)
+    if both := sorted(set(set_configs).intersection(delete_configs)):
+        raise BadInput(f"{both[0]} is to be set and reset", "name it once")
+    wanted = _asked(resource)
+    for key, value in set_configs.items():
+        wanted.add_incremental_config(_change(key, value, AlterConfigOpType.SET))
+    for key in delete_configs:
+        wanted.add_incremental_config(_change(key, "", AlterConfigOpType.DELETE))
+    with kafka_errors():
+        asked = cluster.admin.incremental_alter_configs(
+            [wanted], request_timeout=REQUEST_TIMEOUT_S, validate_only=validate_only
+        )
+    (why,) = outcomes(asked).values()
+    if why:
+        raise Failed(f"the configuration of {resource} cannot be changed", why)
+
+
+def _require(cluster: Cluster, resource: Resource) -> None:
+    if resource.kind == TOPIC:
+        cluster.partitions(resource.name)
+        return
+    there = sorted(cluster.metadata().brokers)
+    if int(resource.name) not in there:
+        raise BadInput(
+            f"there is no broker {resource.name}", f"the brokers that are up: {', '.join(map(str, there))}"
+        )
+
+
+def _asked(resource: Resource) -> ConfigResource:
+    return ConfigResource(_TYPES[resource.kind], resource.name)
+
+
+def _change(key: str, value: str, operation: Any) -> ConfigEntry:
+    return ConfigEntry(key, value, incremental_operation=operation)

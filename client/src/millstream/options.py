@@ -1,0 +1,99 @@
+"""The options that commands share, and the question that a dangerous one asks before it changes anything."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from millstream.connection import DEFAULT_BOOTSTRAP, Cluster
+from millstream.errors import BadInput, Declined, MillstreamError
+from millstream.groups import list_groups
+from millstream.topics import list_topics
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Settings:
+    """The options that every command has, given before or behind its name."""
+
+    def __init__(self) -> None:
+        self.bootstrap = os.environ.get("MILLSTREAM_BOOTSTRAP") or DEFAULT_BOOTSTRAP
+        self.output = "table"
+
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster(self.bootstrap)
+
+
+def common(command: Command) -> Command:
+    """``--bootstrap`` and ``--output``."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            setattr(context.ensure_object(Settings), str(parameter.name), value)
+
+    command = click.option(
+        "--output", "-o", type=click.Choice(["table", "json"]), expose_value=False, callback=keep,
+        help="Format of the results (default: table).",
+    )(command)  # fmt: skip
+    return click.option(
+        "--bootstrap", "-b", metavar="HOST:PORT", expose_value=False, callback=keep,
+        help="Address of the cluster; separate several with commas. "
+        f"[env: MILLSTREAM_BOOTSTRAP; default: {DEFAULT_BOOTSTRAP}]",
+    )(command)  # fmt: skip
+
+
+dry_run = click.option("--dry-run", is_flag=True, help="Check everything, show the result, change nothing.")
+yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+
+
+def confirm(command: str, question: str, *, yes: bool) -> None:
+    """Ask on a terminal before something is changed; where there is none, ``--yes`` is required."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise BadInput(
+            f"{command}: cannot ask for confirmation without a terminal", "add --yes, or --dry-run"
+        )
+    if not click.confirm(question, err=True):
+        raise Declined("nothing was changed")
+
+
+def pairs(option: str, given: Iterable[str]) -> dict[str, str]:
+    """KEY=VALUE arguments as a mapping; the value may be empty and may contain more equals signs."""
+    found: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise BadInput(f'{option}: "{text}" is not allowed', "write KEY=VALUE")
+        if key in found:
+            raise BadInput(f"{option}: {key} is given twice", "give each key once")
+        found[key] = value
+    return found
+
+
+class Name(click.ParamType[str]):
+    """The name of a topic or group; a shell completes it with those of the cluster."""
+
+    def __init__(self, what: str, names: Callable[[Cluster], Sequence[str]]) -> None:
+        self.name = what
+        self._names = names
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        settings = ctx.find_object(Settings) or Settings()
+        try:
+            names = self._names(settings.cluster)
+        except MillstreamError:  # a shell that completes is no place for errors
+            return []
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+TOPIC = Name("topic", lambda cluster: [one.name for one in list_topics(cluster, internal=True)])
+GROUP = Name("group", lambda cluster: [one.group for one in list_groups(cluster)])

@@ -1,0 +1,114 @@
+"""What a producer sees of planned work on a Cluster: rolls, scaling, another image, everything at once.
+
+It runs in a pod, with librdkafka's defaults (paced_producer.py), so that it finds the brokers as every client in
+Kubernetes does. Each step asks for the longest time between two acknowledgements of a partition. Measured figures are
+in docs/reliability.md; the bounds here hold on a machine that does much else. ROLLS=5 rolls five times; `-s` shows the
+figures.
+"""
+
+from __future__ import annotations
+
+import calendar
+import os
+import time
+
+import pytest
+
+from millstream_harness.chart import VERSION
+from millstream_harness.kube import Json, Namespace, until
+from millstream_harness.rolls import (
+    ALL,
+    CLUSTER,
+    KIND,
+    ZOOKEEPER,
+    Paced,
+    ids,
+    measured,
+    nothing_is_lost,
+    pods,
+    renewed,
+    settled,
+    under_load,
+)
+
+BACK_BOUND_S = 60.0
+"""After the last container of brokers and ZooKeeper has started. librdkafka waits 30 s for a connection that it began
+just as a pod went (docs/reliability.md says why nobody refuses it), and then up to 10 s before it tries again."""
+ROLLS = int(os.environ.get("ROLLS", "1"))
+
+
+@pytest.fixture(scope="module")
+def paced(namespace: Namespace) -> Paced:
+    return under_load(namespace)
+
+
+def roll(namespace: Namespace, paced: Paced, what: str, change: Json) -> None:
+    before, since = ids(pods(namespace)), time.time()
+    namespace.patch(KIND, CLUSTER, {"spec": change})
+    until("three new pods", renewed(namespace, before, 3), timeout=300)
+    until("the roll over", lambda: settled(namespace), timeout=120)
+    measured(paced, what, since)
+
+
+def test_each_broker_has_an_address_for_clients_that_stays_and_one_for_brokers_that_is_its_own(
+    namespace: Namespace, paced: Paced
+) -> None:
+    for name, pod in pods(namespace).items():
+        service = namespace.get("service", f"{CLUSTER}-broker{name[-1]}")
+        assert service["spec"]["clusterIP"] not in ("", "None")
+        said = namespace.kubectl("logs", name)
+        assert f"REPLICATION-9091://{pod['status']['podIP']}:9091" in said
+        assert f"INTERNAL://{CLUSTER}-broker{name[-1]}.{namespace.name}.svc:9092" in said
+
+
+@pytest.mark.parametrize("number", range(ROLLS))
+def test_a_changed_configuration(namespace: Namespace, paced: Paced, number: int) -> None:
+    roll(namespace, paced, f"roll {number + 1}", {"config": {"log.retention.hours": str(24 + number)}})
+
+
+def test_another_image(namespace: Namespace, paced: Paced) -> None:
+    roll(namespace, paced, "another image", {"image": f"docker.io/millstream/broker:{VERSION}"})
+
+
+def test_a_fourth_broker_comes_and_goes(namespace: Namespace, paced: Paced) -> None:
+    since = time.time()
+    namespace.patch(KIND, CLUSTER, {"spec": {"brokers": {"replicas": 4}}})
+    until("four brokers", lambda: len(pods(namespace)) == 4 and settled(namespace), timeout=240)
+    measured(paced, "a broker more", since)
+    assert namespace.get("service", f"{CLUSTER}-broker3")
+    since = time.time()
+    namespace.patch(KIND, CLUSTER, {"spec": {"brokers": {"replicas": 3}}})
+    until("three brokers", lambda: len(pods(namespace)) == 3 and settled(namespace), timeout=240)
+    measured(paced, "a broker fewer", since)
+    assert not namespace.kubectl("get", "service", f"{CLUSTER}-broker3", "--ignore-not-found")
+
+
+def test_the_zookeeper_servers(namespace: Namespace, paced: Paced) -> None:
+    before, since = ids(pods(namespace, ZOOKEEPER)), time.time()
+    namespace.kubectl("rollout", "restart", f"statefulset/{CLUSTER}-zookeeper")
+    until("three new servers", renewed(namespace, before, 3, ZOOKEEPER), timeout=300)
+    measured(paced, "ZooKeeper's servers", since)
+
+
+def test_all_brokers_and_zookeeper_at_once(namespace: Namespace, paced: Paced) -> None:
+    before = ids(pods(namespace, ALL))
+    namespace.kubectl("delete", "pod", "-l", ALL, "--wait=false")
+    until("new pods", renewed(namespace, before, 6, ALL), timeout=300)
+    paced.goes_on()
+    back = max(
+        started(status)
+        for pod in pods(namespace, ALL).values()
+        for status in pod["status"]["containerStatuses"]
+    )
+    took = [min(one for one in times if one > back) - back for times in paced.times.values()]
+    print(f"\nall at once: acknowledged {max(took):.1f} s after the last container had started")
+    assert max(took) <= BACK_BOUND_S
+
+
+def started(status: Json) -> float:
+    """When a container started, in Unix time; Kubernetes tells whole seconds."""
+    return calendar.timegm(time.strptime(status["state"]["running"]["startedAt"], "%Y-%m-%dT%H:%M:%SZ"))
+
+
+def test_nothing_that_was_acknowledged_is_lost(namespace: Namespace, paced: Paced) -> None:
+    nothing_is_lost(namespace, paced)

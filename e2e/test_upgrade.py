@@ -1,0 +1,126 @@
+"""An upgrade by helm from an earlier release, with a Cluster that is under load.
+
+The earlier release is made from this checkout's chart: an older version, images by another name, definitions without a
+field and a column, values and templates without what came since. The upgrade is the command of docs/operations.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from millstream_harness.chart import CHART, SYSTEM, VERSION, install, remove, remove_crds, upgrade
+from millstream_harness.kube import Json, Namespace, run, until
+from millstream_harness.rolls import (
+    CLUSTER,
+    KIND,
+    Paced,
+    ids,
+    measured,
+    nothing_is_lost,
+    pods,
+    renewed,
+    settled,
+    under_load,
+)
+
+EARLIER = "0.0.9"
+
+
+def earlier_chart(folder: Path) -> Path:
+    """This checkout's chart as an earlier release might have had it."""
+    chart = shutil.copytree(CHART, folder / "millstream")
+
+    def edit(name: str, text: str) -> None:
+        (chart / name).write_text(text)
+
+    about = yaml.safe_load((chart / "Chart.yaml").read_text())
+    edit("Chart.yaml", yaml.safe_dump({**about, "version": EARLIER, "appVersion": EARLIER}))
+    values = yaml.safe_load((chart / "values.yaml").read_text())
+    for name in ("operator", "broker", "spark"):
+        values["images"][name] = {"repository": f"docker.io/millstream/{name}", "tag": VERSION}
+    del values["monitoring"]
+    edit("values.yaml", yaml.safe_dump(values))
+    schema = json.loads((chart / "values.schema.json").read_text())
+    schema["required"].remove("monitoring")
+    edit("values.schema.json", json.dumps(schema))
+    (chart / "templates/monitoring.yaml").unlink()
+    crd = yaml.safe_load((chart / "crds/clusters.yaml").read_text())
+    (version,) = crd["spec"]["versions"]
+    del version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["maintenance"]
+    version["additionalPrinterColumns"] = [
+        one for one in version["additionalPrinterColumns"] if one["name"] != "Reason"
+    ]
+    edit("crds/clusters.yaml", yaml.safe_dump(crd))
+    return chart
+
+
+@pytest.fixture(scope="module")
+def paced(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Paced:
+    """A Cluster of the earlier release."""
+    remove()
+    remove_crds()
+    install(default_cluster=False, chart=earlier_chart(tmp_path_factory.mktemp("earlier")))
+    return under_load(namespace)
+
+
+def definition() -> Json:
+    """Of Clusters, its one version."""
+    found: Json = json.loads(run("kubectl", "get", "crd", "clusters.millstream.dev", "-o", "json"))
+    version: Json = found["spec"]["versions"][0]
+    return version
+
+
+def columns() -> set[str]:
+    return {one["name"] for one in definition()["additionalPrinterColumns"]}
+
+
+def operator_image() -> str:
+    deployment = SYSTEM.get("deployment", "millstream-operator")
+    image: str = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+    return image
+
+
+def images(namespace: Namespace) -> set[str]:
+    return {pod["spec"]["containers"][0]["image"] for pod in pods(namespace).values()}
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def one_at_a_time(found: dict[str, Json]) -> None:
+    """No pod was made before the one made before it was ready."""
+    ordered = sorted(found.values(), key=lambda pod: moment(pod["metadata"]["creationTimestamp"]))
+    for earlier, later in itertools.pairwise(ordered):
+        (ready,) = (one for one in earlier["status"]["conditions"] if one["type"] == "Ready")
+        made = later["metadata"]["creationTimestamp"]
+        assert moment(ready["lastTransitionTime"]) <= moment(made), (ready, made)
+
+
+def test_an_upgrade_under_load(namespace: Namespace, paced: Paced) -> None:
+    windows = {"windows": [{"days": [], "start": "00:00", "end": "23:59"}]}
+    assert "Reason" not in columns()
+    assert images(namespace) == {f"docker.io/millstream/broker:{VERSION}"}
+    before, since = ids(pods(namespace)), time.time()
+    upgrade()
+    assert "Reason" in columns()
+    assert operator_image() == f"millstream/operator:{VERSION}"
+    until("three new pods", renewed(namespace, before, 3), timeout=300)
+    until("the upgrade over", lambda: settled(namespace), timeout=120)
+    assert images(namespace) == {f"millstream/broker:{VERSION}"}
+    one_at_a_time(pods(namespace))
+    measured(paced, "an upgrade", since)
+    namespace.patch(KIND, CLUSTER, {"spec": {"maintenance": windows}})
+    assert namespace.get(KIND, CLUSTER)["spec"]["maintenance"] == windows
+
+
+def test_nothing_that_was_acknowledged_is_lost(namespace: Namespace, paced: Paced) -> None:
+    nothing_is_lost(namespace, paced)

@@ -1,0 +1,44 @@
+"""Whether a resource may be as it is: the CRDs decide, here as on the API server.
+
+The CRDs of `crds/` own the contract of a resource: its types, bounds and rules. The API server validates every write
+by them. This module validates what has not gone that way: manifests on a laptop, and resources that were stored under
+older CRDs. The records of ``models`` rely on it: they have types, and rules only where no CRD can express them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .explain import shown, titled
+from .models import API_VERSION, KINDS, ManifestError, Resource, decode_as
+from .schema import crd_schemas, validate, with_defaults
+
+WAIVED = frozenset(("self.type == 'Internal' || self.allowPlaintext", "self.port != 9091"))
+"""Rules that are younger than resources that break them. The API server does not judge a stored value by a new rule
+until the value changes; the operator keeps such resources running."""
+
+
+def refusal(kind: str, manifest: Mapping[str, Any]) -> str:
+    """Why a stored resource may not be as it is, in one line; empty when it may."""
+    schema = crd_schemas()[kind]
+    written = with_defaults({name: value for name, value in manifest.items() if name != "status"}, schema)
+    return "; ".join(map(str, validate(written, schema, waived=WAIVED)))
+
+
+def decode(manifest: object) -> Resource:
+    """A manifest (a YAML or JSON document) as its record. Raises ManifestError with one line that names kind, resource,
+    fields, values and what is allowed::
+
+        Topic flights: spec.partitions: 0 is too small; allowed: 1 or more
+    """
+    if not isinstance(manifest, Mapping):
+        raise ManifestError(f"a manifest must be a mapping with apiVersion and kind, not {shown(manifest)}")
+    kind, version = manifest.get("kind"), manifest.get("apiVersion")
+    if version != API_VERSION:
+        raise ManifestError(f"apiVersion: {shown(version)} is not allowed: expected {API_VERSION}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ManifestError(f"kind: {shown(kind)} is not allowed: expected one of {', '.join(KINDS)}")
+    if why := refusal(kind, manifest):
+        raise ManifestError(titled(kind, manifest, why))
+    return decode_as(KINDS[kind], manifest)

@@ -1,0 +1,101 @@
+"""Which release acts in a namespace: each has a Lease `millstream.dev` that names one.
+
+A release that watches a namespace takes this Lease where nobody has it, and from then on the namespace is its own.
+Another release that watches it too leaves everything there alone, and says so in its log, by an Event on the Lease and
+on `/healthz`. The Lease does not end by time, and no release takes it from another: an operator that is away for an
+hour must not find its Clusters restarted with the images of another release. A person hands a namespace over, by
+deleting the Lease; the chart's uninstall hook does so, too.
+
+What a namespace says is believed for ``RECHECK_S``, so a look costs no request.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from .election import micro_time
+from .kube import Kube, KubeError, Manifest
+from .leadership import LEASES
+from .resources.owned import MANAGED_BY
+
+logger = logging.getLogger(__name__)
+
+CLAIM = "millstream.dev"
+RECHECK_S = 15.0
+
+
+class Claims:
+    """The namespaces of a release, which ``holder`` names (NAMESPACE/NAME of its own Lease). Any thread may ask."""
+
+    def __init__(self, kube: Kube, holder: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kube, self._holder, self._clock = kube, holder, clock
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[str, float]] = {}  # holder, and until when that is believed
+
+    def foreign(self) -> dict[str, str]:
+        """The namespaces that other releases have, and which ones."""
+        with self._lock:
+            return {where: holder for where, (holder, _) in self._known.items() if holder != self._holder}
+
+    def ours(self, namespace: str) -> bool:
+        """Whether this release acts there. Raises KubeError."""
+        with self._lock:
+            before, until = self._known.get(namespace, ("", 0.0))
+        if self._clock() < until:
+            return before == self._holder
+        holder = self._take(namespace, before)
+        with self._lock:
+            self._known[namespace] = (holder, self._clock() + RECHECK_S)
+        if holder != before:
+            self._say(namespace, holder, before)
+        return holder == self._holder
+
+    def _take(self, namespace: str, before: str) -> str:
+        """The holder, this release where there was none."""
+        live = self._kube.get(LEASES, "Lease", namespace, CLAIM)
+        if live is None:
+            try:
+                live = self._kube.create(
+                    claim(namespace, self._holder, datetime.now(UTC)), manager=self._holder
+                )
+            except KubeError as error:
+                if error.status == 404 or (error.status == 403 and "being terminated" in str(error)):
+                    return before or self._holder  # the namespace goes: its resources are to be let go
+                if error.status != 409:
+                    raise
+                live = self._kube.get(LEASES, "Lease", namespace, CLAIM)  # another one was faster
+        holder = ((live or {}).get("spec") or {}).get("holderIdentity") or ""
+        if live is None or holder:
+            return holder
+        self._kube.merge(live, {"spec": {"holderIdentity": self._holder}})
+        return self._holder
+
+    def _say(self, namespace: str, holder: str, before: str) -> None:
+        if holder == self._holder:
+            logger.info("acts in namespace %s", namespace)
+            return
+        words = (
+            f"{self._holder} watches namespace {namespace} too, and leaves it alone: it belongs to the operator of "
+            f"{holder}. Take the namespace from operator.watchNamespaces of one of the two; to hand it over, then run: "
+            f"kubectl --namespace {namespace} delete lease {CLAIM}"
+        )
+        (logger.error if before == self._holder else logger.warning)("%s", words)
+        try:
+            about = {"apiVersion": LEASES, "kind": "Lease", "namespace": namespace, "name": CLAIM}
+            self._kube.record(about, "Warning", "WatchedTwice", words, datetime.now(UTC))
+        except KubeError as error:
+            logger.warning("no Event for Lease %s/%s: %s", namespace, CLAIM, error)
+
+
+def claim(namespace: str, holder: str, now: datetime) -> Manifest:
+    """The Lease of a namespace. It has no duration."""
+    return {
+        "apiVersion": LEASES,
+        "kind": "Lease",
+        "metadata": {"namespace": namespace, "name": CLAIM, "labels": dict(MANAGED_BY)},
+        "spec": {"holderIdentity": holder, "acquireTime": micro_time(now)},
+    }

@@ -1,0 +1,68 @@
+"""Cron expressions of five fields in a time zone; pure, times are given.
+
+Fields, names, ranges, steps and the treatment of changes to and from summer time are those of Debian's cron
+(https://manpages.debian.org/bookworm/cron/cron.8.en.html), by the library cronsim: a time that a change of the clock
+skips comes right after the change, and one that the change repeats comes once; with ``*`` as the hour or minute, every
+real hour or minute counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+SECOND = timedelta(seconds=1)
+FIELDS = "minute hour day-of-month month day-of-week"
+
+
+def check(cron: str, time_zone: str) -> None:
+    """Raises ValueError, one line for the user, for what is no cron expression or time zone."""
+    if len(cron.split()) != 5:
+        raise ValueError(
+            f"cron: {cron!r} is not allowed: five fields are required ({FIELDS}), such as 0 3 * * *"
+        )
+    try:
+        first = next(CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC)), None)
+    except (CronSimError, ValueError) as error:
+        raise ValueError(f"cron: {cron!r} is not allowed: {_words(error)}; expected {FIELDS}") from None
+    if first is None:
+        raise ValueError(f"cron: {cron!r} is not allowed: there is no such date")
+    try:
+        ZoneInfo(time_zone)
+    except (KeyError, OSError, ValueError):  # a name that is none, a folder of the database, a path
+        raise ValueError(
+            f"timeZone: {time_zone!r} is not allowed: a name of the IANA database is required, such as Europe/Berlin"
+        ) from None
+
+
+def next_time(cron: str, time_zone: str, after: datetime) -> datetime:
+    """The first time of the schedule after a moment, in UTC."""
+    for found in _times(cron, time_zone, after, reverse=False):
+        if found > after:
+            return found
+    raise ValueError(f"cron: {cron!r} names no time")
+
+
+def last_time(cron: str, time_zone: str, until: datetime) -> datetime:
+    """The last time of the schedule at or before a moment, in UTC."""
+    # Reverse iteration leaves the moment itself out.
+    found = next_time(cron, time_zone, until.replace(microsecond=0) - SECOND)
+    if found <= until:
+        return found
+    for found in _times(cron, time_zone, until, reverse=True):
+        if found <= until:
+            return found
+    raise ValueError(f"cron: {cron!r} names no time")
+
+
+def _times(cron: str, time_zone: str, moment: datetime, *, reverse: bool) -> Iterator[datetime]:
+    local = moment.astimezone(UTC if time_zone in ("UTC", "Etc/UTC") else ZoneInfo(time_zone))
+    return (found.astimezone(UTC) for found in CronSim(cron, local, reverse=reverse))
+
+
+def _words(error: Exception) -> str:
+    said = str(error)
+    return said[0].lower() + said[1:] if said else "it cannot be read"

@@ -1,0 +1,27 @@
+"""Writes Kubernetes Events: what changed in a status (transitions.py), within a budget (event_budget.py)."""
+
+from __future__ import annotations
+
+import logging
+
+from .kube import KubeError
+from .services import Services
+from .store import Key
+from .transitions import Event
+
+logger = logging.getLogger(__name__)
+
+
+def record(services: Services, key: Key, uid: str, event: Event) -> None:
+    """Write an Event about a resource. It is lost where Kubernetes refuses it."""
+    metrics = services.metrics
+    if not services.events.allows(key, event.type):
+        metrics.events_dropped.inc()
+        return
+    try:
+        services.kube.record_event(key, uid, event, services.now())
+    except KubeError as error:
+        metrics.events_dropped.inc()
+        logger.warning("no Event for %s: %s: %s", key, event.message, error)
+    else:
+        metrics.events.labels(event.type, event.reason).inc()

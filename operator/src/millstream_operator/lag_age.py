@@ -1,0 +1,142 @@
+"""How old the record at an offset is, from few questions to brokers; pure.
+
+ListOffsets by time tells which offset is the first at or after a time. So does every look at a log's end: the records
+that follow are younger than the look. Such facts stay true, so ``OffsetTimes`` keeps them from look to look: once a
+partition has been looked at for a while, the age of the record at a committed offset is known without another request.
+What is not known yet is searched for, all partitions in one request: double the age until no record is older, then
+halve the step. An age is right to ``STEP_S`` or a fifth, whichever is more; on which side of a limit it is, is exact.
+
+Times are milliseconds since 1970, ages are seconds. A record counts from its timestamp, or from the look before which
+it was appended if that is later.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .kafka_records import Partition
+
+STEP_S = 15.0  # more than the time between two looks: between them nothing is searched for
+OLDEST_S = 2**31  # 68 years: where a search ends
+KEPT = 64  # facts of a partition, 16 bytes each
+UNSEEN_S = 3600.0  # facts of a partition that nobody has looked at for so long are forgotten
+ROUNDS = 64  # requests of one look, for what was never seen before
+
+Find = Callable[[Mapping[Partition, int]], Mapping[Partition, int]]
+"""ListOffsets by time: the first offset at or after a time, by partition; -1 if there is none."""
+
+
+class Wanted(NamedTuple):
+    """An offset whose record's age is asked for. ``limit_s``: an age on either side of which it must be exactly."""
+
+    partition: Partition
+    offset: int
+    limit_s: int | None = None
+
+
+@dataclass(slots=True)
+class _Facts:
+    """``offsets[i]``: the first offset whose record is not older than ``times[i]``; both only grow."""
+
+    times: array[int] = field(default_factory=lambda: array("q"))
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+
+    def learn(self, time: int, offset: int) -> None:
+        index = bisect_left(self.times, time)
+        if index == len(self.times) and self.offsets and offset < self.offsets[-1]:
+            del self.times[:], self.offsets[:]  # the log is shorter: it was made anew, or cut
+            index = 0
+        if index < len(self.times) and self.times[index] == time:
+            return
+        # timestamps that producers give need not grow, facts do
+        if index > 0:
+            offset = max(offset, self.offsets[index - 1])
+        if index < len(self.offsets):
+            offset = min(offset, self.offsets[index])
+        self.times.insert(index, time)
+        self.offsets.insert(index, offset)
+        if len(self.times) > KEPT:  # the older half becomes coarser: an age is right to a part of itself
+            del self.times[1 : KEPT // 2 : 2], self.offsets[1 : KEPT // 2 : 2]
+
+    def forget_after(self, now: int) -> None:
+        """Forget what was learned at a time that is still to come: the clock was set back."""
+        while self.times and self.times[-1] > now:
+            self.times.pop()
+            self.offsets.pop()
+
+    def ages_ms(self, offset: int, now: int) -> tuple[int, int | None, int]:
+        """The record is older than the first, not older than the second (None: not known); the third lies between."""
+        index = bisect_right(self.offsets, offset)  # the first fact behind which the record is
+        older = max(0, now - self.times[index]) if index < len(self.times) else 0
+        if index == 0:
+            return older, None, older
+        oldest = max(older, now - self.times[index - 1])
+        if index == len(self.times):
+            return older, oldest, oldest
+        before, behind = self.offsets[index - 1], self.offsets[index]
+        share = (offset - before) / (behind - before)
+        return older, oldest, oldest - int(share * (oldest - older))
+
+
+class OffsetTimes:
+    """The facts about the partitions of one cluster. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._facts: dict[Partition, _Facts] = {}
+
+    def saw_ends(self, ends: Mapping[Partition, int], now_ms: int) -> None:
+        """The logs' ends as they are now."""
+        for partition, end in ends.items():
+            facts = self._facts.setdefault(partition, _Facts())
+            facts.forget_after(now_ms)
+            facts.learn(now_ms, end)
+
+    def forget_unseen(self, now_ms: int) -> None:
+        """Forget partitions that nobody has looked at for long: their groups or topics are gone."""
+        since = now_ms - int(UNSEEN_S * 1000)
+        for partition in [
+            one for one, facts in self._facts.items() if not facts.times or facts.times[-1] < since
+        ]:
+            del self._facts[partition]
+
+    def ages(self, wanted: Iterable[Wanted], now_ms: int, find: Find) -> dict[Wanted, int]:
+        """The age of each record in seconds, rounded up; asks where too little is known."""
+        by_partition: dict[Partition, list[Wanted]] = {}
+        for one in wanted:
+            by_partition.setdefault(one.partition, []).append(one)
+        for _ in range(ROUNDS):
+            asked = {}
+            for partition, several in by_partition.items():
+                facts = self._facts.setdefault(partition, _Facts())
+                ages = (_unclear(facts, one, now_ms) for one in several)
+                if (age_ms := next((age for age in ages if age is not None), None)) is not None:
+                    asked[partition] = max(0, now_ms - age_ms)
+            if not asked:
+                break
+            for partition, offset in find(asked).items():
+                behind_all = 1 + max(one.offset for one in by_partition[partition])
+                self._facts[partition].learn(asked[partition], behind_all if offset < 0 else offset)
+        return {one: self._age(one, now_ms) for several in by_partition.values() for one in several}
+
+    def _age(self, wanted: Wanted, now_ms: int) -> int:
+        older, oldest, likely = self._facts[wanted.partition].ages_ms(wanted.offset, now_ms)
+        if oldest is None:
+            return OLDEST_S
+        return max(1, math.ceil(likely / 1000), older // 1000 + (older > 0))
+
+
+def _unclear(facts: _Facts, wanted: Wanted, now_ms: int) -> int | None:
+    """The age in milliseconds to ask for next; None when the age is known well enough."""
+    older, oldest, _ = facts.ages_ms(wanted.offset, now_ms)
+    if oldest is None:
+        return None if older >= min(OLDEST_S * 1000, now_ms) else min(max(1000, 2 * older), OLDEST_S * 1000)
+    if wanted.limit_s is not None and older < wanted.limit_s * 1000 < oldest:
+        return wanted.limit_s * 1000
+    if oldest - older > max(STEP_S * 1000, oldest / 5):
+        return (older + oldest) // 2
+    return None

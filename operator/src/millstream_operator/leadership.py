@@ -1,0 +1,152 @@
+"""Holds the Lease of an operator: takes it, renews it in a thread of its own, gives it back at the end.
+
+One operator of a release acts at a time; others stand by, with their watches open, and take over when it ends (at once)
+or falls silent (after 15 s; see election.py). A thread of its own, because neither a busy event loop nor a long look
+may cost the Lease. An operator that has lost it must not write any more: ``lost`` is called, which ends the process,
+and until then ``check`` refuses every write.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from .election import RENEW_INTERVAL_S, RETRY_INTERVAL_S, Election
+from .kube import Kube, KubeError
+from .resources.owned import MANAGED_BY
+
+logger = logging.getLogger(__name__)
+
+LEASES = "coordination.k8s.io/v1"
+REQUEST_TIMEOUT_S = 3.0
+
+
+class LeaseName(NamedTuple):
+    """Names a Lease; what it names is also the name of the release that contends for it."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def own_identity() -> str:
+    """One for each process that may run at the same time: a container that starts again in its pod has the same one,
+    and so need not wait for its own Lease."""
+    return f"{socket.gethostname()}_{os.getpid()}"
+
+
+def end_process() -> None:
+    """End at once: nothing that is under way may go on."""
+    logging.shutdown()
+    os._exit(1)
+
+
+class Leadership:
+    """The Lease ``name``; ``start`` contends for it, ``acquired`` is set once this process has it."""
+
+    def __init__(
+        self, kube: Kube, name: LeaseName, identity: str, lost: Callable[[], None] = end_process
+    ) -> None:
+        self.name = name
+        self.acquired = threading.Event()
+        self._kube = kube.limited(REQUEST_TIMEOUT_S)
+        self._election = Election(identity)
+        self._lost = lost
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._contend, name="lease", daemon=True)
+        self._said = ""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def acts(self) -> bool:
+        """Whether this process may write now."""
+        return self.acquired.is_set() and time.monotonic() < self._election.valid_until
+
+    def check(self) -> None:
+        """Raises KubeError where this process may not write."""
+        if not self.acts():
+            raise KubeError(0, "NotLeading", f"this operator does not hold the Lease {self.name}")
+
+    def release(self) -> None:
+        """Give the Lease back; whatever this process wrote is written."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if not self.acts():
+            return
+        try:
+            live = self._kube.get(LEASES, "Lease", *self.name)
+            if live is not None and live["spec"].get("holderIdentity") == self._election.identity:
+                self._kube.merge(live, {"spec": self._election.release(datetime.now(UTC))})
+                logger.info("gave the Lease %s back", self.name)
+        except KubeError as error:
+            logger.warning("cannot give the Lease %s back, it ends by itself: %s", self.name, error)
+
+    def _contend(self) -> None:
+        try:
+            while not self._ending.is_set():
+                begun = time.monotonic()
+                succeeded = self._round()
+                if self._election.lost(time.monotonic()):
+                    break
+                # what a renewal takes is of its time already
+                again = begun + RENEW_INTERVAL_S - time.monotonic() if succeeded else RETRY_INTERVAL_S
+                self._ending.wait(max(0.0, again))
+        except Exception:  # a bug of ours: nobody would renew
+            logger.exception("the Lease %s is not looked after any more", self.name)
+        if not self._ending.is_set():
+            holder = self._election.holder
+            why = (
+                "not renewed in time"
+                if holder == self._election.identity
+                else f"held by {holder or 'nobody'}"
+            )
+            logger.error("lost the Lease %s (%s): ending", self.name, why)
+            self._lost()
+
+    def _round(self) -> bool:
+        """Read the Lease, and write it if it is ours to write; was it written?"""
+        election, begun = self._election, time.monotonic()
+        try:
+            live = self._kube.get(LEASES, "Lease", *self.name)
+            election.see(live, time.monotonic())
+            if not election.may_write(time.monotonic()):
+                self._say(f"standing by: {election.holder} holds the Lease {self.name}")
+                return False
+            spec = election.renewal(datetime.now(UTC))
+            if live is None:
+                metadata = {
+                    "namespace": self.name.namespace,
+                    "name": self.name.name,
+                    "labels": dict(MANAGED_BY),
+                }
+                manifest = {"apiVersion": LEASES, "kind": "Lease", "metadata": metadata, "spec": spec}
+                live = self._kube.create(manifest, manager=election.identity)
+            else:
+                live = self._kube.merge(live, {"spec": spec})
+        except KubeError as error:
+            if error.status == 409:  # another one was faster
+                return False
+            self._say(f"cannot renew the Lease {self.name}: {error}", logging.WARNING)
+            return False
+        election.see(live, begun)
+        election.written(begun)
+        if not self.acquired.is_set():
+            logger.info("holds the Lease %s as %s", self.name, election.identity)
+            self.acquired.set()
+        self._said = ""
+        return True
+
+    def _say(self, words: str, level: int = logging.INFO) -> None:
+        if words != self._said:
+            logger.log(level, "%s", words)
+            self._said = words

@@ -1,0 +1,95 @@
+"""`millstream local delete -f`: what `kubectl delete -f` does on Kubernetes, by the same policies.
+
+    Topic, ConsumerGroup   the operator's reconcile of one that is being deleted: with `deletionPolicy: Delete` the
+                           topic or the offsets go first, and the resource stays until they are gone
+    MirrorMaker            its workers are stopped
+    BatchLoad              it is forgotten; the tables stay
+    Cluster                its processes are stopped; its data stays, unless `brokers.storage.deletionPolicy: Delete`
+
+Resources go in the opposite of the order in which they are made, so a Topic goes while its brokers run.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..models import Cluster, MirrorMaker, decode_as
+from ..status import FINALIZER
+from .clusters import LocalCluster
+from .mirrors import LocalMirror
+from .reconcile import Pass
+from .state import Resource, State
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """Keys of resources that would be deleted, and in words the data that would go with them."""
+
+    resources: list[str]
+    data: list[str]
+
+
+def doomed(state: State, folder: Path, keys: Sequence[str]) -> Doomed:
+    """What `delete` would do; nothing is changed."""
+    there = [key for key in keys if key in state.resources]
+    return Doomed(there, [words for key in there if (words := _data(state.resources[key], state, folder))])
+
+
+def delete(work: Pass, key: str) -> None:
+    """Delete one resource; one that stays is in the failures of the pass."""
+    resource = work.state.resources[key]
+    kind, name = resource["kind"], resource["metadata"]["name"]
+    lost = _data(resource, work.state, work.data)
+    if kind in ("Topic", "ConsumerGroup"):
+        resource["metadata"]["deletionTimestamp"] = work.services.now().isoformat(timespec="seconds")
+        if FINALIZER in resource["metadata"].get("finalizers", ()):
+            work.reconcile_one(key)
+        resource = work.state.resources[key]
+        if FINALIZER in resource["metadata"].get("finalizers", ()):
+            del resource["metadata"]["deletionTimestamp"]
+            work.stays(key)
+            return
+    elif kind == "MirrorMaker":
+        LocalMirror(work.state, work.data, decode_as(MirrorMaker, resource)).stop()
+    elif kind == "Cluster":
+        cluster = LocalCluster(work.state, work.data, decode_as(Cluster, resource))
+        cluster.stop()
+        if lost and not _removed(work, key, cluster.folder):
+            return
+    del work.state.resources[key]
+    work.say(f"{kind} {name}: deleted" + (f", with {lost}" if lost else ""))
+
+
+def _removed(work: Pass, key: str, folder: Path) -> bool:
+    """Remove a Cluster's data. It is set aside at once: brokers that start after an interruption find all of it or
+    nothing."""
+    aside = folder.with_name(f".{folder.name}")  # the name of no resource
+    try:
+        if aside.exists():  # of one that was interrupted
+            shutil.rmtree(aside)
+        if folder.exists():
+            folder.rename(aside)
+            shutil.rmtree(aside)
+    except OSError as error:
+        work.failures[key] = f"its data cannot be deleted: {error}"
+        return False
+    return True
+
+
+def _data(resource: Resource, state: State, folder: Path) -> str:
+    """The data that goes with a resource, in words; "" when none does."""
+    spec: dict[str, Any] = resource["spec"]
+    name = resource["metadata"]["name"]
+    if resource["kind"] == "Cluster":
+        if spec["brokers"]["storage"].get("deletionPolicy") != "Delete":
+            return ""
+        return f"all data in {LocalCluster(state, folder, decode_as(Cluster, resource)).folder}"
+    if spec.get("deletionPolicy") != "Delete":
+        return ""
+    if resource["kind"] == "Topic":
+        return f"topic {spec.get('topicName') or name} and its records"
+    return f"the offsets of group {spec.get('groupId') or name}"

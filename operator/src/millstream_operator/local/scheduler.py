@@ -1,0 +1,87 @@
+"""`python -m millstream_operator.local.scheduler DATA`: runs the schedules of the BatchLoads in a data folder.
+
+A process that `millstream local up` starts when a load has a schedule, and that every command which changes the data
+folder stops first. It holds the folder's lock while a load runs. Stopped in mid-run it stops Spark, and whoever comes
+next goes on with the same run. A run that failed is repeated by the next time of the schedule.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from ..kafka_admin import AdminPool
+from ..models import BatchLoad, ManifestError, decode_as
+from ..reconcile import load as runs
+from ..services import now_utc
+from .processes import READY
+from .reconcile import Pass
+from .state import State, StateError, Store
+
+POLL_S = 1.0
+NAME = "schedule/default/loads/0"
+
+
+def has_schedules(state: State) -> bool:
+    return any(
+        resource["kind"] == BatchLoad.KIND and resource["spec"].get("schedule")
+        for resource in state.resources.values()
+    )
+
+
+def due(state: State) -> list[str]:
+    """The keys of the loads whose schedule, or whose interrupted run, asks for something to be done now."""
+    found, now = [], now_utc()
+    for key, resource in state.resources.items():
+        if resource["kind"] != BatchLoad.KIND or not resource["spec"].get("schedule"):
+            continue
+        try:
+            load = decode_as(BatchLoad, resource)
+        except ManifestError:
+            continue
+        observed = runs.with_status(load, runs.observe(load, now))
+        if runs.in_flight(observed.status) or runs.request(observed, now) is not None:
+            found.append(key)
+    return found
+
+
+def run_due(data: Path, say: Callable[[str], None]) -> None:
+    """Run the loads that are due. Blocking, for as long as they run."""
+    store = Store(data)
+    if not due(store.load()):
+        return
+    with store.locked():
+        state, admins = store.load(), AdminPool()
+        work = Pass(state, data, admins, say, lambda run, done, total: None, lambda: store.save(state))
+        work.retry = False
+        try:
+            work.bring_about(BatchLoad.KIND, due(state))
+        finally:
+            store.save(state)
+            admins.close()
+
+
+def main() -> int:
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupted)
+    data = Path(sys.argv[1])
+    print(f"{READY}data={data}", flush=True)
+    try:
+        while True:
+            try:
+                run_due(data, lambda line: print(line, flush=True))
+            except StateError as error:  # another command has the folder
+                print(error, file=sys.stderr, flush=True)
+            time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

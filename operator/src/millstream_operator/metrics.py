@@ -1,0 +1,510 @@
+"""What the operator counts, and how Prometheus gets it: every metric of the operator is in ``TABLE``.
+
+Work adds to counters as it goes, from any thread. What the resources show (conditions, lags, runs) is read from the
+store when Prometheus asks, so that a restart loses nothing of it. Series by object are bounded: those that need
+attention come first, and how many were left out is a metric of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter as Counts
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily
+
+from . import __version__
+from .conditions import ConditionType, Reason
+from .models import KINDS
+from .store import Key, Store
+
+MOST_OBJECTS = 500
+"""Most series by object of one metric."""
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+OTHER = "Other"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table: the name as Prometheus shows it, without a histogram's endings."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    unit: str
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+OBJECT = ("kind", "namespace", "name")
+TABLE = (
+    Metric("millstream_operator_info", "gauge", "1", "The operator's version.", ("version",)),
+    Metric(
+        "millstream_operator_leading",
+        "gauge",
+        "0 or 1",
+        "Whether this operator acts, not only stands by; `lease` (NAMESPACE/NAME) names its release.",
+        ("lease",),
+    ),
+    Metric(
+        "millstream_operator_reconciles_total",
+        "counter",
+        "resources",
+        "Resources that were looked at; `result` is ok or error.",
+        ("kind", "result"),
+    ),
+    Metric(
+        "millstream_operator_reconcile_seconds",
+        "histogram",
+        "seconds",
+        "Time that one look took, at one resource or a batch of them.",
+        ("kind",),
+    ),
+    Metric(
+        "millstream_operator_errors_total",
+        "counter",
+        "errors",
+        "Looks that failed, by the error's class.",
+        ("kind", "error"),
+    ),
+    Metric("millstream_operator_queue_keys", "gauge", "resources", "Resources that have a next look."),
+    Metric(
+        "millstream_operator_queue_due",
+        "gauge",
+        "resources",
+        "Resources whose look is due and has not begun.",
+    ),
+    Metric(
+        "millstream_operator_queue_oldest_seconds",
+        "gauge",
+        "seconds",
+        "How long the most overdue look has waited.",
+    ),
+    Metric("millstream_operator_looks_running", "gauge", "looks", "Looks that are under way."),
+    Metric(
+        "millstream_operator_longest_look_seconds",
+        "gauge",
+        "seconds",
+        "How long the longest of them has taken so far.",
+    ),
+    Metric(
+        "millstream_operator_api_requests_total",
+        "counter",
+        "requests",
+        "Requests to the Kubernetes API, but for watches; `code` is the HTTP status, 0 for no answer.",
+        ("method", "resource", "code"),
+    ),
+    Metric(
+        "millstream_operator_api_request_seconds",
+        "histogram",
+        "seconds",
+        "Time from a request to the Kubernetes API to its answer.",
+        ("method",),
+    ),
+    Metric("millstream_operator_events_total", "counter", "Events", "Events written.", ("type", "reason")),
+    Metric(
+        "millstream_operator_events_dropped_total",
+        "counter",
+        "Events",
+        "Events that were not written, because there were too many or Kubernetes refused them.",
+    ),
+    Metric("millstream_operator_resources", "gauge", "resources", "Custom resources known.", ("kind",)),
+    Metric(
+        "millstream_operator_conditions",
+        "gauge",
+        "resources",
+        "Resources by condition.",
+        ("kind", "type", "status", "reason"),
+    ),
+    Metric(
+        "millstream_operator_attention",
+        "gauge",
+        "1",
+        f"A resource whose condition needs attention; at most {MOST_OBJECTS}.",
+        (*OBJECT, "type", "reason"),
+    ),
+    Metric(
+        "millstream_operator_series_omitted",
+        "gauge",
+        "series",
+        "Series by object left out of a metric, because there were too many.",
+        ("metric",),
+    ),
+    Metric(
+        "millstream_cluster_brokers",
+        "gauge",
+        "brokers",
+        "Brokers that a Cluster asks for.",
+        ("namespace", "name"),
+    ),
+    Metric(
+        "millstream_cluster_brokers_ready",
+        "gauge",
+        "brokers",
+        "Brokers of a Cluster that are ready.",
+        ("namespace", "name"),
+    ),
+    Metric(
+        "millstream_group_lag_records",
+        "gauge",
+        "records",
+        f"Records that a ConsumerGroup is behind; at most {MOST_OBJECTS}, the furthest behind.",
+        ("namespace", "name"),
+    ),
+    Metric(
+        "millstream_group_lag_seconds",
+        "gauge",
+        "seconds",
+        "Age of the oldest record that a ConsumerGroup has not consumed.",
+        ("namespace", "name"),
+    ),
+    Metric(
+        "millstream_load_run_state",
+        "gauge",
+        "1",
+        "State of a BatchLoad's last run: Pending, Running, Succeeded or Failed.",
+        ("namespace", "name", "state"),
+    ),
+    Metric(
+        "millstream_load_run_rows",
+        "gauge",
+        "rows",
+        "Rows that the last run published.",
+        ("namespace", "name"),
+    ),
+    Metric(
+        "millstream_load_run_seconds",
+        "gauge",
+        "seconds",
+        "How long the last run took.",
+        ("namespace", "name"),
+    ),
+    Metric(
+        "millstream_load_run_end_timestamp_seconds",
+        "gauge",
+        "seconds since 1970",
+        "When the last run ended.",
+        ("namespace", "name"),
+    ),
+    Metric(
+        "millstream_load_run_corrupt_records",
+        "gauge",
+        "rows",
+        "Rows of the last run whose value could not be read whole.",
+        ("namespace", "name"),
+    ),
+    Metric(
+        "millstream_load_lag_records",
+        "gauge",
+        "records",
+        "Records that a BatchLoad has not loaded, as of the last look.",
+        ("namespace", "name"),
+    ),
+    Metric(
+        "millstream_load_lag_seconds",
+        "gauge",
+        "seconds",
+        "Age of the oldest record that a BatchLoad has not loaded.",
+        ("namespace", "name"),
+    ),
+    Metric(
+        "millstream_load_late",
+        "gauge",
+        "0 or 1",
+        "Whether a BatchLoad with a schedule is late: a run failed, was skipped, or has not begun.",
+        ("namespace", "name"),
+    ),
+)
+BY_NAME = {metric.name: metric for metric in TABLE}
+PROCESS = (
+    Metric("process_cpu_seconds_total", "counter", "seconds", "Processor time of the process."),
+    Metric("process_max_fds", "gauge", "files", "Files that the process may have open."),
+    Metric("process_open_fds", "gauge", "files", "Files that it has open."),
+    Metric("process_resident_memory_bytes", "gauge", "bytes", "Memory that it takes."),
+    Metric("process_start_time_seconds", "gauge", "seconds since 1970", "When it started."),
+    Metric("process_virtual_memory_bytes", "gauge", "bytes", "Addresses that it has mapped."),
+)
+"""What prometheus-client says of any process."""
+
+UNEXPECTED = {
+    ConditionType.READY: "True",
+    ConditionType.SOURCE_REACHABLE: "True",
+    ConditionType.LAGGING: "False",
+    ConditionType.WARNING: "False",
+    ConditionType.SUCCEEDED: "True",
+    ConditionType.LATE: "False",
+    ConditionType.DATA_QUALITY: "True",
+}
+"""Conditions that need attention when they are anything but this."""
+PROGRESS = {
+    Reason.RUN_PENDING,
+    Reason.RUNNING,
+    Reason.SCHEDULED,
+    Reason.SUSPENDED,
+    Reason.WAITING_FOR_RECORDS,
+}
+"""Reasons of conditions that will be as they should be without anybody's help."""
+
+
+class _Condition(msgspec.Struct):
+    type: str
+    status: str = ""
+    reason: str = ""
+
+
+class _Run(msgspec.Struct, rename="camel"):
+    state: str | None = None
+    rows: int | None = None
+    corrupt_records: int | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+
+
+class _Lag(msgspec.Struct):
+    records: int | None = None
+    seconds: int | None = None
+
+
+class _Brokers(msgspec.Struct):
+    desired: int | None = None
+    ready: int | None = None
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    conditions: list[_Condition] | None = None
+    last_run: _Run | None = None
+    lag: _Lag | None = None
+    brokers: _Brokers | None = None
+
+
+class _Shown(msgspec.Struct):
+    """What of a resource is in metrics."""
+
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+_DECODER = msgspec.json.Decoder(_Shown)
+_CONDITIONS = frozenset(one.value for one in ConditionType)
+_REASONS = frozenset(one.value for one in Reason)
+
+
+@dataclass(slots=True)
+class Lags:
+    """How far groups are behind, more exactly than their statuses say, which are not written for every record."""
+
+    _lags: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def put(self, key: Key, records: int, seconds: int) -> None:
+        with self._lock:
+            self._lags[key] = (records, seconds)
+
+    def forget(self, key: Key) -> None:
+        with self._lock:
+            self._lags.pop(key, None)
+
+    def all(self) -> dict[Key, tuple[int, int]]:
+        with self._lock:
+            return dict(self._lags)
+
+
+class Metrics:
+    """Of one operator."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self.lags = Lags()
+        self.reconciles = self._counter("millstream_operator_reconciles_total")
+        self.reconcile_seconds = self._histogram("millstream_operator_reconcile_seconds")
+        self.errors = self._counter("millstream_operator_errors_total")
+        self.queue_keys = self._gauge("millstream_operator_queue_keys")
+        self.queue_due = self._gauge("millstream_operator_queue_due")
+        self.queue_oldest_seconds = self._gauge("millstream_operator_queue_oldest_seconds")
+        self.looks_running = self._gauge("millstream_operator_looks_running")
+        self.longest_look_seconds = self._gauge("millstream_operator_longest_look_seconds")
+        self.api_requests = self._counter("millstream_operator_api_requests_total")
+        self.api_request_seconds = self._histogram("millstream_operator_api_request_seconds")
+        self.events = self._counter("millstream_operator_events_total")
+        self.events_dropped = self._counter("millstream_operator_events_dropped_total")
+        self.leading = self._gauge("millstream_operator_leading")
+        self._gauge("millstream_operator_info").labels(__version__).set(1)
+        ProcessCollector(registry=self.registry)
+
+    def show(self, store: Store) -> None:
+        """From now on tell of the resources in a store, too."""
+        self.registry.register(_Resources(store, self.lags))
+
+    def api_request(self, method: str, resource: str, code: int, seconds: float) -> None:
+        """One request to the Kubernetes API is over; ``code`` is 0 when there was no answer."""
+        self.api_requests.labels(method, resource, str(code)).inc()
+        self.api_request_seconds.labels(method).observe(seconds)
+
+    def text(self) -> bytes:
+        """Prometheus's text format. Takes milliseconds for each thousand resources: belongs in a thread."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str) -> Counter:
+        metric = BY_NAME[name]
+        return Counter(name, metric.text, metric.labels, registry=self.registry)
+
+    def _gauge(self, name: str) -> Gauge:
+        metric = BY_NAME[name]
+        return Gauge(name, metric.text, metric.labels, registry=self.registry)
+
+    def _histogram(self, name: str) -> Histogram:
+        metric = BY_NAME[name]
+        return Histogram(name, metric.text, metric.labels, registry=self.registry, buckets=SECONDS)
+
+
+class _Resources:
+    """A collector: what the resources in the store show."""
+
+    def __init__(self, store: Store, lags: Lags) -> None:
+        self._store = store
+        self._lags = lags
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        shown = {key: _shown(raw) for key, raw in self._store.snapshot().items()}
+        found = _Series()
+        kinds = Counts(key.kind for key in shown)
+        found.add("millstream_operator_resources", {(kind,): kinds[kind] for kind in KINDS})
+        found.add("millstream_operator_conditions", _conditions(shown))
+        attention = sorted(_attention(shown), key=lambda one: (one[0] != "Cluster", one))
+        found.add("millstream_operator_attention", dict.fromkeys(attention, 1.0))
+        found.add_clusters(shown)
+        found.add_lags(shown, self._lags.all())
+        found.add_loads(shown)
+        omitted = {(name,): float(count) for name, count in found.omitted.items()}
+        found.add("millstream_operator_series_omitted", omitted)
+        for name, values in found.values.items():
+            metric = BY_NAME[name]
+            family = GaugeMetricFamily(name, metric.text, labels=metric.labels)
+            for labels, value in values.items():
+                family.add_metric(labels, value)
+            yield family
+
+
+@dataclass(slots=True)
+class _Series:
+    values: dict[str, Mapping[tuple[str, ...], float]] = field(default_factory=dict)
+    omitted: dict[str, int] = field(default_factory=dict)
+
+    def add(self, name: str, values: Mapping[Any, float]) -> None:
+        """By the values of the labels. Series by object beyond the bound are left out: the first ones stay."""
+        labels = BY_NAME[name].labels
+        if "name" in labels:
+            self.omitted[name] = max(0, len(values) - MOST_OBJECTS)
+            values = dict(list(values.items())[:MOST_OBJECTS])
+        self.values[name] = values
+
+    def add_clusters(self, shown: Mapping[Key, _Status]) -> None:
+        counts = {
+            (key.namespace, key.name): status.brokers
+            for key, status in sorted(shown.items())
+            if key.kind == "Cluster" and status.brokers is not None
+        }
+        self.add("millstream_cluster_brokers", {at: float(one.desired or 0) for at, one in counts.items()})
+        self.add(
+            "millstream_cluster_brokers_ready", {at: float(one.ready or 0) for at, one in counts.items()}
+        )
+
+    def add_lags(self, shown: Mapping[Key, _Status], exact: Mapping[Key, tuple[int, int]]) -> None:
+        """As they were last seen; after a restart as statuses say, until each group is looked at."""
+        lags = {
+            (key.namespace, key.name): exact.get(key) or (status.lag.records or 0, status.lag.seconds or 0)
+            for key, status in shown.items()
+            if key.kind == "ConsumerGroup" and status.lag is not None
+        }
+        furthest = sorted(lags.items(), key=lambda one: (*(-lag for lag in one[1]), one[0]))
+        self.add("millstream_group_lag_records", {at: float(records) for at, (records, _) in furthest})
+        self.add("millstream_group_lag_seconds", {at: float(seconds) for at, (_, seconds) in furthest})
+
+    def add_loads(self, shown: Mapping[Key, _Status]) -> None:
+        runs = {
+            (key.namespace, key.name): status.last_run
+            for key, status in sorted(shown.items())
+            if key.kind == "BatchLoad" and status.last_run is not None
+        }
+        states = {(*at, run.state): 1.0 for at, run in runs.items() if run.state}
+        self.add("millstream_load_run_state", states)
+        self.add(
+            "millstream_load_run_rows",
+            {at: float(run.rows) for at, run in runs.items() if run.rows is not None},
+        )
+        ends = {at: _timestamp(run.end_time) for at, run in runs.items()}
+        starts = {at: _timestamp(run.start_time) for at, run in runs.items()}
+        self.add(
+            "millstream_load_run_end_timestamp_seconds",
+            {at: end for at, end in ends.items() if end is not None},
+        )
+        took = {}
+        for at, end in ends.items():
+            if end is not None and (start := starts[at]) is not None:
+                took[at] = end - start
+        self.add("millstream_load_run_seconds", took)
+        corrupt = {at: run.corrupt_records for at, run in runs.items()}
+        self.add(
+            "millstream_load_run_corrupt_records",
+            {at: float(count) for at, count in corrupt.items() if count is not None},
+        )
+        loads = {
+            (key.namespace, key.name): one for key, one in sorted(shown.items()) if key.kind == "BatchLoad"
+        }
+        lags = {at: one.lag for at, one in loads.items() if one.lag is not None}
+        self.add("millstream_load_lag_records", {at: float(lag.records or 0) for at, lag in lags.items()})
+        self.add("millstream_load_lag_seconds", {at: float(lag.seconds or 0) for at, lag in lags.items()})
+        late = {
+            at: condition.status == "True"
+            for at, one in loads.items()
+            for condition in one.conditions or ()
+            if condition.type == ConditionType.LATE
+        }
+        self.add("millstream_load_late", {at: float(is_late) for at, is_late in late.items()})
+
+
+def _shown(raw: bytes) -> _Status:
+    """Nothing of a status that somebody else has made unreadable."""
+    try:
+        return _DECODER.decode(raw).status
+    except msgspec.ValidationError:
+        return _Status()
+
+
+def _conditions(shown: Mapping[Key, _Status]) -> dict[tuple[str, ...], float]:
+    return dict(
+        Counts(
+            (key.kind, one.type, one.status, one.reason if one.reason in _REASONS else OTHER)
+            for key, status in shown.items()
+            for one in status.conditions or ()
+            if one.type in _CONDITIONS and one.status in ("True", "False", "Unknown")
+        )
+    )
+
+
+def _attention(shown: Mapping[Key, _Status]) -> Iterable[tuple[str, ...]]:
+    for key, status in shown.items():
+        for one in status.conditions or ():
+            expected = UNEXPECTED.get(one.type)  # type: ignore[call-overload]
+            blocked = one.reason == Reason.RESTART_BLOCKED
+            if blocked or (expected not in (None, one.status) and one.reason not in PROGRESS):
+                yield (*key, one.type, one.reason if one.reason in _REASONS else OTHER)
+
+
+def _timestamp(text: str | None) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except ValueError:
+        return None

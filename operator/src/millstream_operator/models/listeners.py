@@ -1,0 +1,56 @@
+"""Listeners of a Cluster: addresses inside and outside Kubernetes, and the peers allowed to connect."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import field
+
+from .base import Spec
+
+BROKER = "{broker}"
+"""In the host that brokers advertise and in annotations: the number of the broker."""
+
+
+class Peer(Spec, frozen=True, omit_defaults=True):
+    """As in a NetworkPolicy; Kubernetes checks what is inside when the operator applies it."""
+
+    pod_selector: dict[str, Any] | None = None
+    namespace_selector: dict[str, Any] | None = None
+    ip_block: dict[str, Any] | None = None
+
+
+class BrokerAddress(Spec, frozen=True):
+    broker: int
+    advertised_host: str | None = None
+    advertised_port: int | None = None
+
+
+class BootstrapService(Spec, frozen=True):
+    host: str | None = None
+    node_port: int | None = None
+    annotations: dict[str, str] = field(default_factory=dict)
+
+
+class Listener(Spec, frozen=True):
+    """``allow_plaintext``: the API server demands it of external listeners that are new or change. One that is stored
+    without it goes on. ``port``: the API server refuses 9091 in the same way."""
+
+    name: str
+    type: Literal["Internal", "NodePort", "LoadBalancer"]
+    port: int
+    node_port: int | None = None
+    allow_plaintext: bool = False
+    advertised_host: str | None = None
+    advertised_port: int | None = None
+    brokers: tuple[BrokerAddress, ...] = ()
+    bootstrap: BootstrapService = field(default_factory=BootstrapService)
+    annotations: dict[str, str] = field(default_factory=dict)
+    load_balancer_source_ranges: tuple[str, ...] = ()
+    external_traffic_policy: Literal["Cluster", "Local"] | None = None
+    network_policy_peers: tuple[Peer, ...] = ()
+
+
+class NetworkPolicy(Spec, frozen=True):
+    enabled: bool = False
+    metrics_peers: tuple[Peer, ...] = ()

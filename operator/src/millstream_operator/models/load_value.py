@@ -1,0 +1,29 @@
+"""How the values of a BatchLoad's records are read, and which of a record's own parts become columns."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import field
+
+from .base import Spec
+
+
+class SchemaRegistry(Spec, frozen=True):
+    url: str
+
+
+class Value(Spec, frozen=True):
+    """``max_corrupt_records``: a count, or a percentage as "0.1%"; None is any number."""
+
+    format: Literal["JSON", "CSV", "Avro", "Text", "Binary"]
+    schema: str | None = None
+    options: dict[str, str] = field(default_factory=dict)
+    schema_registry: SchemaRegistry | None = None
+    time_column: str | None = None
+    max_corrupt_records: int | str | None = None
+
+
+class Record(Spec, frozen=True):
+    key: Literal["Binary", "Text"] = "Binary"
+    headers: bool = False

@@ -1,0 +1,99 @@
+"""How often a status is written for a number alone; pure, times are given.
+
+A size or a lag changes all the time, so that thousands of resources would write the API server full. Fields of a status
+that are such numbers are ``Gauge`` in the models. A change of anything else is written at once. A change of gauges
+takes from a budget: while more than half of it is there, every change is written; below that, only one that gives a
+number more or fewer digits; and none when it is used up. So a few resources show their numbers as they are, and
+thousands the right order of magnitude, within ``PER_SECOND`` writes a second for all of them together. A status that
+is held back is tried again with the next look.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import typing
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from .models.base import Status
+
+PER_SECOND = 0.4
+BUDGET = 60.0  # writes
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+
+class Pace:
+    """The budget of one operator; may be used by many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._left = BUDGET
+        self._at: float | None = None
+
+    def holds_back(self, before: Status, after: Status, now: float) -> bool:
+        """Whether a changed status is to wait; ``now`` in seconds. One that is not held back is taken as written."""
+        if _without_gauges(before) != _without_gauges(after):
+            return False
+        magnitudes = [list(map(_digits, _gauges(status))) for status in (before, after)]
+        crosses = magnitudes[0] != magnitudes[1]
+        with self._lock:
+            self._left = min(
+                BUDGET, self._left + PER_SECOND * max(0.0, now - (now if self._at is None else self._at))
+            )
+            self._at = now
+            if self._left < (1.0 if crosses else BUDGET / 2):
+                return True
+            self._left -= 1.0
+            return False
+
+
+def _digits(number: int) -> int:
+    return len(str(number)) if number else 0
+
+
+def _gauges(status: msgspec.Struct) -> Iterator[int]:
+    """Every gauge of a status that has a value, in the order of its fields."""
+    names = _gauge_names(type(status))
+    for name in status.__struct_fields__:
+        value = getattr(status, name)
+        if name in names:
+            if value is not None:
+                yield value
+        else:
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, msgspec.Struct):
+                    yield from _gauges(part)
+
+
+def _without_gauges(status: StructT) -> StructT:
+    """The status with 0 for every gauge that has a value."""
+    names = _gauge_names(type(status))
+    changed: dict[str, Any] = {}
+    for name in status.__struct_fields__:
+        value = getattr(status, name)
+        if name in names:
+            changed[name] = None if value is None else 0
+        elif isinstance(value, msgspec.Struct):
+            changed[name] = _without_gauges(value)
+        elif isinstance(value, tuple):
+            changed[name] = tuple(
+                _without_gauges(one) if isinstance(one, msgspec.Struct) else one for one in value
+            )
+    return msgspec.structs.replace(status, **changed)
+
+
+@functools.cache
+def _gauge_names(cls: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(one.name for one in msgspec.structs.fields(cls) if _is_gauge(one.type))
+
+
+def _is_gauge(kind: Any) -> bool:
+    """Whether a type is ``Gauge`` or ``Gauge | None``."""
+    marks = getattr(kind, "__metadata__", ())
+    if any(isinstance(mark, msgspec.Meta) and (mark.extra or {}).get("gauge") for mark in marks):
+        return True
+    return any(map(_is_gauge, typing.get_args(kind) if not marks else ()))

@@ -1,0 +1,112 @@
+"""Cluster: what brokers say and are told: replicas that move with their number, configuration that they take live."""
+
+from __future__ import annotations
+
+from ..conditions import ConditionType, Reason
+from ..kafka_admin import KafkaAdmin
+from ..kafka_records import AdminError, BrokersState, PartitionReplicas, Reassignments
+from ..models import Cluster
+from ..resources.broker_config import dynamic_config
+from .cluster import Look, live_config
+from .problem import Problem
+from .scaling import plan_scaling, plan_spreading
+
+
+class View:
+    """What the brokers say, asked when it is needed and once; None as long as none answers."""
+
+    def __init__(self, admin: KafkaAdmin | None) -> None:
+        self.admin = admin
+        self.failure = ""
+        self._brokers: BrokersState | None = None
+        self._partitions: list[PartitionReplicas] | None = None
+        self._reassigning: Reassignments | None = None
+
+    def brokers(self) -> BrokersState | None:
+        if self._brokers is None and self.admin is not None:
+            try:
+                self._brokers = self.admin.brokers()
+            except AdminError as error:
+                self._failed(error)
+        return self._brokers
+
+    def partitions(self) -> list[PartitionReplicas] | None:
+        """All partitions there are, with their minimum ISR."""
+        if self._partitions is None and self.admin is not None:
+            try:
+                self._partitions = self.admin.replicas(min_isr=True)
+            except AdminError as error:
+                self._failed(error)
+        return self._partitions
+
+    def reassigning(self) -> Reassignments:
+        """To be asked before ``partitions``: see ``placement.arrived``."""
+        if self._reassigning is None and self.admin is not None:
+            try:
+                self._reassigning = self.admin.reassigning()
+            except AdminError as error:
+                self._failed(error)
+        return self._reassigning or {}
+
+    def _failed(self, error: AdminError) -> None:
+        self.failure = str(error)
+        self.admin = None
+
+
+def scale(cluster: Cluster, current: int | None, view: View, look: Look) -> int:
+    """Bring replicas away from brokers that shall go, or are gone; returns how many brokers there are to be for now."""
+    desired = cluster.spec.brokers.replicas
+    if current is None or max(current, desired) == 1:
+        return desired
+    moving, partitions, brokers = view.reassigning(), view.partitions(), view.brokers()
+    alive = brokers.racks if brokers is not None else {}
+    scaling = plan_scaling(desired, current, partitions, moving, alive)
+    look.problem = scaling.problem
+    if scaling.moves and view.admin is not None:
+        refused = view.admin.reassign(scaling.moves)
+        for (topic, partition), no in sorted(refused.items())[:1]:
+            look.problem = Problem(
+                Reason.SCALE_DOWN_REFUSED, f"{topic}-{partition} cannot leave its broker: {no}"
+            )
+    if scaling.progress:
+        look.busy = True
+        look.conditions.append((ConditionType.REBALANCING, True, Reason.DRAINING, scaling.progress))
+    return scaling.replicas
+
+
+def spread(cluster: Cluster, view: View, look: Look) -> None:
+    """Bring replicas to brokers that have none yet, where the Cluster asks for it."""
+    if cluster.spec.rebalance != "Automatic" or cluster.spec.brokers.replicas == 1:
+        return
+    moving, brokers, partitions = view.reassigning(), view.brokers(), view.partitions()
+    wanted = range(cluster.spec.brokers.replicas)  # not one that is about to leave
+    if brokers is None or partitions is None or not brokers.racks.keys() >= set(wanted):
+        return
+    racks = {broker: rack for broker, rack in brokers.racks.items() if rack}
+    moves = plan_spreading(wanted, partitions, moving, racks)
+    if moves and view.admin is not None:
+        view.admin.reassign(moves)
+    if count := len(moves) or len(moving):
+        look.busy = True
+        words = f"{count} partitions are being moved"
+        look.conditions.append((ConditionType.REBALANCING, True, Reason.SPREADING, words))
+
+
+def configure_live(cluster: Cluster, view: View, look: Look) -> bool:
+    """Set what brokers take while they run; reset what this resource had set and no longer names. False when they
+    refuse it: then their files are not to have it either, or the next one that starts would fail."""
+    wanted = dynamic_config(cluster)
+    if view.admin is None or not (wanted or cluster.status.config_keys):
+        return True
+    try:
+        there = view.admin.brokers_config()
+        change = live_config(cluster, there)
+        refused = view.admin.change_brokers_config(change) if change.set or change.reset else None
+    except AdminError:
+        look.busy = True  # the next look will
+        return True
+    if refused is None:
+        look.config_keys = tuple(sorted(wanted)) or None
+        return True
+    look.problem = Problem(Reason.INVALID_CONFIG, f"spec.config: {refused}; brokers are as they were")
+    return False

@@ -1,0 +1,182 @@
+"""Cluster: its Kubernetes objects, how its brokers are, and what has to be done to them one after the other.
+
+A look goes this way; each step writes only what differs, and what cannot be done yet is said and tried again:
+
+    fewer or more brokers                          replicas move first, or after (scaling.py)
+    configuration that brokers take live           is set on them (cluster_kafka.py)
+    ZooKeeper, listeners, configuration, brokers   the objects (cluster_objects.py)
+    restarts                                       one broker at a time, as partitions allow (rolling.py)
+
+A spec that cannot be is refused before anything is touched: brokers that run go on as they are. So they do while the
+Cluster is paused by its annotation.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..conditions import Reason
+from ..kafka_records import AdminError
+from ..models import Cluster
+from ..resources.listeners import external_listeners
+from ..resources.owned import selector
+from ..services import Services
+from ..status import write_status
+from ..store import key_for
+from .cluster import (
+    NOWHERE,
+    Look,
+    Outside,
+    StatefulSet,
+    broker_pods,
+    held_for_upgrade,
+    is_whole,
+    ready_replicas,
+    refusal,
+    rolling_condition,
+    status_of,
+    why_not_outside,
+    why_not_ready,
+)
+from .cluster_kafka import View, configure_live, scale, spread
+from .cluster_objects import (
+    apply_brokers,
+    apply_ensemble,
+    apply_listeners,
+    apply_network_policies,
+    live_brokers,
+    updates_ensemble,
+    why_no_zookeeper,
+)
+from .problem import is_paused
+from .refused_pods import why_no_pods
+from .report import tell
+from .rolling import BrokerPod, plan_roll, unreachable_minimums
+from .upgrades import Upgrade
+
+logger = logging.getLogger(__name__)
+
+READY_INTERVAL_S = 60.0
+WAITING_INTERVAL_S = 5.0
+PLAINTEXT = (
+    "spec.listeners: {} carries records in plain text, and whoever reaches it administers the cluster: set "
+    "allowPlaintext: true where you trust the network, or remove it"
+)
+
+
+def reconcile_cluster(services: Services, cluster: Cluster) -> float:
+    """One look at one Cluster; returns seconds until the next."""
+    if cluster.metadata.deletion_timestamp is not None or is_paused(cluster):
+        services.turns.leave(services.store, key_for(cluster))
+    if cluster.metadata.deletion_timestamp is not None:
+        return READY_INTERVAL_S  # its objects go with it
+    desired = cluster.spec.brokers.replicas
+    live = live_brokers(services, cluster)
+    look = Look(ready=ready_replicas(live), config_keys=cluster.status.config_keys)
+    if is_paused(cluster):
+        return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
+    if (problem := refusal(cluster)) is not None:
+        services.turns.leave(services.store, key_for(cluster))
+        look.problem = problem
+        return _report(services, cluster, look, (), NOWHERE)
+    admin = services.admins.at(services.address_of(cluster))
+    current = live["spec"].get("replicas") if live else None
+    view = View(admin) if look.ready else View(None)
+    replicas = scale(cluster, current, view, look)
+    if not configure_live(cluster, view, look):
+        services.turns.leave(services.store, key_for(cluster))
+        return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
+    upgrade = Upgrade(services, cluster, look.ready >= desired)
+    ensemble = apply_ensemble(services, cluster, look.warn, upgrade.may)
+    apply_network_policies(services, cluster)
+    found = apply_listeners(services, cluster, replicas)
+    if plain := [one.name for one in external_listeners(cluster) if not one.allow_plaintext]:
+        look.warn(Reason.PLAINTEXT_LISTENER, PLAINTEXT.format(", ".join(plain)))
+    if (problem := why_not_outside(found)) is not None:
+        look.problem = problem
+        pods = _pods(services, cluster)
+        _end(upgrade, look, ensemble and live is not None and is_whole(broker_pods(live, pods), desired))
+        return _report(services, cluster, look, pods, found)
+    live = apply_brokers(services, cluster, live, replicas, found.known, look.warn)
+    look.ready = ready_replicas(live)
+    pods = _pods(services, cluster)
+    if look.ready < desired and look.problem is None:
+        look.problem = (
+            why_no_zookeeper(services, cluster)
+            or why_no_pods(services, live)
+            or why_not_ready(pods, look.ready, desired)
+        )
+    brokers = held_for_upgrade(broker_pods(live, pods), upgrade.may, ensemble)
+    _roll(services, cluster, live, pods, brokers, view, look)
+    _end(upgrade, look, look.ready >= desired and is_whole(brokers, desired) and ensemble)
+    if not look.busy and look.problem is None:
+        spread(cluster, view, look)
+    look.busy = look.busy or bool(view.failure)
+    return _report(services, cluster, look, pods, found)
+
+
+def _roll(
+    services: Services,
+    cluster: Cluster,
+    live: StatefulSet,
+    pods: Sequence[Mapping[str, Any]],
+    brokers: Sequence[BrokerPod],
+    view: View,
+    look: Look,
+) -> None:
+    if not any(pod.reasons for pod in brokers):
+        return
+    partitions = view.partitions()
+    waits = updates_ensemble(services, cluster)
+    roll = plan_roll(brokers, live["spec"]["replicas"], partitions, view.brokers(), waits)
+    if roll.restart is not None:
+        logger.info("Cluster %s: restarting %s: %s", cluster.name, roll.restart.name, roll.restart.reasons)
+        name = roll.restart.name
+        uid = next(pod["metadata"]["uid"] for pod in pods if pod["metadata"]["name"] == name)
+        services.kube.delete("v1", "Pod", cluster.namespace, name, uid=uid)
+        for reason in roll.restart.reasons:
+            tell(services, cluster, reason, f"restarting {roll.restart.name}")
+    look.busy = True
+    look.conditions.append(rolling_condition(roll))
+    if partitions is not None and (topics := unreachable_minimums(partitions)):
+        words = (
+            f"min.insync.replicas of {', '.join(topics[:3])} needs every replica: while a broker restarts, "
+            "acks=all waits; lower it or raise replicationFactor"
+        )
+        look.warn(Reason.MINIMUM_ISR, words)
+
+
+def _end(upgrade: Upgrade, look: Look, whole: bool) -> None:
+    upgrade.end(whole)
+    if upgrade.said is not None:
+        look.conditions.append(upgrade.said)
+        look.busy = look.busy or upgrade.goes_on
+
+
+def _report(
+    services: Services,
+    cluster: Cluster,
+    look: Look,
+    pods: Sequence[Mapping[str, Any]],
+    found: Outside,
+) -> float:
+    cluster_id = _cluster_id(services, cluster, look.ready)
+    status = status_of(cluster, look, pods, found, cluster_id, services.now())
+    write_status(services, cluster, status)
+    settled = look.problem is None and not look.busy and status.cluster_id
+    return READY_INTERVAL_S if settled else WAITING_INTERVAL_S
+
+
+def _pods(services: Services, cluster: Cluster) -> list[dict[str, Any]]:
+    return services.kube.list("v1", "Pod", cluster.namespace, selector(cluster))
+
+
+def _cluster_id(services: Services, cluster: Cluster, ready: int) -> str | None:
+    if cluster.status.cluster_id or not ready:
+        return cluster.status.cluster_id
+    try:
+        return services.admins.at(services.address_of(cluster)).cluster_id()
+    except AdminError:
+        return None  # ready a moment ago: the next look will tell

@@ -1,0 +1,256 @@
+"""Which offsets a run of a BatchLoad loads; pure.
+
+A load goes on where its last success ended: `status.committed` has an offset for every partition, with the id of its
+topic. `spec.from` says where the first run begins, and begins anew when it is changed, or when the rows go into another
+table. So no edit but those loads a record into the same table twice.
+
+Positions that cannot be are a ``Problem``: a topic that was deleted and created again (its offsets stand for other
+records), records that retention deleted before they were loaded, a log that was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from ..conditions import Reason
+from ..models import BatchLoad, Committed, From, LoadedPartition, OffsetRange, Rerun, RerunFrom, Until
+from ..resources.owned import digest
+from .problem import Problem
+
+MOST_NAMED = 10  # partitions in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """A partition's first offset and the one behind its last record; ``from_time``/``until_time`` where asked for."""
+
+    earliest: int
+    latest: int
+    from_time: int | None = None
+    until_time: int | None = None
+    topic_id: str | None = None
+
+
+Key = tuple[str, int]
+Partitions = Mapping[Key, Ends]
+
+
+def differences(spec: msgspec.Struct) -> dict[str, object]:
+    """What of a spec is not as it is by default: a field that a later release adds changes nothing in it."""
+    found: dict[str, object] = {}
+    for one in msgspec.structs.fields(spec):
+        value = getattr(spec, one.name)
+        default = one.default_factory() if one.default_factory is not msgspec.NODEFAULT else one.default
+        if value == default:
+            continue
+        found[one.encode_name] = differences(value) if isinstance(value, msgspec.Struct) else value
+    return found
+
+
+def digest_of_spec(load: BatchLoad) -> str:
+    """Differs where what is loaded differs: topics, range, values, table."""
+    spec = load.spec
+    parts = (
+        spec.topics,
+        spec.min_records,
+        *map(differences, (spec.from_, spec.until, spec.value, spec.output)),
+    )
+    record = differences(spec.record)
+    return digest((*parts, record) if record else parts)
+
+
+def digest_of_positions(load: BatchLoad) -> str:
+    """Differs where a failed run is not to be repeated with its offsets."""
+    spec = load.spec
+    return digest((sorted(spec.topics), differences(spec.from_), differences(spec.until)))
+
+
+def table_name(load: BatchLoad) -> str:
+    """Names the table that rows go into: another one has another range. An Iceberg warehouse holds many tables."""
+    output = load.spec.output
+    return f"{output.path.rstrip('/')}/{output.table.replace('.', '/')}" if output.table else output.path
+
+
+def goes_on(load: BatchLoad) -> Committed | None:
+    """Where the last success ended, if a run is to go on from there."""
+    committed = load.status.committed
+    if committed is None or committed.path != table_name(load):
+        return None
+    if load.spec.from_.position == "Committed" or committed.from_ == digest_of_from(load):
+        return committed
+    return None
+
+
+def resolve(load: BatchLoad, partitions: Partitions) -> tuple[OffsetRange, ...] | Problem:
+    """The offsets of a run that begins now."""
+    spec, committed = load.spec, goes_on(load)
+    begins = (
+        _positions("spec.from", spec.from_, partitions)
+        if committed is None
+        else _continued(committed, partitions)
+    )
+    ends = _positions("spec.until", spec.until, partitions)
+    if isinstance(begins, Problem):
+        return begins
+    if isinstance(ends, Problem):
+        return ends
+    if committed is not None:
+        return _ranges(begins, {key: max(ends[key], first) for key, first in begins.items()}, partitions)
+    by_offset = "Offsets" in (spec.from_.position, spec.until.position)
+    return _checked("spec", begins, ends, partitions, strict=by_offset)
+
+
+def resolve_rerun(load: BatchLoad, rerun: Rerun, partitions: Partitions) -> tuple[OffsetRange, ...] | Problem:
+    """The offsets of a rerun: what was loaded, not what later runs will load."""
+    begins = _positions("spec.rerun.from", rerun.from_, partitions)
+    ends = _positions("spec.rerun.until", rerun.until, partitions)
+    if isinstance(begins, Problem):
+        return begins
+    if isinstance(ends, Problem):
+        return ends
+    if (committed := goes_on(load)) is not None:
+        if problem := _replaced(committed, partitions):
+            return problem
+        loaded = {(one.topic, one.partition): one.offset for one in committed.offsets}
+        ends = {key: min(end, loaded.get(key, end)) for key, end in ends.items()}
+    by_offset = "Offsets" in (rerun.from_.position, rerun.until.position)
+    return _checked("spec.rerun", begins, ends, partitions, strict=by_offset)
+
+
+def records(offsets: tuple[OffsetRange, ...]) -> int:
+    return sum(part.until - part.from_ for part in offsets)
+
+
+def empty(offsets: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:
+    """The same range without its records."""
+    return tuple(msgspec.structs.replace(part, until=part.from_) for part in offsets)
+
+
+def committed_by(load: BatchLoad, path: str, offsets: tuple[OffsetRange, ...], from_: str) -> Committed:
+    """Where a success ended; partitions of topics that are no longer loaded stay known."""
+    before = load.status.committed
+    kept = before.offsets if before is not None and before.path == path else ()
+    loaded = {(one.topic, one.partition): one for one in kept}
+    for part in offsets:
+        loaded[part.topic, part.partition] = LoadedPartition(
+            topic=part.topic, partition=part.partition, offset=part.until, topic_id=part.topic_id
+        )
+    return Committed(path=path, from_=from_, offsets=tuple(one for _, one in sorted(loaded.items())))
+
+
+def digest_of_from(load: BatchLoad) -> str:
+    return digest(differences(load.spec.from_))
+
+
+def _continued(committed: Committed, partitions: Partitions) -> dict[Key, int] | Problem:
+    if problem := _replaced(committed, partitions):
+        return problem
+    loaded = {(one.topic, one.partition): one.offset for one in committed.offsets}
+    begins, gone, cut = {}, [], []
+    for key, ends in sorted(partitions.items()):
+        begins[key] = at = loaded.get(key, ends.earliest)
+        if at < ends.earliest:
+            gone.append(f"{at} to {ends.earliest - 1} of {_named([key])}")
+        elif at > ends.latest:
+            cut.append(f"{_named([key])} ends at {ends.latest}, before {at}")
+    if gone:
+        return Problem(
+            Reason.OFFSETS_GONE,
+            f"offsets {_shown(gone)} were deleted by retention before they were loaded; {_go_on('Earliest')}",
+        )
+    if cut:
+        return Problem(
+            Reason.OFFSETS_GONE,
+            f"{_shown(cut)}, where the last success ended: records were lost; {_go_on('Earliest')}",
+        )
+    return begins
+
+
+def _replaced(committed: Committed, partitions: Partitions) -> Problem | None:
+    there = {topic: ends.topic_id for (topic, _), ends in partitions.items()}
+    for one in committed.offsets:
+        now = there.get(one.topic)
+        if one.topic_id and now and one.topic_id != now:
+            return Problem(
+                Reason.TOPIC_REPLACED,
+                f"topic {one.topic} was deleted and created again: its id is {now}, and was {one.topic_id} when the "
+                f"last success ended; {_go_on('Earliest')}",
+            )
+    return None
+
+
+def _go_on(position: str) -> str:
+    return (
+        f"to load what there is now, set spec.from to {{position: {position}, requestId: ...}} with a requestId that "
+        "was not used before"
+    )
+
+
+def _positions(
+    field: str, wanted: From | RerunFrom | Until, partitions: Partitions
+) -> dict[Key, int] | Problem:
+    match wanted.position:
+        case "Earliest" | "Committed":  # before the first run has succeeded nothing is committed
+            return {key: ends.earliest for key, ends in partitions.items()}
+        case "Latest":
+            return {key: ends.latest for key, ends in partitions.items()}
+        case "Timestamp":
+            return {key: _at_time(field, ends) for key, ends in partitions.items()}
+    listed = {(entry.topic, entry.partition): entry.offset for entry in wanted.offsets or ()}
+    if missing := sorted(partitions.keys() - listed.keys()):
+        return _invalid(f"{field}.offsets: one for every partition is required; missing: {_named(missing)}")
+    for key, offset in listed.items():
+        if key not in partitions:
+            return _invalid(
+                f"{field}.offsets: {_named([key])} is not allowed: there is no such partition in spec.topics"
+            )
+        ends = partitions[key]
+        if not ends.earliest <= offset <= ends.latest:
+            return _invalid(
+                f"{field}.offsets: {offset} of {_named([key])} is not allowed; "
+                f"allowed: {ends.earliest} to {ends.latest}, which the partition has"
+            )
+    return listed
+
+
+def _at_time(field: str, ends: Ends) -> int:
+    found = ends.from_time if field.endswith("from") else ends.until_time
+    return ends.latest if found is None else found  # nothing that late: behind the last record
+
+
+def _checked(
+    spec: str, begins: Mapping[Key, int], ends: Mapping[Key, int], partitions: Partitions, *, strict: bool
+) -> tuple[OffsetRange, ...] | Problem:
+    for key, first in sorted(begins.items()):
+        if strict and ends[key] < first:
+            return _invalid(
+                f"{spec}.until: {ends[key]} of {_named([key])} is not allowed: it is before its {spec}.from, {first}"
+            )
+    return _ranges(begins, {key: max(ends[key], first) for key, first in begins.items()}, partitions)
+
+
+def _ranges(
+    begins: Mapping[Key, int], ends: Mapping[Key, int], partitions: Partitions
+) -> tuple[OffsetRange, ...]:
+    return tuple(
+        OffsetRange(
+            topic=key[0], partition=key[1], from_=first, until=ends[key], topic_id=partitions[key].topic_id
+        )
+        for key, first in sorted(begins.items())
+    )
+
+
+def _invalid(message: str) -> Problem:
+    return Problem(Reason.INVALID_SPEC, message)
+
+
+def _named(keys: list[Key]) -> str:
+    return _shown([f"{topic}-{partition}" for topic, partition in keys])
+
+
+def _shown(words: list[str]) -> str:
+    more = len(words) - MOST_NAMED
+    return ", ".join(words[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

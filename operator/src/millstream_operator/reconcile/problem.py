@@ -1,0 +1,79 @@
+"""What a reconcile says: why a resource is not as it should be, and the conditions of a status; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from ..conditions import Condition, ConditionType, Reason, set_condition
+from ..models import Resource
+
+PAUSED_ANNOTATION = "millstream.dev/paused"
+PAUSED = (
+    ConditionType.PAUSED,
+    True,
+    Reason.RECONCILE_PAUSED,
+    f"paused by annotation {PAUSED_ANNOTATION}; remove it to resume",
+)
+
+
+def is_paused(resource: Resource) -> bool:
+    """Whether its user wants nothing changed for now."""
+    return resource.metadata.annotations.get(PAUSED_ANNOTATION) == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a resource is not as it should be, for its ``Ready`` condition."""
+
+    reason: Reason
+    message: str
+
+
+def conditions_with(
+    resource: Resource,
+    *conditions: tuple[ConditionType, bool | None, Reason, str],
+    now: datetime,
+    without: tuple[ConditionType, ...] = (),
+) -> tuple[Condition, ...]:
+    """The resource's conditions with these set and those dropped, and whether it is paused; the rest stay."""
+    drop = {kind.value for kind in without}
+    current: tuple[Condition, ...] = resource.status.conditions or ()  # type: ignore[attr-defined]
+    result = tuple(condition for condition in current if condition.type not in drop)
+    for kind, status, reason, message in conditions:
+        generation = resource.metadata.generation
+        result = set_condition(result, kind, status, reason, message, generation=generation, now=now)
+    return with_pause(resource, result, now)
+
+
+def with_pause(resource: Resource, conditions: tuple[Condition, ...], now: datetime) -> tuple[Condition, ...]:
+    """The conditions with ``Paused`` as long as the resource is, and without it else."""
+    if not is_paused(resource):
+        return tuple(one for one in conditions if one.type != ConditionType.PAUSED.value)
+    kind, status, reason, message = PAUSED
+    generation = resource.metadata.generation
+    return set_condition(conditions, kind, status, reason, message, generation=generation, now=now)
+
+
+def replace_ready(
+    status: Mapping[str, Any], reason: Reason, message: str, generation: int | None, now: datetime
+) -> dict[str, Any]:
+    """A status as it came with ``Ready`` set to False; for resources that cannot be decoded."""
+    current = []
+    for condition in status.get("conditions") or ():
+        try:
+            current.append(msgspec.convert(condition, Condition))
+        except msgspec.ValidationError:
+            continue
+    conditions = set_condition(
+        current, ConditionType.READY, False, reason, message, generation=generation, now=now
+    )
+    return {
+        **status,
+        "observedGeneration": generation,
+        "conditions": [msgspec.to_builtins(c) for c in conditions],
+    }

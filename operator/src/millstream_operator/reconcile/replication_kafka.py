@@ -1,0 +1,32 @@
+"""Topic: its replicas brought to their replication factor, as replication.py plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..conditions import Reason
+from ..kafka_admin import KafkaAdmin
+from ..kafka_records import TopicState
+from ..models import Cluster, Topic
+from .problem import Problem
+from .replication import Replication, plan_replication, wanted_factors
+
+
+def replicate(
+    admin: KafkaAdmin, cluster: Cluster, topics: Sequence[Topic], observed: Mapping[str, TopicState]
+) -> Replication:
+    """Look at those Topics whose replicas are not as they should be, and begin what has to be. Raises AdminError."""
+    factors = wanted_factors(topics, observed)
+    if not factors:
+        return Replication()
+    alive = admin.brokers().racks
+    # not those that are about to leave
+    brokers = [broker for broker in alive if broker < cluster.spec.brokers.replicas] or list(alive)
+    racks = {broker: rack for broker, rack in alive.items() if rack}
+    reassigning = admin.reassigning()  # first: see placement.arrived
+    plan = plan_replication(factors, admin.replicas(), reassigning, brokers, racks)
+    if plan.moves:
+        for (topic, partition), no in sorted(admin.reassign(plan.moves).items()):
+            words = f"{topic}-{partition} cannot be reassigned: {no}"
+            plan.problems.setdefault(topic, Problem(Reason.REFUSED, words))
+    return plan

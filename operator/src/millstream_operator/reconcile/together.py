@@ -1,0 +1,52 @@
+"""Resources of one Cluster that are looked at together: those that have a problem are done with, the others remain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from ..models import Cluster, ConsumerGroup, Topic
+from ..services import Services
+from ..store import Key, key_for
+from .deletion import end_without
+from .problem import Problem
+from .reference import find_cluster
+from .report import report_problem
+
+PROBLEM_INTERVAL_S = 30.0
+
+ResourceT = TypeVar("ResourceT", Topic, ConsumerGroup)
+
+
+@dataclass(slots=True)
+class Sorted(Generic[ResourceT]):
+    cluster: Cluster | None = None
+    """None where there is nothing to look at."""
+    wanted: list[ResourceT] = field(default_factory=list)
+    deleted: list[ResourceT] = field(default_factory=list)
+    again: dict[Key, float] = field(default_factory=dict)
+    """Seconds until the next look at those with a problem."""
+
+
+def sort_out(
+    services: Services,
+    resources: Sequence[ResourceT],
+    conflict: Callable[[Services, ResourceT, Cluster], Problem | None],
+    title: Callable[[ResourceT], str],
+) -> Sorted[ResourceT]:
+    """Their Cluster, which of them are wanted there and which deleted. Reports the problems of the others."""
+    found: Sorted[ResourceT] = Sorted()
+    for resource in resources:
+        is_deleted = resource.metadata.deletion_timestamp is not None
+        cluster = find_cluster(services, resource.namespace, resource.spec.cluster_ref)
+        problem = cluster if isinstance(cluster, Problem) else conflict(services, resource, cluster)
+        if isinstance(cluster, Cluster):
+            found.cluster = cluster
+        if problem is None:
+            (found.deleted if is_deleted else found.wanted).append(resource)
+        elif is_deleted:
+            found.again[key_for(resource)] = end_without(services, resource, title(resource), problem)
+        else:
+            found.again[key_for(resource)] = report_problem(services, resource, problem, PROBLEM_INTERVAL_S)
+    return found

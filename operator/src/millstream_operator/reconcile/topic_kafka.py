@@ -1,0 +1,156 @@
+"""Topic: create, adopt, change configuration, partitions and replicas; delete only when the policy says so.
+
+What is to be done is planned in topic.py; this asks the brokers and does it. The Topics of one Cluster are looked at
+together, so that a hundred of them cost a handful of requests to its brokers. Of two Topics that name one topic the
+older one has it; the other says so, and takes over when the older one is gone. A Topic that is paused by its annotation
+is looked at and not changed; deleting it means what it always does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..conditions import ConditionType, Reason
+from ..kafka_admin import KafkaAdmin
+from ..kafka_records import AdminError, Refusal, TopicState
+from ..models import Cluster, Topic
+from ..services import Services
+from ..status import hold_finalizer, write_status
+from ..store import Key, key_for
+from .deletion import let_go, owes_deletion, wait
+from .problem import PAUSED, Problem, is_paused
+from .reference import cluster_key, rival
+from .replication_kafka import replicate
+from .report import report_problem
+from .together import PROBLEM_INTERVAL_S, sort_out
+from .topic import Said, TopicPlan, plan_topic, problem_of, said, status_of
+
+READY_INTERVAL_S = 60.0
+WAITING_INTERVAL_S = 5.0
+
+
+def reconcile_topics(services: Services, topics: Sequence[Topic]) -> Mapping[Key, float]:
+    """One look at Topics of one Cluster; returns seconds until the next look by Topic."""
+    found = sort_out(services, topics, conflict, _title)
+    if found.cluster is not None:
+        admin = services.admins.at(services.address_of(found.cluster))
+        found.again.update(_delete(services, admin, found.deleted))
+        found.again.update(_bring_about(services, found.cluster, admin, found.wanted))
+    return found.again
+
+
+def conflict(services: Services, topic: Topic, cluster: Cluster) -> Problem | None:
+    """Does an older Topic name the same topic?"""
+    other = rival(
+        services, topic, cluster, cluster_key(topic.namespace, topic.spec.cluster_ref), topic.topic_name
+    )
+    if other is None:
+        return None
+    return Problem(
+        Reason.CONFLICTING_TOPIC,
+        f"topic {topic.topic_name} of Cluster {cluster.name} belongs to the older Topic {other.name} "
+        f"in namespace {other.namespace}",
+    )
+
+
+def _bring_about(
+    services: Services, cluster: Cluster, admin: KafkaAdmin, topics: Sequence[Topic]
+) -> Mapping[Key, float]:
+    if not topics:
+        return {}
+    for topic in topics:
+        hold_finalizer(services, topic, topic.spec.deletion_policy == "Delete")
+    names = [topic.topic_name for topic in topics]
+    try:
+        observed = admin.topics(names)
+        active = [topic for topic in topics if not is_paused(topic)]
+        plans = dict.fromkeys(names, TopicPlan())
+        for topic in active:
+            plans[topic.topic_name] = plan_topic(
+                topic.topic_name, topic.spec, observed.get(topic.topic_name), topic.status.config_keys or ()
+            )
+        refused = carry_out(admin, plans)
+        if changed := [name for name, plan in plans.items() if not plan.empty]:
+            observed = {**observed, **admin.topics(changed)}
+        replication = replicate(admin, cluster, active, observed)
+    except AdminError as error:
+        problem = Problem(Reason.CLUSTER_NOT_READY, str(error))
+        return {
+            key_for(topic): report_problem(services, topic, problem, WAITING_INTERVAL_S) for topic in topics
+        }
+    return {
+        key_for(topic): _report(
+            services,
+            topic,
+            observed.get(topic.topic_name),
+            refused.get(topic.topic_name)
+            or plans[topic.topic_name].problem
+            or replication.problems.get(topic.topic_name),
+            beside=said(topic, cluster, observed.get(topic.topic_name), replication),
+            config_changed=topic.topic_name not in refused and topic in active,
+        )
+        for topic in topics
+    }
+
+
+def carry_out(admin: KafkaAdmin, plans: Mapping[str, TopicPlan]) -> dict[str, Problem]:
+    """Do what the plans say, with one request for each kind of action; returns what the brokers refused."""
+    refusals: dict[str, Refusal | None] = {}
+    if create := [plan.create for plan in plans.values() if plan.create]:
+        refusals.update(admin.create_topics(create))
+    if changes := {name: plan.change for name, plan in plans.items() if plan.change}:
+        refusals.update(admin.change_configs(changes))
+    if totals := {name: plan.partitions for name, plan in plans.items() if plan.partitions}:
+        refusals.update({name: no for name, no in admin.add_partitions(totals).items() if no})
+    return {name: problem_of(no) for name, no in refusals.items() if no is not None}
+
+
+def _delete(services: Services, admin: KafkaAdmin, topics: Sequence[Topic]) -> Mapping[Key, float]:
+    """Delete the topics of resources that are being deleted, if their policy says so, and let the resources go."""
+    doomed = [topic for topic in topics if owes_deletion(topic)]
+    again: dict[Key, float] = {}
+    failed: dict[str, str] = {}
+    try:
+        answers = admin.delete_topics([topic.topic_name for topic in doomed]) if doomed else {}
+        failed = {
+            name: str(no)
+            for name, no in answers.items()
+            if no is not None and no.error != "UNKNOWN_TOPIC_OR_PARTITION"
+        }
+    except AdminError as error:
+        failed = {topic.topic_name: str(error) for topic in doomed}
+    for topic in topics:
+        why = failed.get(topic.topic_name)
+        if why is not None and topic in doomed:
+            again[key_for(topic)] = wait(services, topic, _title(topic), why)
+        else:
+            again[key_for(topic)] = let_go(services, topic, _title(topic))
+    return again
+
+
+def _title(topic: Topic) -> str:
+    return f"topic {topic.topic_name}"
+
+
+def _report(
+    services: Services,
+    topic: Topic,
+    observed: TopicState | None,
+    problem: Problem | None,
+    *,
+    beside: Sequence[Said],
+    config_changed: bool,
+) -> float:
+    if observed is None:
+        if is_paused(topic):
+            problem = Problem(
+                Reason.RECONCILE_PAUSED, f"there is no such topic, and none is created: {PAUSED[-1]}"
+            )
+        # created a moment ago, and not in the brokers' metadata yet; or refused
+        unseen = problem or Problem(Reason.CLUSTER_NOT_READY, "the topic is being created")
+        return report_problem(services, topic, unseen, PROBLEM_INTERVAL_S if problem else 1.0)
+    status = status_of(topic, observed, problem, beside, config_changed=config_changed, now=services.now())
+    write_status(services, topic, status)
+    if any(one[0] is ConditionType.REBALANCING for one in beside):
+        return WAITING_INTERVAL_S
+    return READY_INTERVAL_S if problem is None else PROBLEM_INTERVAL_S

@@ -1,0 +1,82 @@
+"""Upgrades: brokers and ZooKeeper of an earlier release of the operator, brought to the present one.
+
+A new release of the operator has other images, and so changes every Cluster at once. What it would restart by itself is
+held: Clusters are upgraded one after the other, each within its maintenance windows, and a Cluster keeps its turn until
+all its brokers are ready again. So an image that does not work stops at the first Cluster. What a user changes is not
+held, and takes the upgrade along; nor are brokers that are not ready, and ZooKeeper servers without a quorum, which the
+upgrade may mend. A Cluster that cannot be worked on (deleted, paused, refused, another release's) gives its turn back.
+
+Each StatefulSet and each pod names the release that made it (``RELEASE``).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ..conditions import ConditionType, Reason, rfc3339
+from ..models import Cluster
+from ..models.maintenance import next_window
+from ..services import Services
+from ..store import key_for
+
+Said = tuple[ConditionType, bool | None, Reason, str]
+
+
+class Upgrade:
+    """The upgrade of one Cluster, for one look."""
+
+    def __init__(self, services: Services, cluster: Cluster, ready: bool) -> None:
+        """``ready``: are all its brokers?"""
+        self._services, self._cluster, self._ready = services, cluster, ready
+        self.said: Said | None = None
+        self._may: bool | None = None
+        self._waits = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether something of an earlier release may be restarted now."""
+        return self._may is True
+
+    def may(self) -> bool:
+        """Something of it is of an earlier release: may it be restarted now?"""
+        if self._may is None:
+            self._may, reason, words = self._decide()
+            self.said = (ConditionType.UPGRADING, self._may, reason, words)
+        return self._may
+
+    def end(self, ready: bool) -> None:
+        """The look is over. The turn stays with a Cluster that goes on, or that is not ``ready`` again; its status says
+        so, since an operator that starts knows from there whose turn it was."""
+        turns, store, key = self._services.turns, self._services.store, key_for(self._cluster)
+        if ready and not self._may and not self._waits:
+            turns.leave(store, key)
+        elif self.said is None and turns.has(store, key):
+            words = "the upgrade ends when all brokers and ZooKeeper servers are ready again"
+            self.said = (ConditionType.UPGRADING, True, Reason.UPGRADING, words)
+
+    def _decide(self) -> tuple[bool, Reason, str]:
+        cluster, store = self._cluster, self._services.store
+        if (closed := waits_for_window(cluster, self._services.now())) is not None:
+            return False, Reason.OUTSIDE_MAINTENANCE_WINDOW, closed
+        if not self._ready and not self._services.turns.has(store, key_for(cluster)):
+            words = "the upgrade waits until all brokers are ready"
+            return False, Reason.BROKERS_STARTING, words
+        holder = self._services.turns.ask(store, key_for(cluster))
+        if holder != key_for(cluster):
+            self._waits = True
+            words = f"the upgrade waits for that of Cluster {holder.namespace}/{holder.name}"
+            return False, Reason.WAITING_FOR_CLUSTER, words
+        return True, Reason.UPGRADING, "brokers are brought to the operator's release, one at a time"
+
+
+def waits_for_window(cluster: Cluster, now: datetime) -> str | None:
+    """Until when a Cluster is not to be upgraded, in words; None when it may be now."""
+    if cluster.spec.maintenance is None:
+        return None
+    start, end = next_window(cluster.spec.maintenance.windows, now)
+    if start <= now:
+        return None
+    return (
+        f"the upgrade waits for the maintenance window from {rfc3339(start)} to {rfc3339(end)}; to begin now: "
+        f"kubectl --namespace {cluster.namespace} rollout restart statefulset/{cluster.name}-brokers"
+    )

@@ -1,0 +1,97 @@
+"""NetworkPolicies of a Cluster: the peers that may reach its pods.
+
+    NAME-brokers     each listener by its networkPolicyPeers, or everybody; the Internal one by brokers and the
+                     operator too; the brokers' own by brokers; health and metrics by the operator and
+                     spec.networkPolicy.metricsPeers
+    NAME-zookeeper   clients by brokers and the operator, peers and elections by ZooKeeper's servers
+
+Kubernetes lets a node reach its own pods, so probes need no rule. What pods connect to is not limited. A policy only
+allows what it names; the network plugin must enforce policies, and what a load balancer or a node forwards may come
+from the node's address, so the peers of an external listener are seldom known here: that is what
+loadBalancerSourceRanges and firewalls are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..models import Cluster
+from ..models.listeners import Peer
+from . import zookeeper
+from .broker_config import HTTP_PORT, broker_set_name
+from .listeners import all_listeners, replication_port
+from .owned import Manifest, metadata, selector
+
+OPERATOR = {"app.kubernetes.io/name": "millstream", "app.kubernetes.io/component": "operator"}
+"""Labels of the operator's own pods, as the chart sets them."""
+
+
+def network_policies(cluster: Cluster, operator_namespace: str | None) -> list[Manifest]:
+    """``operator_namespace``: where the operator's pod is, None where it has none."""
+    found = [_policy(cluster, broker_set_name(cluster), "broker", _to_brokers(cluster, operator_namespace))]
+    if cluster.spec.zookeeper is not None and cluster.spec.zookeeper.replicas is not None:
+        rules = _to_zookeeper(cluster, operator_namespace)
+        found.append(_policy(cluster, zookeeper.name_of(cluster), zookeeper.COMPONENT, rules))
+    return found
+
+
+def _to_brokers(cluster: Cluster, operator_namespace: str | None) -> list[Manifest]:
+    operator = _operator(operator_namespace)
+    brokers = _pods(cluster, "broker")
+    rules = [_rule([replication_port(cluster)], [brokers])]
+    for listener in all_listeners(cluster):
+        if peers := _peers(listener.network_policy_peers):
+            # brokers of before they had a listener of their own find each other there
+            inside = [brokers, *operator] if listener.type == "Internal" else []
+            rules.append(_rule([listener.port], [*inside, *peers]))
+        else:
+            rules.append(_rule([listener.port], []))
+    if readers := [*operator, *_peers(cluster.spec.network_policy.metrics_peers)]:
+        rules.append(_rule([HTTP_PORT], readers))
+    return rules
+
+
+def _to_zookeeper(cluster: Cluster, operator_namespace: str | None) -> list[Manifest]:
+    return [
+        _rule([zookeeper.CLIENT_PORT], [_pods(cluster, "broker"), *_operator(operator_namespace)]),
+        _rule([zookeeper.PEER_PORT, zookeeper.ELECTION_PORT], [_pods(cluster, zookeeper.COMPONENT)]),
+    ]
+
+
+def _rule(ports: Sequence[int], peers: Sequence[Manifest]) -> Manifest:
+    """Without peers: everybody, as Kubernetes has it."""
+    found: Manifest = {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
+    if peers:
+        found["from"] = list(peers)
+    return found
+
+
+def _pods(cluster: Cluster, component: str) -> Manifest:
+    return {"podSelector": {"matchLabels": selector(cluster, component)}}
+
+
+def _operator(namespace: str | None) -> list[Manifest]:
+    if namespace is None:
+        return []
+    there = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    return [{"namespaceSelector": there, "podSelector": {"matchLabels": dict(OPERATOR)}}]
+
+
+def _peers(peers: Sequence[Peer]) -> list[Manifest]:
+    found: list[Manifest] = msgspec.json.decode(msgspec.json.encode(peers))
+    return found
+
+
+def _policy(cluster: Cluster, name: str, component: str, ingress: list[Manifest]) -> Manifest:
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(cluster, name, component),
+        "spec": {
+            "podSelector": {"matchLabels": selector(cluster, component)},
+            "policyTypes": ["Ingress"],
+            "ingress": ingress,
+        },
+    }

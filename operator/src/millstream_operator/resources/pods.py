@@ -1,0 +1,43 @@
+"""What a user says about pods, put over what the operator builds: the one way for all pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..models.pods import PodTemplate, Resources
+from .merge import merge
+
+Manifest = dict[str, Any]
+
+
+def with_template(
+    pod: Manifest, template: PodTemplate[Any], *, container: str, selector: Mapping[str, str]
+) -> Manifest:
+    """A pod's ``metadata`` and ``spec`` with the user's template over them. ``container``: which of its containers the
+    template's one is. ``selector``: finds these pods; they are those that a spread counts unless it says otherwise."""
+    wanted = template.manifest()
+    spec = wanted.get("spec", {})
+    for one in spec.get("containers", ()):
+        one["name"] = container
+    for constraint in spec.get("topologySpreadConstraints", ()):
+        constraint.setdefault("labelSelector", {"matchLabels": dict(selector)})
+    return merge(pod, wanted)
+
+
+def resources_of(resources: Resources) -> Manifest:
+    """A container's resources."""
+    return {"requests": dict(resources.requests), "limits": dict(resources.limits)}
+
+
+def spread_over(topology_key: str, selector: Mapping[str, str]) -> list[Manifest]:
+    """Topology spread constraints: as evenly as may be. A pod starts also where they cannot be kept, since the values
+    that are left must do when one is lost."""
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": topology_key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": dict(selector)},
+        }
+    ]

@@ -1,0 +1,66 @@
+"""Which looks may begin: so many at once, but those that take long do not count and are few; pure.
+
+Brokers that do not answer hold whoever asks them until a timeout. So a look that has taken ``SLOW_S`` no longer counts
+as one of the ``WORKERS``, up to ``THREADS`` in all, and its group, with the others of its Cluster, is slow from then
+on: of slow groups ``SLOW_WORKERS`` are looked at at once, until one of them was quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass, field
+
+WORKERS = 4
+THREADS = 16
+SLOW_S = 2.0
+SLOW_WORKERS = 2
+
+
+def alone(group: Hashable) -> Collection[Hashable]:
+    return (group,)
+
+
+@dataclass(slots=True)
+class Slots:
+    """Looks under way, by group. Times are in seconds. ``beside``: the groups that ask the same brokers, itself among
+    them."""
+
+    beside: Callable[[Hashable], Collection[Hashable]] = alone
+    begun: dict[Hashable, float] = field(default_factory=dict)
+    slow: set[Hashable] = field(default_factory=set)
+
+    def begin(self, group: Hashable, now: float) -> None:
+        self.begun[group] = now
+
+    def end(self, group: Hashable, now: float) -> None:
+        took = now - self.begun.pop(group)
+        change = self.slow.update if took > SLOW_S else self.slow.difference_update
+        change(self.beside(group))
+
+    def free(self, now: float) -> bool:
+        """May another look begin?"""
+        return len(self.begun) < THREADS and len(self._quick(now)) < WORKERS
+
+    def free_at(self, now: float) -> float | None:
+        """When one may, though none ends before; None if none may, or one may now."""
+        quick = self._quick(now)
+        if len(self.begun) >= THREADS or len(quick) < WORKERS:
+            return None
+        return min(self.begun[group] for group in quick) + SLOW_S
+
+    def held_back(self, now: float) -> Collection[Hashable]:
+        """The groups that have to wait though a look may begin: slow ones, while enough of them are looked at."""
+        late = {
+            group for group, begun in self.begun.items() if now - begun >= SLOW_S and group not in self.slow
+        }
+        slow = self.slow.union(*map(self.beside, late))
+        return slow if len(slow.intersection(self.begun)) >= SLOW_WORKERS else ()
+
+    def longest(self, now: float) -> float:
+        """How long the longest look under way has taken so far."""
+        return now - min(self.begun.values(), default=now)
+
+    def _quick(self, now: float) -> list[Hashable]:
+        return [
+            group for group, begun in self.begun.items() if now - begun < SLOW_S and group not in self.slow
+        ]

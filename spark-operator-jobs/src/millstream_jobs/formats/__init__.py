@@ -1,0 +1,32 @@
+"""How values become columns: a module for each family of formats.
+
+`parse` gives the columns of a run's values. A value that does not parse leaves them null and stands, as it is, in
+`_corrupt_record`. A record without a value (a tombstone) is whole: its columns are null, and it is not corrupt.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from millstream_jobs.formats import avro, text
+from millstream_jobs.formats.parsed import CORRUPT, Parsed
+from millstream_jobs.run import Run
+
+__all__ = ["CORRUPT", "Parsed", "parse"]
+
+
+def parse(source: DataFrame, run: Run) -> Parsed:
+    """The columns of the values in the column ``value``; BadRun when there cannot be any."""
+    match run.value.format:
+        case "JSON":
+            return text.json_objects(source, run.value)
+        case "CSV":
+            return text.csv_lines(source, run.value)
+        case "Text":
+            return text.strings(source)
+        case "Avro" if run.value.schema_registry is not None:
+            return avro.registered(source, run.value)
+        case "Avro":
+            return avro.given(source, run.value)
+        case "Binary":
+            return text.as_they_are(source)

@@ -1,0 +1,88 @@
+"""Values that are text (JSON, CSV, Text), and bytes as they are (Binary).
+
+`_corrupt_record` is a STRING: the value's text, bytes that are no UTF-8 replaced. Other readers take only valid text
+for a STRING, so a value with such bytes is corrupt however well the rest parses.
+"""
+
+from __future__ import annotations
+
+import json
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
+
+from millstream_jobs.formats.parsed import CORRUPT, Parsed, check_names
+from millstream_jobs.run import BadRun
+from millstream_jobs.value import Value
+
+
+def json_objects(source: DataFrame, value: Value) -> Parsed:
+    """An object a value; those of its fields that parse are kept where others do not."""
+    schema = columns_of(value.schema)
+    kept = StructType([*schema.fields, StructField(CORRUPT, StringType())])
+    return _parsed(source, schema, F.from_json("text", kept, _options(value)))
+
+
+def csv_lines(source: DataFrame, value: Value) -> Parsed:
+    """A line a value, with or without its end, with a field for each column; more than one line is corrupt."""
+    schema = columns_of(value.schema)
+    # On a line of its own: the DDL may end with a comment.
+    kept = F.lit(f"{value.schema}\n, {CORRUPT} STRING")
+    line = F.regexp_replace("text", r"\r?\n\z", "")
+    # Spark would take the first line of several and say nothing of the others: so line breaks are not ends.
+    return _parsed(source, schema, F.from_csv(line, kept, {**_options(value), "lineSep": "\0"}))
+
+
+def strings(source: DataFrame) -> Parsed:
+    """The text of a value in a column `value`."""
+    text = F.col("value").cast("string")
+    whole = F.is_valid_utf8(text)
+    return Parsed(
+        source,
+        StructType([StructField("value", StringType())]),
+        {"value": F.when(whole, text)},
+        F.when(~whole, F.make_valid_utf8(text)),
+    )
+
+
+def as_they_are(source: DataFrame) -> Parsed:
+    """The bytes of a value in a column `value`."""
+    return Parsed(source, StructType([StructField("value", BinaryType())]), {"value": F.col("value")}, None)
+
+
+def columns_of(ddl: str) -> StructType:
+    """The columns that a user writes in Spark's DDL; BadRun when they are none."""
+    try:
+        schema = DataType.fromDDL(ddl)
+    except PySparkException as error:
+        raise BadRun(f"value.schema: {json.dumps(ddl)} is not allowed: {one_line(error)}") from None
+    if not isinstance(schema, StructType) or not ddl.strip() or ddl.strip().lower() == schema.simpleString():
+        raise BadRun(
+            f'value.schema: {json.dumps(ddl)} is not allowed: it must be columns, such as "delay DOUBLE"'
+        )
+    check_names((field.name for field in schema), "value.schema")
+    return schema
+
+
+def one_line(error: PySparkException | Py4JJavaError) -> str:
+    """What Spark says of a schema, in one line and without its error class."""
+    lines = str(error).strip().splitlines()
+    if isinstance(error, Py4JJavaError):  # "An error occurred …", ": package.Exception: message"
+        return next(line for line in lines if line.startswith(": ")).removeprefix(": ").partition(": ")[2]
+    return lines[0].partition("] ")[2] or lines[0]
+
+
+def _options(value: Value) -> dict[str, str]:
+    return {**value.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+
+
+def _parsed(source: DataFrame, schema: StructType, parsed: Column) -> Parsed:
+    read = source.withColumn("text", F.col("value").cast("string")).withColumn("parsed", parsed)
+    # A value such as "" or "null" parses to nothing at all, bytes that are no text to replacements, unsaid.
+    unsaid = F.when(F.col("parsed").isNull() | ~F.is_valid_utf8("text"), F.col("text"))
+    corrupt = F.coalesce(F.col("parsed").getField(CORRUPT), unsaid)
+    columns = {field.name: F.col("parsed").getField(field.name) for field in schema}
+    return Parsed(read, schema, columns, F.make_valid_utf8(corrupt))

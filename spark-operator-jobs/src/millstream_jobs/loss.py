@@ -1,0 +1,58 @@
+"""Records that are gone from the log before they were read: Spark's failure says so, and here is which they are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from millstream_jobs.completeness import Incomplete
+from millstream_jobs.run import OffsetRange, Run
+
+LOST = re.compile(r"Could not read records in offset \[\d+, \d+\)\s+for topic partition (\S+)-(\d+)")
+"""What Spark's Kafka source says with failOnDataLoss; the offsets are those of its task."""
+
+
+@contextmanager
+def told(spark: SparkSession, run: Run) -> Iterator[None]:
+    """Raises Incomplete in place of a failure of Spark that means that records are gone."""
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        found = LOST.search(str(error))
+        part = _range(run, found[1], int(found[2])) if found else None
+        if part is None:
+            raise
+        first = _first(spark, run, part)
+        until = part.until if first is None else min(max(first, part.first), part.until)
+        if until == part.first:
+            raise
+        gone = OffsetRange(part.topic, part.partition, part.first, until)
+        raise Incomplete(
+            f"offsets {gone} are gone from the log, deleted by retention or by somebody before they were read;"
+            " nothing was published; begin at a later position, and keep records longer (retention.ms,"
+            " retention.bytes of the topic) or load more often"
+        ) from None
+
+
+def _range(run: Run, topic: str, partition: int) -> OffsetRange | None:
+    return next((one for one in run.offsets if (one.topic, one.partition) == (topic, partition)), None)
+
+
+def _first(spark: SparkSession, run: Run, part: OffsetRange) -> int | None:
+    """The offset of the first record that the log has of a partition; None when it has none."""
+    records = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", run.bootstrap)
+        .option("assign", json.dumps({part.topic: [part.partition]}))
+        .option("startingOffsets", json.dumps({part.topic: {str(part.partition): -2}}))
+        .option("endingOffsets", json.dumps({part.topic: {str(part.partition): -1}}))
+        .load()
+    )
+    rows = records.select("offset").limit(1).collect()
+    return int(rows[0][0]) if rows else None

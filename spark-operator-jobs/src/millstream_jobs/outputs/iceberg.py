@@ -1,0 +1,210 @@
+"""An Iceberg table: a run is one snapshot, staged first and published by its wap.id ("write, audit, publish").
+
+An attempt appends its rows to a snapshot that is no part of the table's history and that carries the wap.id: the
+run's name and offsets. When it is checked, Iceberg's procedure `cherrypick_snapshot` makes it part of the table
+(fast-forward, or on top of what others have committed meanwhile) and refuses a wap.id that the table has already, in
+the same optimistic commit. So a run is found in the history by its wap.id, and of two drivers one publishes.
+
+The column `_partition` is stored as `_topic_partition`, since Iceberg keeps that name for itself.
+
+A run is known as long as its snapshot is in the history: expire snapshots later than the last retry of a run. What a
+killed attempt staged is removed by `expire_snapshots` and `remove_orphan_files`, as for every Iceberg writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ByteType, IntegerType, ShortType, StructField, StructType
+
+from millstream_jobs.files import Files, PosixFiles
+from millstream_jobs.outputs.output import (
+    OWNER,
+    Committed,
+    Mark,
+    OutputError,
+    added_columns,
+    cannot_write,
+    check_owner,
+    check_partitions,
+    decode_mark,
+    encode_mark,
+    in_files,
+    nullable,
+)
+from millstream_jobs.outputs.session import catalog_name
+from millstream_jobs.run import Run
+
+PARTITIONS = "millstream.partition-by"
+ATTEMPT = "millstream-attempt"
+CORRUPT = "_corrupt_record"
+LOCK = ".millstream.lock"
+STORED = {"_partition": "_topic_partition"}
+"""What columns of a record are called in the table."""
+
+
+class IcebergOutput:
+    def __init__(self, spark: SparkSession, run: Run, files: Files) -> None:
+        self.attempt = uuid.uuid4().hex[:8]
+        self._spark = spark
+        self._run = run
+        self._files = files
+        self._catalog = catalog_name(run.output)
+        self._table = ".".join(f"`{name}`" for name in (self._catalog, *run.output.table.split(".")))
+        self._partition_by = [STORED.get(name, name) for name in run.output.partition_by]
+        self._wap_id = encode_mark(Mark(run.name, run.offsets))
+
+    def find(self) -> Committed | None:
+        if not self._exists():
+            return None
+        summary = F.col("s.summary")
+        snapshots = self._metadata("snapshots").alias("s")
+        history = self._metadata("history").where("is_current_ancestor").select("snapshot_id")
+        wap_id = F.coalesce(summary.getItem("published-wap-id"), summary.getItem("wap.id"))
+        found = (
+            snapshots.join(history, "snapshot_id", "left_semi")
+            .where(wap_id.contains(self._run.name))
+            .select("snapshot_id", "parent_id", "summary", wap_id.alias("wap_id"))
+            .collect()
+        )
+        snapshot = next((row for row in found if decode_mark(row["wap_id"], self._run) is not None), None)
+        if snapshot is None:
+            return None
+        rows = int(snapshot["summary"].get("added-records", "0"))
+        return Committed(self._attempt_of(snapshot), rows, self._count_corrupt(snapshot))
+
+    def prepare(self, schema: StructType) -> None:
+        run, output = self._run, self._run.output
+        schema = nullable(_as_stored(schema))
+        if not self._exists():
+            self._create(schema)
+        told = {
+            row["key"]: row["value"] for row in self._spark.sql(f"SHOW TBLPROPERTIES {self._table}").collect()
+        }
+        check_owner(
+            run,
+            told.get(OWNER, ""),
+            f"ALTER TABLE {output.table} SET TBLPROPERTIES ('{OWNER}' = '{output.owner}')",
+        )
+        if PARTITIONS in told:
+            stored = {there: name for name, there in STORED.items()}
+            check_partitions([stored.get(name, name) for name in told[PARTITIONS].split(",") if name], run)
+        if told.get("write.wap.enabled") != "true":
+            self._spark.sql(f"ALTER TABLE {self._table} SET TBLPROPERTIES ('write.wap.enabled' = 'true')")
+        for column in added_columns(self._spark.table(self._table).schema, schema):
+            kind = column.dataType.simpleString()
+            self._spark.sql(f"ALTER TABLE {self._table} ADD COLUMNS (`{column.name}` {kind})")
+
+    def _create(self, schema: StructType) -> None:
+        output = self._run.output
+        namespace = self._table.rpartition(".")[0]
+        writer = self._spark.createDataFrame([], schema).writeTo(self._table).using("iceberg")
+        properties = {"write.wap.enabled": "true", PARTITIONS: ",".join(self._partition_by)}
+        if output.owner:
+            properties[OWNER] = output.owner
+        if output.target_file_size:
+            properties["write.target-file-size-bytes"] = str(output.target_file_size)
+        for key, value in properties.items():
+            writer = writer.tableProperty(key, value)
+        if self._partition_by:
+            writer = writer.partitionedBy(*(F.col(f"`{name}`") for name in self._partition_by))
+        try:
+            if isinstance(self._files, PosixFiles):
+                self._files.make_folder("")
+            self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+            writer.create()
+        except OSError as error:
+            raise cannot_write(self._run, error) from None
+        except Exception:
+            if not self._exists():  # else another driver has just made it
+                raise
+
+    def stage(self, rows: DataFrame) -> DataFrame:
+        self._spark.conf.set("spark.wap.id", self._wap_id)
+        try:
+            in_files(rows, self._run).withColumnsRenamed(STORED).writeTo(self._table).option(
+                f"snapshot-property.{ATTEMPT}", self.attempt
+            ).append()
+        finally:
+            self._spark.conf.unset("spark.wap.id")
+        staged = self._staged()
+        if staged is None:
+            raise OutputError(
+                f"output.table: {self._run.output.table}: what was staged was expired meanwhile"
+            )
+        return self._rows_of(staged).withColumnsRenamed({there: name for name, there in STORED.items()})
+
+    def commit(self, rows: int, corrupt_records: int) -> Committed:
+        with self._alone():
+            committed = self.find()
+            if committed is not None:
+                return committed
+            staged = self._staged()
+            assert staged is not None
+            self._spark.sql(
+                f"CALL `{self._catalog}`.system.cherrypick_snapshot"
+                f"('{self._run.output.table}', {staged['snapshot_id']})"
+            )
+        return Committed(self.attempt, rows, corrupt_records)
+
+    def discard(self) -> None:
+        """The next expire_snapshots and remove_orphan_files do it."""
+
+    def _exists(self) -> bool:
+        return self._spark.catalog.tableExists(self._table)
+
+    def _metadata(self, name: str) -> DataFrame:
+        return self._spark.table(f"{self._table}.{name}")
+
+    def _staged(self) -> Row | None:
+        """The snapshot that this attempt has staged."""
+        own = self._metadata("snapshots").where(F.col("summary").getItem(ATTEMPT) == self.attempt)
+        return next(iter(own.collect()), None)
+
+    def _attempt_of(self, snapshot: Row) -> str:
+        """Which attempt staged a snapshot; "" when what it was cherry-picked from has expired."""
+        if source := snapshot["summary"].get("source-snapshot-id"):
+            staged = self._metadata("snapshots").where(F.col("snapshot_id") == int(source)).collect()
+            return staged[0]["summary"].get(ATTEMPT, "") if staged else ""
+        attempt: str = snapshot["summary"].get(ATTEMPT, "")
+        return attempt
+
+    def _rows_of(self, snapshot: Row) -> DataFrame:
+        """The rows that a snapshot added to its parent."""
+        reader = self._spark.read
+        if snapshot["parent_id"] is None:
+            return reader.option("snapshot-id", snapshot["snapshot_id"]).table(self._table)
+        reader = reader.option("start-snapshot-id", snapshot["parent_id"])
+        return reader.option("end-snapshot-id", snapshot["snapshot_id"]).table(self._table)
+
+    def _count_corrupt(self, snapshot: Row) -> int:
+        rows = self._rows_of(snapshot)
+        return rows.where(F.col(CORRUPT).isNotNull()).count() if CORRUPT in rows.columns else 0
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """A Hadoop catalog commits by a rename that may replace another's: drivers take turns."""
+        hadoop = self._run.output.catalog.type == "Hadoop"
+        with (
+            self._files.locked(LOCK)
+            if hadoop and isinstance(self._files, PosixFiles)
+            else contextlib.nullcontext()
+        ):
+            yield
+
+
+def _as_stored(schema: StructType) -> StructType:
+    """The columns as they are in a table: Iceberg has no integers of 8 and 16 bits."""
+    return StructType(
+        [
+            StructField(
+                STORED.get(field.name, field.name),
+                IntegerType() if isinstance(field.dataType, (ByteType, ShortType)) else field.dataType,
+            )
+            for field in schema
+        ]
+    )

@@ -1,0 +1,117 @@
+"""Publishing a run's objects to a plain table in S3, exactly once, however often and wherever the job is killed.
+
+Under the output path, beside the table's own objects (layout: see `parquet`):
+
+    _staging/RUN/ATTEMPT/…           what an attempt has written; readers ignore names that begin with "_"
+    _millstream/RUN.json             the manifest: offsets, rows, and each object's staged and final name
+
+An attempt writes its objects to a prefix of its own, checks them, and commits by creating the manifest, which the
+store does for one driver only. From then on the run's content is decided, and only that attempt's objects count.
+Each is then moved to its final name; one that is no longer staged has been moved before. When all are,
+`_staging/RUN` is removed, and its absence says that the run is finished. So:
+
+- killed before the manifest: nothing of the attempt is in the table; a retry starts anew
+- killed after it: a retry moves what is left, and reads and writes no record
+- finished: a retry finds that out and writes nothing
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+from msgspec import Struct
+
+from millstream_jobs.files import Files
+from millstream_jobs.outputs.output import OutputError, check_offsets
+from millstream_jobs.run import OffsetRange, Run
+
+PARALLEL_RENAMES = 8  # an object store takes a while for each
+
+
+class StagedFile(Struct, frozen=True):
+    staged: str
+    final: str
+
+
+class Manifest(Struct, frozen=True, rename="camel"):
+    """A committed run."""
+
+    run: str
+    attempt: str
+    offsets: tuple[OffsetRange, ...]
+    rows: int
+    corrupt_records: int
+    files: tuple[StagedFile, ...] = ()
+
+
+def manifest_path(run: str) -> str:
+    return f"_millstream/{run}.json"
+
+
+def staging_path(run: str) -> str:
+    return f"_staging/{run}"
+
+
+def final_folder(run: str) -> str:
+    return f"load_run={run}"
+
+
+def encode(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+
+
+def find_manifest(files: Files, run: Run) -> Manifest | None:
+    """The run's manifest, if an attempt has committed one; OutputError when it is of another run."""
+    path = manifest_path(run.name)
+    if not files.exists(path):
+        return None
+    try:
+        manifest = msgspec.json.decode(files.read(path), type=Manifest)
+    except msgspec.DecodeError as error:
+        raise OutputError(f"output.path: {path} there is no manifest of a run: {error}") from None
+    check_offsets(manifest.offsets, run)
+    return manifest
+
+
+def commit(files: Files, run: Run, attempt: str, rows: int, corrupt_records: int) -> Manifest:
+    """Make an attempt's files the run's content; when another attempt was first, its manifest is the one."""
+    staged = f"{staging_path(run.name)}/{attempt}"
+    names = sorted(name for name in files.list(staged) if not name.rpartition("/")[2].startswith(("_", ".")))
+    manifest = Manifest(
+        run=run.name,
+        attempt=attempt,
+        offsets=run.offsets,
+        rows=rows,
+        corrupt_records=corrupt_records,
+        files=tuple(StagedFile(name, f"{final_folder(run.name)}/{name}") for name in names),
+    )
+    try:
+        files.create(manifest_path(run.name), encode(manifest))
+    except FileExistsError:
+        first = find_manifest(files, run)
+        assert first is not None
+        return first
+    return manifest
+
+
+def finish(files: Files, manifest: Manifest) -> bool:
+    """Rename what is not renamed yet; False when there was nothing left to do."""
+    staging = staging_path(manifest.run)
+    if not files.exists(staging):
+        return False
+    folders = {file.final.rpartition("/")[0] for file in manifest.files}
+
+    def publish(file: StagedFile) -> None:
+        source = f"{staging}/{manifest.attempt}/{file.staged}"
+        if not files.rename(source, file.final) and not files.exists(file.final):
+            raise OutputError(
+                f"output.path: {file.final} is neither staged nor published:"
+                f" somebody else removed {source}; remove {manifest_path(manifest.run)} to load the run again"
+            )
+
+    with ThreadPoolExecutor(PARALLEL_RENAMES) as pool:
+        list(pool.map(files.make_folder, sorted(folders)))
+        list(pool.map(publish, manifest.files))
+    files.delete(staging)
+    return True

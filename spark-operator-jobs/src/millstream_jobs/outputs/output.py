@@ -1,0 +1,144 @@
+"""What a load asks of every output, and what their formats share."""
+
+from __future__ import annotations
+
+import json
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType
+
+from millstream_jobs.run import OffsetRange, Run
+
+OWNER = "millstream.owner"
+"""The property of a Delta or Iceberg table that names the load which owns it."""
+
+
+class OutputError(Exception):
+    """The output does not take this run; one line for the user."""
+
+
+class Committed(Struct, frozen=True):
+    """A run that is in the table, and which attempt of it."""
+
+    attempt: str
+    rows: int
+    corrupt_records: int
+
+
+class Output(Protocol):
+    """One run's way into its table. `find` first; then `prepare`, `stage` and `commit`, or `discard`."""
+
+    attempt: str
+    """Names this attempt among all those of the run."""
+
+    def find(self) -> Committed | None:
+        """The run's commit, whoever made it. OutputError when a run of this name had other offsets."""
+        ...
+
+    def prepare(self, schema: StructType) -> None:
+        """Make the table, or see that it takes these columns. OutputError when it does not."""
+        ...
+
+    def stage(self, rows: DataFrame) -> DataFrame:
+        """Write rows where no reader of the table sees them; what has been written."""
+        ...
+
+    def commit(self, rows: int, corrupt_records: int) -> Committed:
+        """Publish what is staged; the commit of the run, which may be another attempt's."""
+        ...
+
+    def discard(self) -> None:
+        """Remove what is staged."""
+        ...
+
+
+class Mark(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a table's own history says of a run: its name and all its offsets."""
+
+    run: str
+    offsets: tuple[OffsetRange, ...]
+    attempt: str = ""
+    rows: int = 0
+    corrupt_records: int = 0
+
+
+def encode_mark(mark: Mark) -> str:
+    return msgspec.json.encode(mark).decode()
+
+
+def decode_mark(text: str | None, run: Run) -> Mark | None:
+    """The mark if it is this run's; OutputError when the run of this name had other offsets."""
+    try:
+        mark = msgspec.json.decode(text or "", type=Mark)
+    except msgspec.DecodeError:
+        return None  # somebody else's commit
+    if mark.run != run.name:
+        return None
+    check_offsets(mark.offsets, run)
+    return mark
+
+
+def check_offsets(published: tuple[OffsetRange, ...], run: Run) -> None:
+    if published == run.offsets:
+        return
+    pairs = zip(published, run.offsets, strict=False)
+    differ = next((f"{one}, here {other}" for one, other in pairs if one != other), None)
+    raise OutputError(
+        f"output.path: a run named {run.name} is published there with other offsets"
+        f" ({differ or f'{len(published)} ranges, here {len(run.offsets)}'}): take another name or another path"
+    )
+
+
+def check_owner(run: Run, owner: str, hand_over: str) -> None:
+    """OutputError when the table belongs to another load; ``hand_over`` says how it can be given to this one."""
+    wanted = run.output.owner
+    if wanted and owner != wanted:
+        whose = f"belongs to the load {owner}" if owner else "was not made by a load"
+        raise OutputError(
+            f"output.path: {run.output.path} {whose}: choose another path, or {hand_over} to give it to {wanted}"
+        )
+
+
+def added_columns(existing: StructType, wanted: StructType) -> list[StructField]:
+    """The columns that a table has to get; OutputError, by name, for any other difference."""
+    there = {field.name.lower(): field for field in existing}
+    given = {field.name.lower(): field for field in wanted}
+    for name, field in there.items():
+        if name not in given:
+            raise OutputError(
+                f"value.schema: column {field.name} of the table is missing: columns can be added, not removed"
+            )
+        is_there, is_given = field.dataType.simpleString(), given[name].dataType.simpleString()
+        if is_there != is_given:
+            raise OutputError(
+                f"value.schema: column {field.name} is {is_there} in the table, here {is_given}:"
+                " a column keeps its type; take another name"
+            )
+    return [field for name, field in given.items() if name not in there]
+
+
+def check_partitions(existing: list[str], run: Run) -> None:
+    wanted = list(run.output.partition_by)
+    if existing != wanted:
+        raise OutputError(
+            f"output.partitionBy: {json.dumps(wanted)} is not allowed: the table is partitioned by"
+            f" {json.dumps(existing)}"
+        )
+
+
+def cannot_write(run: Run, error: OSError) -> OutputError:
+    return OutputError(f"output.path: {run.output.path} cannot be written to: {error.strerror or error}")
+
+
+def nullable(schema: StructType) -> StructType:
+    """The same columns, each of which may be null."""
+    return StructType([StructField(field.name, field.dataType, True) for field in schema])
+
+
+def in_files(rows: DataFrame, run: Run) -> DataFrame:
+    """Rows so distributed that files have their target size, and a partition's rows are in few of them."""
+    partition_by = run.output.partition_by
+    return rows.hint("rebalance", *partition_by) if partition_by or run.output.target_file_size else rows

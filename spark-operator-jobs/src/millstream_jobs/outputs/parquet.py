@@ -1,0 +1,163 @@
+"""Plain Parquet. Under the output path:
+
+    load_run=RUN/date=…/part-….parquet   the table: a run is a value of its first partition column
+    load_run=RUN/_millstream.json        the run's manifest (on S3: _millstream/RUN.json)
+    _millstream/table.json               whose table it is, its columns and partitions
+    _staging/RUN/ATTEMPT/…               what an attempt has written; readers ignore names that begin with "_"
+
+On a POSIX file system an attempt writes files and manifest to a folder of its own, and commits by renaming that
+folder to `load_run=RUN`. The rename is one step, and fails where the folder is: of two drivers one commits, and a
+reader that lists the table sees the whole run or nothing of it.
+
+S3 renames no folders. There the commit is the creation of the manifest, whereupon objects are moved one by one
+(`objects`): a reader that lists the table meanwhile sees part of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from millstream_jobs.files import Files, PosixFiles
+from millstream_jobs.outputs import objects
+from millstream_jobs.outputs.objects import Manifest, final_folder, staging_path
+from millstream_jobs.outputs.output import (
+    Committed,
+    OutputError,
+    added_columns,
+    cannot_write,
+    check_offsets,
+    check_owner,
+    check_partitions,
+    in_files,
+    nullable,
+)
+from millstream_jobs.run import Run
+
+TABLE = "_millstream/table.json"
+MANIFEST = "_millstream.json"
+RUN_COLUMN = "load_run"
+
+
+class Table(Struct, frozen=True, rename="camel"):
+    """What table.json says; ``columns`` are as Spark writes a schema in JSON."""
+
+    owner: str
+    partition_by: tuple[str, ...]
+    columns: dict[str, Any]
+
+
+class ParquetOutput:
+    """What file systems and S3 share; the commit is theirs."""
+
+    def __init__(self, spark: SparkSession, run: Run, files: Files) -> None:
+        self.attempt = uuid.uuid4().hex[:8]
+        self._spark = spark
+        self._run = run
+        self._files = files
+        self._staging = f"{staging_path(run.name)}/{self.attempt}"
+
+    def prepare(self, schema: StructType) -> None:
+        run, files = self._run, self._files
+        if RUN_COLUMN in (field.name.lower() for field in schema):
+            raise OutputError(
+                f"value.schema: {RUN_COLUMN} is not allowed: Parquet tables have a column of that name"
+            )
+        table = Table(run.output.owner, run.output.partition_by, nullable(schema).jsonValue())
+        try:
+            if not files.exists(TABLE):
+                if files.exists("_millstream"):
+                    raise OutputError(
+                        f"output.path: {run.output.path} has the layout of an earlier version: take another path"
+                    )
+                try:
+                    files.create(TABLE, _encode(table))
+                    return
+                except FileExistsError:
+                    pass  # another driver has just made it
+            there = msgspec.json.decode(files.read(TABLE), type=Table)
+        except msgspec.DecodeError as error:
+            raise OutputError(f"output.path: {TABLE} there is not a table's: {error}") from None
+        except OSError as error:
+            raise cannot_write(run, error) from None
+        check_owner(run, there.owner, f"change owner in {TABLE} there")
+        check_partitions(list(there.partition_by), run)
+        if added_columns(StructType.fromJson(there.columns), schema):
+            files.replace(TABLE, _encode(msgspec.structs.replace(table, owner=there.owner)))
+
+    def stage(self, rows: DataFrame) -> DataFrame:
+        folder = f"{self._run.output.path}/{self._staging}"
+        writer = in_files(rows, self._run).write.mode("append").partitionBy(*self._run.output.partition_by)
+        writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(folder)
+        return self._spark.read.schema(rows.schema).parquet(folder)
+
+    def discard(self) -> None:
+        self._files.delete(self._staging)
+
+
+class FolderOutput(ParquetOutput):
+    def __init__(self, spark: SparkSession, run: Run, files: PosixFiles) -> None:
+        super().__init__(spark, run, files)
+        self._posix = files
+        self._final = final_folder(run.name)
+
+    def find(self) -> Committed | None:
+        path = f"{self._final}/{MANIFEST}"
+        if not self._files.exists(path):
+            return None
+        try:
+            manifest = msgspec.json.decode(self._files.read(path), type=Manifest)
+        except msgspec.DecodeError as error:
+            raise OutputError(f"output.path: {path} there is no manifest of a run: {error}") from None
+        check_offsets(manifest.offsets, self._run)
+        self._files.delete(staging_path(self._run.name))
+        return Committed(manifest.attempt, manifest.rows, manifest.corrupt_records)
+
+    def commit(self, rows: int, corrupt_records: int) -> Committed:
+        run = self._run
+        manifest = Manifest(run.name, self.attempt, run.offsets, rows, corrupt_records)
+        self._files.create(f"{self._staging}/{MANIFEST}", objects.encode(manifest))
+        self._posix.rename_folder(self._staging, self._final)
+        committed = self.find()
+        assert committed is not None
+        return committed
+
+
+class ObjectsOutput(ParquetOutput):
+    def prepare(self, schema: StructType) -> None:
+        super().prepare(schema)
+        probe = f"_millstream/probe-{self.attempt}"
+        self._files.replace(probe, b"")
+        try:
+            self._files.create(probe, b"")
+        except FileExistsError:
+            return
+        finally:
+            self._files.delete(probe)
+        raise OutputError(
+            f"output.path: {self._run.output.path}: the store ignores If-None-Match, so two drivers could both"
+            " commit: take format Iceberg with a catalog of type JDBC or REST"
+        )
+
+    def find(self) -> Committed | None:
+        """Also moves the objects that a driver left where they were when it died."""
+        manifest = objects.find_manifest(self._files, self._run)
+        if manifest is None:
+            return None
+        objects.finish(self._files, manifest)
+        return Committed(manifest.attempt, manifest.rows, manifest.corrupt_records)
+
+    def commit(self, rows: int, corrupt_records: int) -> Committed:
+        manifest = objects.commit(self._files, self._run, self.attempt, rows, corrupt_records)
+        objects.finish(self._files, manifest)
+        return Committed(manifest.attempt, manifest.rows, manifest.corrupt_records)
+
+
+def _encode(table: Table) -> bytes:
+    return json.dumps(msgspec.to_builtins(table), indent=1).encode()

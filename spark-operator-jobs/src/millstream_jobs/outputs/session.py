@@ -1,0 +1,83 @@
+"""What Spark has to be told for an output: extensions when a session starts, the rest while it runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+
+from pyspark.sql import SparkSession
+
+from millstream_jobs.run import Output
+
+EXTENSIONS = {
+    "Delta": "io.delta.sql.DeltaSparkSessionExtension",
+    "Iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+}
+S3A_ATTEMPTS = 5
+"""Half a minute of a store that does not answer, where S3A's own defaults make a quarter of an hour."""
+
+
+def static_conf(formats: Iterable[str]) -> dict[str, str]:
+    """What the session of these formats starts with."""
+    extensions = [EXTENSIONS[name] for name in formats if name in EXTENSIONS]
+    conf = {"spark.sql.extensions": ",".join(extensions)} if extensions else {}
+    if "Delta" in formats:
+        conf["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+    return conf
+
+
+def catalog_name(output: Output) -> str:
+    """The Iceberg catalog's name in the session, where a name stays with the catalog it first had."""
+    told = f"{output.catalog.type} {output.catalog.uri} {output.path}"
+    return "millstream_" + hashlib.sha256(told.encode()).hexdigest()[:8]
+
+
+def configure(spark: SparkSession, output: Output) -> None:
+    conf = _s3a(output) if output.in_s3 else {}
+    if output.format == "Iceberg":
+        conf |= _catalog(output)
+    if output.target_file_size:
+        conf["spark.sql.adaptive.advisoryPartitionSizeInBytes"] = str(output.target_file_size)
+    for key, value in conf.items():
+        spark.conf.set(key, value)
+
+
+def _s3a(output: Output) -> dict[str, str]:
+    s3 = output.s3
+    conf = {
+        "fs.s3a.path.style.access": str(s3.path_style).lower(),
+        "fs.s3a.attempts.maximum": str(S3A_ATTEMPTS),
+        "fs.s3a.retry.limit": str(S3A_ATTEMPTS),
+    }
+    if s3.endpoint:
+        conf["fs.s3a.endpoint"] = s3.endpoint
+        conf["fs.s3a.connection.ssl.enabled"] = str(s3.endpoint.startswith("https:")).lower()
+    if region := s3.region or os.environ.get("AWS_REGION", ""):
+        conf["fs.s3a.endpoint.region"] = region
+    if "AWS_ACCESS_KEY_ID" in os.environ:
+        conf["fs.s3a.aws.credentials.provider"] = (
+            "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
+        )
+    return conf
+
+
+def _catalog(output: Output) -> dict[str, str]:
+    catalog, environ = output.catalog, os.environ
+    conf = {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": catalog.type.lower(),
+        ".warehouse": output.path,
+        # Other drivers commit, too: what was read before may be old.
+        ".cache-enabled": "false",
+    }
+    if catalog.uri:
+        conf[".uri"] = catalog.uri
+    if catalog.type == "JDBC":
+        conf[".jdbc.schema-version"] = "V1"
+        secrets = {".jdbc.user": "CATALOG_USER", ".jdbc.password": "CATALOG_PASSWORD"}
+    else:
+        secrets = {".credential": "CATALOG_CREDENTIAL", ".token": "CATALOG_TOKEN"}
+    if catalog.type != "Hadoop":
+        conf |= {key: environ[name] for key, name in secrets.items() if environ.get(name)}
+    return {f"spark.sql.catalog.{catalog_name(output)}{key}": value for key, value in conf.items()}

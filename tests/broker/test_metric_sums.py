@@ -1,0 +1,28 @@
+"""Bytes by topic: what they say survives scrapes that are broken off."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from millstream_broker.metrics import Sums
+from millstream_broker.replication.replica import Replica
+
+
+class OfTopic:
+    topic = "flights"
+
+
+REPLICA = cast(Replica, OfTopic())
+
+
+def test_a_scrape_that_is_broken_off_counts_nothing_twice() -> None:
+    sums = Sums()
+    sums.add(REPLICA, 100)
+    sums.over(["flights"])
+    sums.add(REPLICA, 200)  # and the reader is gone
+    sums.add(REPLICA, 250)
+    sums.over(["flights"])
+    assert sums.by_topic == {"flights": 250}
+    sums.add(REPLICA, 250)
+    sums.over(["flights"])
+    assert sums.by_topic == {"flights": 250}

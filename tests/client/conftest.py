@@ -1,0 +1,37 @@
+"""A shared broker, the command that is told of it, and a topic."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.command import millstream
+from millstream_harness.scenario import unique
+
+Run = Callable[..., subprocess.CompletedProcess[bytes]]
+
+
+@pytest.fixture
+def run(shared_broker: BrokerProcess) -> Run:
+    """``run("topic", "list")`` against the shared broker; asserts that it succeeds unless ``status`` says otherwise."""
+
+    def run(*arguments: str, stdin: bytes = b"", status: int = 0) -> subprocess.CompletedProcess[bytes]:
+        ended = millstream(*arguments, stdin=stdin, bootstrap=shared_broker.bootstrap)
+        assert ended.returncode == status, ended.stderr.decode()
+        assert b"Traceback" not in ended.stderr
+        return ended
+
+    return run
+
+
+@pytest.fixture
+def topic(shared_broker: BrokerProcess) -> str:
+    """A new topic of three partitions that keeps records for an hour."""
+    name = unique("client")
+    admin = AdminClient({"bootstrap.servers": shared_broker.bootstrap})
+    admin.create_topics([NewTopic(name, 3, 1, config={"retention.ms": "3600000"})])[name].result(10)
+    return name

@@ -1,0 +1,160 @@
+"""How `millstream` ends when something is in its way: outputs that are full or gone, Ctrl-C, records too large."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millstream.output import printable
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.command import COMMAND, environment, millstream
+from millstream_harness.scenario import unique
+
+Run = Callable[..., subprocess.CompletedProcess[bytes]]
+
+
+def into(output: int, *arguments: str, bootstrap: str) -> tuple[int, str]:
+    """Run it with its stdout there; exit status and stderr."""
+    ended = subprocess.run(
+        [COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.PIPE,
+        env=environment(bootstrap),
+        timeout=60,
+    )
+    return ended.returncode, ended.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more"),
+    [
+        (("topic", "list"), ""),
+        (("cluster", "info", "-o", "json"), ""),
+        (("consume", "{topic}"), ": 3 records read from {topic}"),
+        (("--help",), ""),
+    ],
+)
+def test_an_output_that_is_full(
+    run: Run, topic: str, shared_broker: BrokerProcess, arguments: tuple[str, ...], more: str
+) -> None:
+    run("produce", topic, stdin=b"a\nb\nc\n")
+    with Path("/dev/full").open("wb") as full:
+        status, said = into(
+            full.fileno(),
+            *(one.replace("{topic}", topic) for one in arguments),
+            bootstrap=shared_broker.bootstrap,
+        )
+    assert status == 1
+    reason = "the output cannot be written (no space left on device)"
+    assert said == f"millstream: {reason}{more.replace('{topic}', topic)}\n"
+
+
+def test_a_reader_that_has_gone(run: Run, topic: str, shared_broker: BrokerProcess) -> None:
+    run("produce", topic, "--partition", "0", stdin=b"record\n" * 100)
+    reading, writing = os.pipe()
+    os.close(reading)
+    group = unique("gone")
+    status, said = into(writing, "consume", topic, "--group", group, bootstrap=shared_broker.bootstrap)
+    os.close(writing)
+    assert status == 1
+    assert said == f"millstream: the reader of the output has gone: 0 records read from {topic}\n"
+    assert run("consume", topic, "--group", group).stdout == b"record\n" * 100  # nothing was committed
+
+
+def test_ctrl_c_says_what_was_produced(run: Run, topic: str, shared_broker: BrokerProcess) -> None:
+    with subprocess.Popen(
+        [COMMAND, "produce", topic],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(shared_broker.bootstrap),
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"line\n" * 10_000)
+        process.stdin.flush()
+        while not run("consume", topic, "--max", "1").stdout:  # so it has begun to deliver
+            pass
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read().decode()
+        assert process.wait(60) == 130
+        process.stdin.close()
+    there = run("consume", topic).stdout.count(b"\n")
+    assert said == f"millstream: interrupted: {there:,} records are in {topic}\n"
+
+
+def test_a_record_that_is_too_large(run: Run, topic: str) -> None:
+    run("config", "set", f"topic/{topic}", "max.message.bytes=5000")
+    ended = run("produce", topic, stdin=b"a\nb\n" + b"x" * 6000 + b"\nc\n", status=1)
+    assert ended.stderr.decode() == (
+        f"millstream: line 3 has 6,000 bytes; {topic} takes 5,000 with a record's overhead; "
+        f"2 records are in {topic}: split the line, or raise the topic's max.message.bytes (millstream config set)\n"
+    )
+    assert run("consume", topic).stdout.count(b"\n") == 2
+
+
+def test_a_topic_may_take_larger_records_than_clients_send_by_default(run: Run, topic: str) -> None:
+    run("config", "set", f"topic/{topic}", "max.message.bytes=5000000")
+    run("produce", topic, stdin=b"x" * 3_000_000 + b"\n")
+    assert len(run("consume", topic).stdout) == 3_000_001
+
+
+def test_a_file_that_cannot_be_read() -> None:
+    ended = millstream("produce", "t", "--file", "/no/such/file", bootstrap=None)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.decode().splitlines()
+    assert line.startswith("millstream: ")
+    assert "/no/such/file" in line
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(run: Run, shell: str) -> None:
+    assert "_MILLSTREAM_COMPLETE" in run("completion", shell).stdout.decode()
+
+
+def completed(line: str, bootstrap: str) -> list[str]:
+    """What bash would offer for the last word."""
+    words = line.split(" ")
+    asked = {"_MILLSTREAM_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    ended = subprocess.run(
+        [COMMAND], capture_output=True, text=True, env={**environment(bootstrap), **asked}, timeout=60
+    )
+    return [offer.partition(",")[2] for offer in ended.stdout.split()]
+
+
+def test_completions(run: Run, topic: str, shared_broker: BrokerProcess) -> None:
+    bootstrap = shared_broker.bootstrap
+    assert completed("millstream to", bootstrap) == ["topic"]
+    assert completed("millstream topic de", bootstrap) == ["delete", "describe"]
+    assert "--dry-run" in completed("millstream group reset g --", bootstrap)
+    assert topic in completed(f"millstream topic describe {topic[:-1]}", bootstrap)
+    assert topic in completed(f"millstream -b {bootstrap} consume {topic[:-1]}", "127.0.0.1:1")
+    assert completed("millstream consume x", "127.0.0.1:1") == []
+
+
+def test_bash_completes_by_the_script(shared_broker: BrokerProcess) -> None:
+    script = (
+        f'PATH={Path(COMMAND).parent}:$PATH; eval "$(millstream completion bash)"; '
+        'COMP_WORDS=(millstream gro); COMP_CWORD=1; _millstream_completion millstream; echo "${COMPREPLY[@]}"'
+    )
+    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.strip() == "group"
+
+
+def test_a_host_that_is_no_name() -> None:
+    ended = millstream("cluster", "info", bootstrap="a..b:9092")
+    (line,) = ended.stderr.decode().splitlines()
+    assert ended.returncode == 1
+    assert "a..b:9092" in line
+    assert "unknown host" in line
+
+
+def test_names_of_clients_do_nothing_to_a_terminal() -> None:
+    assert printable("delays\x1b[2J\nforged \x9b row") == "delays\\x1b[2J\\nforged \\x9b row"
+    assert printable("Zürich → Genève") == "Zürich → Genève"

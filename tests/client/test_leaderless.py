@@ -1,0 +1,44 @@
+"""Partitions without a leader: `millstream` says so, and does not wait for ever."""
+
+from __future__ import annotations
+
+import json
+
+from millstream_harness.cluster import ClusterProcesses
+from millstream_harness.command import millstream
+
+
+def test_a_partition_without_a_leader(cluster: ClusterProcesses) -> None:
+    def run(*arguments: str, status: int = 0, stdin: bytes = b"") -> tuple[str, str]:
+        ended = millstream(*arguments, stdin=stdin, bootstrap=cluster.bootstrap)
+        assert ended.returncode == status, ended.stderr.decode()
+        return ended.stdout.decode(), ended.stderr.decode()
+
+    run("topic", "create", "orders", "-p", "3", "-r", "1")
+    run("produce", "orders", stdin=b"a\nb\nc\n" * 100)
+    run("consume", "orders", "--group", "readers")
+    partitions = json.loads(run("topic", "describe", "orders", "-o", "json")[0])["partitions"]
+    lost = partitions[1]["leader"]
+    cluster.leader("orders", 1).kill()
+    described = ""
+    while "none" not in described:
+        described, _ = run("topic", "describe", "orders")
+    partition = json.loads(run("topic", "describe", "orders", "-o", "json")[0])["partitions"][1]
+    assert (partition["leader"], partition["earliest"], partition["latest"]) == (-1, None, None)
+    problem = (
+        f"millstream: partition 1 of orders has no leader: its in-sync replicas are on {lost}; start one of these "
+        "brokers (millstream cluster info shows which brokers are up)\n"
+    )
+    for command in (
+        ("consume", "orders"),
+        ("produce", "orders"),
+        ("group", "reset", "readers", "--to-earliest"),
+    ):
+        assert run(*command, stdin=b"d\n", status=1)[1] == problem
+    other = next(one["partition"] for one in partitions if one["leader"] != lost)
+    run("produce", "orders", "--partition", str(other), stdin=b"e\n")
+    group = json.loads(run("group", "describe", "readers", "-o", "json")[0])
+    assert [one["lag"] for one in group["partitions"] if one["partition"] == 1] == [None]
+    info = json.loads(run("cluster", "info", "-o", "json")[0])
+    assert info["withoutLeader"] >= 1
+    assert lost not in [one["broker"] for one in info["brokers"]]

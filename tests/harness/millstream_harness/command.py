@@ -1,0 +1,45 @@
+"""`millstream` as its users run it: a process."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+COMMAND = str(Path(sys.executable).parent / "millstream")
+
+
+def environment(bootstrap: str | None) -> dict[str, str]:
+    """This process's, with the cluster's address or with none, and with output that is buffered."""
+    ours = ("MILLSTREAM_BOOTSTRAP", "PYTHONUNBUFFERED")
+    found = {name: value for name, value in os.environ.items() if name not in ours}
+    return found if bootstrap is None else {**found, "MILLSTREAM_BOOTSTRAP": bootstrap}
+
+
+def millstream(
+    *arguments: str, stdin: bytes = b"", bootstrap: str | None
+) -> subprocess.CompletedProcess[bytes]:
+    """Run it to its end."""
+    return subprocess.run(
+        [COMMAND, *arguments], input=stdin, capture_output=True, env=environment(bootstrap), timeout=60
+    )
+
+
+def on_a_terminal(*arguments: str, answer: bytes, bootstrap: str) -> tuple[int, str]:
+    """Run it on a terminal of its own and type an answer; its exit status and what the terminal shows."""
+    primary, secondary = pty.openpty()
+    os.write(primary, answer)
+    process = subprocess.Popen(
+        [COMMAND, *arguments], stdin=secondary, stdout=secondary, stderr=secondary, env=environment(bootstrap)
+    )
+    os.close(secondary)
+    shown = b""
+    try:
+        while chunk := os.read(primary, 65536):
+            shown += chunk
+    except OSError:  # EIO: nobody has the terminal open any more
+        pass
+    os.close(primary)
+    return process.wait(60), shown.decode()

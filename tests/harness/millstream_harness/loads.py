@@ -1,0 +1,80 @@
+"""BatchLoads and their statuses, for tests of plans."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from millstream_operator.models import BatchLoad, BatchLoadStatus, Run, decode_as
+from millstream_operator.reconcile import load as runs
+from millstream_operator.reconcile.load import RunState, Seen
+from millstream_operator.reconcile.load_ranges import Ends, Partitions
+
+NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+FLIGHTS = {("flights", 0): Ends(0, 100, topic_id="T1"), ("flights", 1): Ends(20, 50, topic_id="T1")}
+MORE = {("flights", 0): Ends(0, 130, topic_id="T1"), ("flights", 1): Ends(20, 50, topic_id="T1")}
+
+
+def a_load(generation: int = 1, **spec: Any) -> BatchLoad:
+    return decode_as(
+        BatchLoad,
+        {
+            "apiVersion": "millstream.dev/v1alpha1",
+            "kind": "BatchLoad",
+            "metadata": {
+                "name": "daily",
+                "namespace": "flights",
+                "uid": "1a2b3c4d-0000",
+                "generation": generation,
+            },
+            "spec": {
+                "clusterRef": {"name": "default"},
+                "topics": ["flights"],
+                "value": {"format": "JSON", "schema": "carrier STRING"},
+                "output": {"path": "/lake/flights", "volumeClaimName": "lake"},
+                **spec,
+            },
+        },
+    )
+
+
+def edited(load: BatchLoad, **spec: Any) -> BatchLoad:
+    """The load with another spec, as the API server has it: of the next generation if anything changed."""
+    changed = a_load(load.metadata.generation + bool(spec), **spec)
+    return msgspec.structs.replace(changed, status=load.status)
+
+
+def observed(load: BatchLoad, now: datetime = NOW) -> BatchLoad:
+    return runs.with_status(load, runs.observe(load, now))
+
+
+def started(load: BatchLoad, now: datetime = NOW, partitions: Partitions = FLIGHTS) -> BatchLoad:
+    """The load with a run that begins now."""
+    load = observed(load, now)
+    asks = runs.request(load, now)
+    assert asks is not None
+    begun = runs.begin(load, asks, partitions, now)
+    assert isinstance(begun, BatchLoadStatus), begun
+    return runs.with_status(load, begun)
+
+
+def ended(load: BatchLoad, seen: Seen | None = None, now: datetime = NOW, **edit: Any) -> BatchLoad:
+    """The load whose run has ended, well unless ``seen`` says otherwise; then with another spec."""
+    rows = run_of(load).records
+    load = runs.with_status(
+        load, runs.end(load, seen or Seen(RunState.SUCCEEDED, rows=rows, corrupt_records=0), now)
+    )
+    return edited(load, **edit) if edit else load
+
+
+def run_of(load: BatchLoad) -> Run:
+    assert load.status.last_run is not None
+    return load.status.last_run
+
+
+def listed(*offsets: tuple[int, int]) -> dict[str, Any]:
+    """The position at these offsets by partition."""
+    entries = [{"topic": "flights", "partition": partition, "offset": at} for partition, at in offsets]
+    return {"position": "Offsets", "offsets": entries}

@@ -1,0 +1,179 @@
+"""A Cluster of three brokers under a steady load, and what a producer sees of planned work on it.
+
+The producer runs in a pod, with librdkafka's defaults (paced_producer.py), so that it finds the brokers as every client
+in Kubernetes does. Each step asks for the longest time between two acknowledgements of a partition.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import paced_producer
+from .chart import CLIENT
+from .kube import Json, Namespace, until
+from .ledger import Ledger, Load, check
+
+KIND, TOPIC_KIND = "cluster.millstream.dev", "topic.millstream.dev"
+CLUSTER, TOPIC, PRODUCER = "rolls", "paced", "producer"
+PARTITIONS, RATE = 6, 100
+BROKERS = f"millstream.dev/cluster={CLUSTER},app.kubernetes.io/component=broker"
+ZOOKEEPER = f"millstream.dev/cluster={CLUSTER},app.kubernetes.io/component=zookeeper"
+ALL = f"millstream.dev/cluster={CLUSTER}"
+BOUND_S = 4.0
+"""The longest gap of any planned step. The time that a client takes to notice a lost connection by itself is longer."""
+
+
+def resource(kind: str, name: str, spec: Json) -> Json:
+    return {"apiVersion": "millstream.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+@dataclass
+class Paced:
+    """The producer in its pod, and what it was told so far."""
+
+    namespace: Namespace
+    ledger: Ledger = field(default_factory=Ledger)
+    times: dict[int, list[float]] = field(default_factory=lambda: {one: [] for one in range(PARTITIONS)})
+    """When each partition acknowledged records, in Unix time."""
+    left: int | None = None
+    _lines: int = 0
+
+    def start(self) -> None:
+        code = Path(paced_producer.__file__).read_text()
+        bootstrap = f"{CLUSTER}-bootstrap.{self.namespace.name}.svc:9092"
+        self.namespace.kubectl(
+            "run", PRODUCER, f"--image={CLIENT}", "--image-pull-policy=IfNotPresent", "--restart=Never", "--command",
+            "--", "python3", "-c", code, bootstrap, TOPIC, str(PARTITIONS), str(RATE),
+        )  # fmt: skip
+
+    def read(self) -> None:
+        """Take in what it has said since."""
+        lines = self.namespace.kubectl("logs", PRODUCER).splitlines()
+        for line in lines[self._lines :]:
+            if line.startswith("%"):  # librdkafka's own, on standard error
+                continue
+            words = line.split()
+            if words[0] == "failed":
+                self.ledger.failed.append(line)
+            elif words[0] == "end":
+                self.left = int(words[1])
+            else:
+                partition, number, offset = map(int, words[:3])
+                self.ledger.acknowledged[partition][number] = offset
+                self.ledger.sent[partition] = number + 1
+                self.times[partition].append(float(words[3]))
+        self._lines = len(lines)
+
+    def goes_on(self) -> None:
+        """Every partition has acknowledged a record that was sent by now, and then some."""
+        now = time.time()
+
+        def acknowledged() -> bool:
+            self.read()
+            return all(times and times[-1] > now + 1 for times in self.times.values())
+
+        until("acknowledgements of every partition", acknowledged, timeout=120)
+
+    def gaps(self, since: float) -> list[float]:
+        """The longest time between two acknowledgements of each partition since then, in seconds."""
+        self.read()
+        found = []
+        for times in self.times.values():
+            ours = [one for one in times if one >= since]
+            found.append(max(after - before for before, after in zip([since, *ours], ours, strict=False)))
+        return found
+
+    def stop(self) -> None:
+        self.namespace.kubectl("exec", PRODUCER, "--", "python3", "-c", "import os; os.kill(1, 15)")
+
+        def ended() -> bool:
+            self.read()
+            return self.left is not None
+
+        until("the producer's end", ended)
+
+
+def under_load(namespace: Namespace) -> Paced:
+    """The Cluster with its Topic, Ready, and the producer at work."""
+    spec: Json = {
+        "brokers": {
+            "replicas": 3,
+            "storage": {"size": "1Gi"},
+            "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        },
+        "zookeeper": {"replicas": 3},
+        "rebalance": "Automatic",
+        "listeners": [
+            {"name": "internal", "type": "Internal", "port": 9092},
+            {"name": "external", "type": "NodePort", "port": 9094, "allowPlaintext": True},
+        ],
+    }
+    namespace.apply(resource("Cluster", CLUSTER, spec))
+    namespace.wait_condition(KIND, CLUSTER, timeout=240)
+    wanted = {
+        "clusterRef": {"name": CLUSTER},
+        "partitions": PARTITIONS,
+        "replicationFactor": 3,
+        "config": {"min.insync.replicas": "2"},
+    }
+    namespace.apply(resource("Topic", TOPIC, wanted))
+    namespace.wait_condition(TOPIC_KIND, TOPIC)
+    paced = Paced(namespace)
+    paced.start()
+    namespace.kubectl("wait", "--for=condition=Ready", f"pod/{PRODUCER}", "--timeout=60s")
+    paced.goes_on()
+    return paced
+
+
+def pods(namespace: Namespace, labels: str = BROKERS) -> dict[str, Json]:
+    return {one["metadata"]["name"]: one for one in namespace.list("pod", "-l", labels)}
+
+
+def ids(found: dict[str, Json]) -> set[str]:
+    return {one["metadata"]["uid"] for one in found.values()}
+
+
+def ready(pod: Json) -> bool:
+    return "deletionTimestamp" not in pod["metadata"] and any(
+        one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ())
+    )
+
+
+def settled(namespace: Namespace) -> bool:
+    """Ready, in its present generation, and nothing is under way."""
+    found = namespace.get(KIND, CLUSTER)
+    conditions = {one["type"]: one for one in found["status"]["conditions"]}
+    current = conditions["Ready"].get("observedGeneration") == found["metadata"]["generation"]
+    busy = conditions.keys() & {"RollingUpdate", "Rebalancing", "Upgrading"}
+    return current and conditions["Ready"]["status"] == "True" and not busy
+
+
+def renewed(namespace: Namespace, before: set[str], count: int, labels: str = BROKERS) -> Callable[[], bool]:
+    def check() -> bool:
+        found = pods(namespace, labels)
+        return len(found) == count and not ids(found) & before and all(map(ready, found.values()))
+
+    return check
+
+
+def measured(paced: Paced, what: str, since: float) -> None:
+    paced.goes_on()
+    gaps = paced.gaps(since)
+    print(f"\n{what}: {time.time() - since:.0f} s; longest gap {max(gaps):.2f} s, by partition", end=" ")
+    print(" ".join(f"{gap:.2f}" for gap in gaps))
+    assert max(gaps) <= BOUND_S, f"{what}: {gaps}"
+
+
+def nothing_is_lost(namespace: Namespace, paced: Paced) -> None:
+    """End the producer, and hold the topic against what it was told."""
+    paced.stop()
+    assert paced.left == 0
+    assert not paced.ledger.failed
+    (listener,) = namespace.get(KIND, CLUSTER)["status"]["listeners"]
+    load = Load(listener["bootstrap"], TOPIC, partitions=range(PARTITIONS), name=paced_producer.NAME)
+    load.ledger = paced.ledger
+    counts = check(listener["bootstrap"], TOPIC, [load])
+    assert sum(counts.values()) == paced.ledger.count

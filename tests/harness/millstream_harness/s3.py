@@ -1,0 +1,80 @@
+"""An S3 server (moto's), with a bucket, users and signatures that are checked."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from millstream_harness.spark import ROOT
+
+MOTO = ROOT / ".cache" / "moto"
+BUCKET = "lake"
+# How many requests are let in without a right: those that make the user and the bucket.
+SET_UP = """
+import boto3, json, sys
+to = dict(endpoint_url=sys.argv[1], region_name="us-east-1", aws_access_key_id="root", aws_secret_access_key="root")
+iam = boto3.client("iam", **to)
+iam.create_user(UserName="load")
+allowed = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": ["s3:*"], "Resource": ["*"]}]}
+iam.put_user_policy(UserName="load", PolicyName="s3", PolicyDocument=json.dumps(allowed))
+boto3.client("s3", **to).create_bucket(Bucket=sys.argv[2])
+key = iam.create_access_key(UserName="load")["AccessKey"]
+print(json.dumps([key["AccessKeyId"], key["SecretAccessKey"]]))
+"""
+SET_UP_REQUESTS = "4"
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    endpoint: str
+    access_key: str
+    secret_key: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_REGION": "us-east-1",
+        }
+
+
+def installed() -> Path:
+    """The folder of moto's own Python, installed the first time."""
+    MOTO.parent.mkdir(exist_ok=True)
+    with (MOTO.parent / ".moto.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # test processes beside this one want it too
+        subprocess.run(["make", "-s", "moto"], cwd=ROOT, check=True)
+    return MOTO
+
+
+@contextlib.contextmanager
+def s3_server(log: Path) -> Iterator[S3Server]:
+    folder = installed() / "bin"
+    with log.open("wb") as out:
+        server = subprocess.Popen(
+            [folder / "moto_server", "-H", "127.0.0.1", "-p", "0"],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": SET_UP_REQUESTS},
+        )
+    try:
+        while not (found := re.search(r"Running on (http://127\.0\.0\.1:\d+)", log.read_text())):
+            assert server.poll() is None, log.read_text()
+            time.sleep(0.05)
+        endpoint = found[1]
+        told = subprocess.run(
+            [folder / "python", "-c", SET_UP, endpoint, BUCKET], check=True, capture_output=True, text=True
+        )
+        yield S3Server(endpoint, *json.loads(told.stdout))
+    finally:
+        server.kill()
+        server.wait()

@@ -1,0 +1,87 @@
+"""Loads into S3: Parquet and Delta on s3a:// at a server that speaks its protocol and checks signatures."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow
+import pyarrow.dataset
+import pyarrow.fs
+import pytest
+from deltalake import DeltaTable
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.s3 import BUCKET, S3Server, s3_server
+from millstream_harness.spark import LoadProcess, publish, spark_jars
+from millstream_harness.spark_loads import SCHEMA
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+RECORD = b'{"carrier": "UA", "delay": 2, "time_hour": "2013-01-01T10:00:00Z"}'
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with s3_server(tmp_path_factory.mktemp("s3") / "log") as started:
+        yield started
+
+
+def read_table(format: str, server: S3Server, path: str) -> pyarrow.Table:
+    if format == "Delta":
+        options = {
+            **server.environment,
+            "AWS_ENDPOINT_URL": server.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
+        }
+        return DeltaTable(path.replace("s3a://", "s3://"), storage_options=options).to_pyarrow_table()
+    store = pyarrow.fs.S3FileSystem(
+        access_key=server.access_key,
+        secret_key=server.secret_key,
+        endpoint_override=server.endpoint,
+        region="us-east-1",
+    )
+    return pyarrow.dataset.dataset(
+        path.removeprefix("s3a://"), filesystem=store, format="parquet", partitioning="hive"
+    ).to_table()
+
+
+@pytest.mark.parametrize("format", ["Parquet", "Delta"])
+def test_wrong_credentials_are_told_and_right_ones_bring_the_rows_into_the_bucket(
+    server: S3Server,
+    shared_broker: BrokerProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    format: str,
+) -> None:
+    spark_jars()
+    topic = f"to-s3-{uuid.uuid4().hex[:8]}"
+    publish(shared_broker.bootstrap, topic, [[(None, RECORD)] * 5])
+    path = f"s3a://{BUCKET}/{topic}"
+    run = {
+        "name": "run-0001",
+        "bootstrap": shared_broker.bootstrap,
+        "offsets": [{"topic": topic, "partition": 0, "from": 0, "until": 5}],
+        "value": {"format": "JSON", "schema": SCHEMA},
+        "output": {
+            "format": format,
+            "path": path,
+            "partitionBy": ["date"],
+            "s3": {"endpoint": server.endpoint, "pathStyle": True, "region": "us-east-1"},
+        },
+    }
+    for name, value in {**server.environment, "AWS_SECRET_ACCESS_KEY": "wrong"}.items():
+        monkeypatch.setenv(name, value)
+    refused = LoadProcess(tmp_path / "refused", run).wait()
+    assert refused.status == 1
+    assert f"{path}: the store refuses the credentials: check AWS_ACCESS_KEY_ID" in refused.last_line
+
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
+    loaded = LoadProcess(tmp_path / "loaded", run).wait()
+    assert loaded.status == 0, loaded.stderr
+    assert loaded.result["rows"] == 5
+    assert sorted(read_table(format, server, path)["_offset"].to_pylist()) == [0, 1, 2, 3, 4]

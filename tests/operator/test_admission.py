@@ -1,0 +1,75 @@
+"""The operator holds stored resources to the CRDs: once for each spec, and by the same validator as a laptop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millstream_operator.models import API_VERSION, Cluster, ManifestError, Topic
+from millstream_operator.store import Store
+
+REF = {"clusterRef": {"name": "east"}}
+
+
+def manifest(kind: str, spec: dict[str, Any], version: int = 1, **more: Any) -> dict[str, Any]:
+    metadata = {"name": "x", "namespace": "default", "uid": "u-1", "resourceVersion": str(version)}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec, **more}
+
+
+def why(store: Store, kind: type[Cluster | Topic]) -> str:
+    try:
+        assert store.get(kind, "default", "x") is not None
+    except ManifestError as error:
+        return str(error)
+    return ""
+
+
+def test_a_stored_resource_that_breaks_its_crd_is_refused_until_its_spec_is_mended() -> None:
+    store = Store()
+    store.put(manifest("Topic", {**REF, "partitions": 0}))
+    refused = "Topic x: spec.partitions: 0 is too small; allowed: 1 or more"
+    assert why(store, Topic) == refused
+    store.put(manifest("Topic", {**REF, "partitions": 0}, 2, status={"partitions": 3}))
+    assert why(store, Topic) == refused, "a new status mends nothing"
+    store.put_written(manifest("Topic", {**REF, "partitions": 1}, 3))
+    assert why(store, Topic) == ""
+    store.put(manifest("Topic", {**REF, "partitions": -1}, 4))
+    assert "-1 is too small" in why(store, Topic)
+
+
+def test_every_mistake_is_named_in_one_line() -> None:
+    store = Store()
+    store.put(manifest("Topic", {**REF, "partitions": 0, "partitons": 3, "deletionPolicy": "Drop"}))
+    said = why(store, Topic)
+    assert said.count("spec.") == 3
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"zookeeper": {"replicas": 1, "connect": "zk:2181"}},
+        {"config": {"a\nlog.dirs": "/tmp"}},
+        {"brokers": {"template": {"metadata": {"labels": {"millstream.dev/cluster": "other"}}}}},
+        {
+            "brokers": {
+                "template": {"spec": {"containers": [{"name": "broker", "env": [{"name": "POD_INDEX"}]}]}}
+            }
+        },
+        {"brokers": {"template": {"spec": {"hostNetwork": True}}}},
+    ],
+)
+def test_rules_hold_for_what_older_crds_let_in(spec: dict[str, Any]) -> None:
+    store = Store()
+    store.put(manifest("Cluster", spec))
+    assert why(store, Cluster).startswith("Cluster x: spec")
+
+
+def test_a_status_is_no_part_of_it_and_defaults_need_not_be_stored() -> None:
+    store = Store()
+    store.put(manifest("Cluster", {"listeners": []}, status={"brokers": "many", "unknown": 1}))
+    with pytest.raises(ManifestError, match="brokers"):  # types still matter to whom reads it
+        store.get(Cluster, "default", "x")
+    store.put(manifest("Cluster", {}, 2))
+    assert why(store, Cluster) == ""

@@ -1,0 +1,146 @@
+"""Operators beside each other on the real API server: of one release one acts, of a namespace one release."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from millstream_harness.kube import Namespace, run, until
+from millstream_harness.manifests import topic
+from millstream_harness.operator import OperatorProcess
+from millstream_operator.claims import CLAIM
+from millstream_operator.status import FINALIZER
+
+StartOperator = Callable[..., OperatorProcess]
+
+
+def acts(operator: OperatorProcess) -> bool:
+    return f" as {operator.identity}\n" in operator.said()
+
+
+def foreign(operator: OperatorProcess) -> dict[str, str]:
+    found: dict[str, str] = operator.health()["work"]["foreignNamespaces"]
+    return found
+
+
+def reason(namespace: Namespace, name: str) -> str:
+    conditions = namespace.get("topics.millstream.dev", name).get("status", {}).get("conditions", [])
+    return str(conditions[0]["reason"]) if conditions else ""
+
+
+def is_looked_at(namespace: Namespace, name: str) -> None:
+    """A Topic without a Cluster: an operator that acts says so."""
+    namespace.apply(topic(name))
+    until(f"{name} looked at", lambda: reason(namespace, name) == "ClusterNotFound", timeout=40)
+
+
+def lease_of(operator: OperatorProcess) -> dict[str, Any]:
+    where, _, name = operator.lease.partition("/")
+    found: dict[str, Any] = json.loads(run("kubectl", "--namespace", where, "get", "lease", name, "-o=json"))
+    return found
+
+
+def test_a_standby_takes_over_when_the_other_one_ends(
+    namespace: Namespace, start_operator: StartOperator
+) -> None:
+    first = start_operator({})
+    is_looked_at(namespace, "one")
+    second = start_operator({})
+    until("it stands by", lambda: "standing by: operator-1 holds the Lease" in second.said(), timeout=20)
+    is_looked_at(namespace, "two")
+    assert acts(first)
+    assert not acts(second)
+    assert "looked at Topic" not in second.said()
+    assert first.stop() == 0
+    assert "gave the Lease" in first.said()
+    until("the standby acts", lambda: acts(second), timeout=20)
+    until("its health says so", lambda: second.health()["work"]["acts"], timeout=30)
+    is_looked_at(namespace, "three")
+    spec = lease_of(second)["spec"]
+    assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("operator-2", 1)
+
+
+def test_a_standby_takes_over_from_one_that_is_killed(
+    namespace: Namespace, start_operator: StartOperator
+) -> None:
+    first = start_operator({})
+    until("it acts", lambda: acts(first), timeout=20)
+    second = start_operator({})
+    first.kill()
+    until("the standby acts", lambda: acts(second), timeout=60)
+    is_looked_at(namespace, "one")
+
+
+def test_an_operator_that_lost_its_lease_ends_and_writes_nothing(
+    namespace: Namespace, start_operator: StartOperator
+) -> None:
+    first = start_operator({})
+    is_looked_at(namespace, "before")
+    second = start_operator({})
+    first.pause()  # as when its node is starved
+    try:
+        until("the standby acts", lambda: acts(second), timeout=60)
+        is_looked_at(namespace, "after")
+    finally:
+        first.resume()
+    assert first.wait(30) == 1
+    assert "lost the Lease" in first.said()
+    assert f"looked at Topic {namespace.name}/after" not in first.said()
+    assert acts(second)
+
+
+def test_an_operator_without_its_lease_ends(namespace: Namespace, start_operator: StartOperator) -> None:
+    first = start_operator({})
+    until("it acts", lambda: acts(first), timeout=20)
+    where, _, name = first.lease.partition("/")
+    change = json.dumps({"spec": {"holderIdentity": "somebody-else"}})
+    run("kubectl", "--namespace", where, "patch", "lease", name, "--type=merge", "--patch", change)
+    assert first.wait(30) == 1
+    assert "(held by somebody-else): ending" in first.said()
+
+
+def test_of_two_releases_that_watch_a_namespace_one_acts_and_the_other_says_so(
+    namespace: Namespace, start_operator: StartOperator
+) -> None:
+    first = start_operator({})
+    is_looked_at(namespace, "one")
+    second = start_operator({}, release=f"{namespace.name}-second")
+    until("it says so", lambda: "leaves it alone" in second.said(), timeout=30)
+    until("its health, too", lambda: foreign(second) == {namespace.name: first.lease}, timeout=30)
+    assert acts(first)
+    assert acts(second), "in its other namespaces, if it had any"
+    (event,) = namespace.list("events", "--field-selector=reason=WatchedTwice")
+    assert event["type"] == "Warning"
+    assert event["involvedObject"]["name"] == CLAIM
+    assert f"kubectl --namespace {namespace.name} delete lease {CLAIM}" in event["message"]
+    first.stop()
+    namespace.apply(topic("two"))
+    second.looks_at(f"Topic {namespace.name}/two")
+    assert reason(namespace, "two") == "", "a release that is away keeps its namespaces"
+    namespace.kubectl("delete", "lease", CLAIM)
+    is_looked_at(namespace, "two")
+    assert namespace.get("lease", CLAIM)["spec"]["holderIdentity"] == second.lease
+    until("its health, too", lambda: foreign(second) == {}, timeout=30)
+
+
+def test_uninstalling_leaves_the_namespaces_to_others(
+    namespace: Namespace, start_operator: StartOperator
+) -> None:
+    operator = start_operator({})
+    is_looked_at(namespace, "one")
+    operator.stop()
+
+    def release(lease: str) -> str:
+        hook = [sys.executable, "-m", "millstream_operator.hooks", "release", "--operator=nowhere/none"]
+        return run(*hook, f"--lease={lease}", f"--namespace={namespace.name}")
+
+    held = topic("held")
+    namespace.apply({**held, "metadata": {**held["metadata"], "finalizers": [FINALIZER]}})
+    assert release("default/other") == "", "nor does it free what another release holds"
+    assert namespace.get("topics.millstream.dev", "held")["metadata"]["finalizers"] == [FINALIZER]
+    assert namespace.get("lease", CLAIM)["spec"]["holderIdentity"] == operator.lease
+    done = [f"released Topic {namespace.name}/held", f"left namespace {namespace.name}"]
+    assert release(operator.lease).splitlines() == done
+    assert namespace.list("lease") == []

@@ -1,0 +1,69 @@
+"""What docs/operations.md tells an administrator to do, done on the real API server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from millstream_harness.kube import Namespace, run
+from millstream_harness.manifests import topic
+from millstream_harness.tools import require
+from millstream_operator.status import FINALIZER
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = (ROOT / "docs/operations.md").read_text()
+
+
+def test_resources_that_are_left_without_an_operator_are_freed(namespace: Namespace) -> None:
+    for name, finalizers in {"held": [FINALIZER], "free": []}.items():
+        manifest = topic(name)
+        namespace.apply({**manifest, "metadata": {**manifest["metadata"], "finalizers": finalizers}})
+    namespace.kubectl("delete", "topics.millstream.dev", "held", "--wait=false")
+    assert namespace.get("topics.millstream.dev", "held")["metadata"]["deletionTimestamp"]
+    (command,) = re.findall(r"```sh\n(kubectl get topics.*?)```", DOCUMENT, re.DOTALL)
+    run("bash", "-c", command.replace("--all-namespaces", f"--namespace={namespace.name}"))
+    left = [one["metadata"]["name"] for one in namespace.list("topics.millstream.dev")]
+    assert left == ["free"]
+
+
+def test_the_upgrade_hook_brings_definitions_to_its_version_while_resources_stay(
+    namespace: Namespace, tmp_path: Path
+) -> None:
+    """The hook's own program with the rights that the chart gives it, and a definition that has changed."""
+    namespace.apply(topic("kept"))
+    before = namespace.get("topics.millstream.dev", "kept")["metadata"]["uid"]
+    chart = [require("helm"), "template", "here", str(ROOT / "charts/millstream"), "-n", namespace.name]
+    chart += ["--kube-version", "1.34"]
+    documents = [one for one in yaml.safe_load_all(run(*chart)) if one]
+    account = "here-millstream-operator-crds"
+    rights = [one for one in documents if one["metadata"]["name"] in (account, f"{namespace.name}:{account}")]
+    rights = [one for one in rights if one["kind"] in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")]
+    assert len(rights) == 3
+    definition = yaml.safe_load((ROOT / "crds/topics.yaml").read_text())
+    definition["metadata"].setdefault("annotations", {})["millstream.dev/changed-by"] = namespace.name
+    (tmp_path / "topics.yaml").write_text(yaml.safe_dump(definition))
+    try:
+        for manifest in rights:
+            namespace.apply(manifest)
+        admin = json.loads(run("kubectl", "config", "view", "--raw", "--minify", "-o", "json"))
+        admin["users"][0]["user"] = {"token": namespace.kubectl("create", "token", account).strip()}
+        (tmp_path / "kubeconfig").write_text(json.dumps(admin))
+        done = subprocess.run(
+            [sys.executable, "-m", "millstream_operator.hooks", "apply-crds", str(tmp_path)],
+            env={**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stdout) == (0, "applied topics.yaml\n"), done.stderr
+    finally:
+        for manifest in rights[1:]:
+            run("kubectl", "delete", manifest["kind"], manifest["metadata"]["name"], "--ignore-not-found")
+    live = json.loads(run("kubectl", "get", "crd", "topics.millstream.dev", "-o", "json"))
+    assert live["metadata"]["annotations"]["millstream.dev/changed-by"] == namespace.name
+    assert namespace.get("topics.millstream.dev", "kept")["metadata"]["uid"] == before

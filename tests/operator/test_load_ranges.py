@@ -1,0 +1,186 @@
+"""BatchLoad: which offsets a run loads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millstream_harness.loads import FLIGHTS, a_load, ended, listed, started
+from millstream_operator.conditions import Reason
+from millstream_operator.reconcile.load_ranges import Ends, goes_on, resolve, resolve_rerun
+from millstream_operator.reconcile.problem import Problem
+
+
+def offsets_of(*arguments: Any) -> list[tuple[int, int]]:
+    found = resolve(*arguments)
+    assert not isinstance(found, Problem), found
+    return [(part.from_, part.until) for part in found]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, [(0, 100), (20, 50)]),
+        ({"from": {"position": "Committed"}}, [(0, 100), (20, 50)]),
+        ({"from": listed((0, 10), (1, 50))}, [(10, 100), (50, 50)]),
+        ({"until": listed((0, 100), (1, 20))}, [(0, 100), (20, 20)]),
+    ],
+)
+def test_positions(spec: dict[str, Any], expected: list[tuple[int, int]]) -> None:
+    assert offsets_of(a_load(**spec), FLIGHTS) == expected
+
+
+def test_positions_by_time_end_behind_the_last_record_where_nothing_is_that_late() -> None:
+    moment = {"position": "Timestamp", "timestamp": "2026-11-20T00:00:00Z"}
+    partitions = {("flights", 0): Ends(0, 100, from_time=40), ("flights", 1): Ends(20, 50)}
+    found = resolve(a_load(**{"from": moment}), partitions)
+    assert not isinstance(found, Problem)
+    assert [(part.from_, part.until) for part in found] == [(40, 100), (50, 50)]
+
+
+@pytest.mark.parametrize(
+    ("field", "offsets", "message"),
+    [
+        ("from", [(0, 10)], "spec.from.offsets: one for every partition is required; missing: flights-1"),
+        (
+            "from",
+            [(0, 10), (1, 20), (2, 0)],
+            "spec.from.offsets: flights-2 is not allowed: there is no such partition",
+        ),
+        (
+            "until",
+            [(0, 101), (1, 20)],
+            "spec.until.offsets: 101 of flights-0 is not allowed; allowed: 0 to 100",
+        ),
+        ("from", [(0, 0), (1, 19)], "spec.from.offsets: 19 of flights-1 is not allowed; allowed: 20 to 50"),
+    ],
+)
+def test_offsets_that_cannot_be_are_refused(field: str, offsets: list[tuple[int, int]], message: str) -> None:
+    found = resolve(a_load(**{field: listed(*offsets)}), FLIGHTS)
+    assert isinstance(found, Problem)
+    assert found.reason is Reason.INVALID_SPEC
+    assert found.message.startswith(message)
+
+
+def test_an_end_before_the_start_is_refused() -> None:
+    spec = {"from": listed((0, 20), (1, 30)), "until": listed((0, 10), (1, 30))}
+    found = resolve(a_load(**spec), FLIGHTS)
+    assert isinstance(found, Problem)
+    assert found.message == "spec.until: 10 of flights-0 is not allowed: it is before its spec.from, 20"
+
+
+def test_from_and_until_have_a_time_each() -> None:
+    moment = {"position": "Timestamp", "timestamp": "2026-11-20T00:00:00Z"}
+    found = resolve(
+        a_load(**{"from": moment, "until": moment}),
+        {("flights", 0): Ends(0, 100, from_time=40, until_time=60)},
+    )
+    assert not isinstance(found, Problem)
+    assert [(part.from_, part.until) for part in found] == [(40, 60)]
+
+
+@pytest.mark.parametrize(("missing", "more"), [(10, ""), (11, " and 1 more"), (12, " and 2 more")])
+def test_ten_partitions_without_an_offset_are_named(missing: int, more: str) -> None:
+    partitions = {("flights", partition): Ends(0, 1) for partition in range(missing + 1)}
+    found = resolve(a_load(**{"from": listed((missing, 0))}), partitions)
+    assert isinstance(found, Problem)
+    named = ", ".join(f"flights-{partition}" for partition in range(10))
+    assert found.message.endswith(f"missing: {named}{more}")
+
+
+def test_what_is_loaded_is_continued_from_where_the_last_success_ended() -> None:
+    load = ended(started(a_load()))
+    more = {("flights", 0): Ends(40, 120, topic_id="T1"), ("flights", 1): Ends(20, 50, topic_id="T1")}
+    assert offsets_of(load, more) == [(100, 120), (50, 50)]
+    # A partition that is new is loaded from its start.
+    added = {**more, ("flights", 2): Ends(3, 9, topic_id="T1")}
+    assert offsets_of(load, added) == [(100, 120), (50, 50), (3, 9)]
+
+
+@pytest.mark.parametrize(
+    ("edit", "again"),
+    [
+        ({}, False),
+        ({"spark": {"driver": {"memory": "2g"}}}, False),
+        ({"value": {"format": "Binary"}}, False),
+        ({"from": {"position": "Committed"}}, False),
+        ({"from": {"position": "Earliest"}}, True),
+        ({"from": {"position": "Earliest", "requestId": "2"}}, True),
+        ({"output": {"path": "/lake/other", "volumeClaimName": "lake"}}, True),
+    ],
+)
+def test_only_another_start_or_table_begins_anew(edit: dict[str, Any], again: bool) -> None:
+    load = ended(started(a_load()), **edit)
+    assert (goes_on(load) is None) is again
+    assert offsets_of(load, FLIGHTS) == ([(0, 100), (20, 50)] if again else [(100, 100), (50, 50)])
+
+
+def test_a_start_that_was_applied_is_not_applied_again() -> None:
+    load = ended(started(a_load(**{"from": {"position": "Earliest", "requestId": "2"}})))
+    assert offsets_of(load, FLIGHTS) == [(100, 100), (50, 50)]
+
+
+def test_a_topic_that_was_created_again_is_recognised() -> None:
+    load = ended(started(a_load()))
+    again = {key: Ends(0, 500, topic_id="T2") for key in FLIGHTS}
+    found = resolve(load, again)
+    assert isinstance(found, Problem)
+    assert found.reason is Reason.TOPIC_REPLACED
+    assert found.message.startswith(
+        "topic flights was deleted and created again: its id is T2, and was T1 when the last success ended; "
+    )
+    anew = ended(started(a_load()), **{"from": {"position": "Earliest", "requestId": "new-topic"}})
+    assert offsets_of(anew, again) == [(0, 500), (0, 500)]
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        (
+            Ends(105, 200, topic_id="T1"),
+            "offsets 100 to 104 of flights-0 were deleted by retention",
+        ),
+        (
+            Ends(0, 7, topic_id="T1"),
+            "flights-0 ends at 7, before 100, where the last success ended: records were lost",
+        ),
+    ],
+)
+def test_records_that_are_gone_are_named(ends: Ends, words: str) -> None:
+    found = resolve(ended(started(a_load())), {**FLIGHTS, ("flights", 0): ends})
+    assert isinstance(found, Problem)
+    assert found.reason is Reason.OFFSETS_GONE
+    assert found.message.startswith(words)
+    assert "set spec.from to {position: Earliest, requestId: ...}" in found.message
+
+
+def test_retention_of_what_is_loaded_is_no_loss() -> None:
+    assert offsets_of(
+        ended(started(a_load())), {**FLIGHTS, ("flights", 0): Ends(100, 100, topic_id="T1")}
+    ) == [
+        (100, 100),
+        (50, 50),
+    ]
+
+
+def rerun_of(**rerun: Any) -> list[tuple[int, int]] | Problem:
+    load = ended(started(a_load()), rerun={"requestId": "1", **rerun})
+    assert load.spec.rerun is not None
+    more = {("flights", 0): Ends(0, 130, 60, 90, "T1"), ("flights", 1): Ends(20, 80, 55, None, "T1")}
+    found = resolve_rerun(load, load.spec.rerun, more)
+    return found if isinstance(found, Problem) else [(part.from_, part.until) for part in found]
+
+
+def test_a_rerun_loads_again_what_was_loaded_and_no_more() -> None:
+    moment = {"position": "Timestamp", "timestamp": "2026-11-20T00:00:00Z"}
+    assert rerun_of(**{"from": {"position": "Earliest"}}) == [(0, 100), (20, 50)]
+    assert rerun_of(**{"from": moment}) == [(60, 100), (55, 55)]
+    assert rerun_of(**{"from": moment, "until": moment}) == [(60, 90), (55, 55)]
+    assert rerun_of(**{"from": listed((0, 10), (1, 20)), "until": listed((0, 20), (1, 30))}) == [
+        (10, 20),
+        (20, 30),
+    ]
+    bad = rerun_of(**{"from": listed((0, 20), (1, 20)), "until": listed((0, 10), (1, 30))})
+    assert isinstance(bad, Problem)
+    assert bad.message.startswith("spec.rerun.until: 10 of flights-0 is not allowed: it is before")

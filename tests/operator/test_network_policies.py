@@ -1,0 +1,104 @@
+"""Who may reach the pods of a Cluster, where it has NetworkPolicies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream_operator.admission import decode
+from millstream_operator.models import API_VERSION, Cluster
+from millstream_operator.resources import cluster as build
+from millstream_operator.resources import zookeeper
+from millstream_operator.resources.network_policy import network_policies
+
+Spec = dict[str, Any]
+BROKERS = {
+    "podSelector": {"matchLabels": {"millstream.dev/cluster": "x", "app.kubernetes.io/component": "broker"}}
+}
+SERVERS = {
+    "podSelector": {
+        "matchLabels": {"millstream.dev/cluster": "x", "app.kubernetes.io/component": "zookeeper"}
+    }
+}
+OPERATOR = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "millstream"}},
+    "podSelector": {
+        "matchLabels": {"app.kubernetes.io/name": "millstream", "app.kubernetes.io/component": "operator"}
+    },
+}
+SHOPS = {"namespaceSelector": {"matchLabels": {"team": "shop"}}, "podSelector": {}}
+PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+
+
+def cluster(**spec: Any) -> Cluster:
+    metadata = {"name": "x", "namespace": "ns", "uid": "u-1"}
+    document = {"apiVersion": API_VERSION, "kind": "Cluster", "metadata": metadata, "spec": spec}
+    found = decode(document)
+    assert isinstance(found, Cluster)
+    return found
+
+
+def who(policy: Spec) -> dict[int, list[Spec] | None]:
+    """Who may reach each port; None for everybody. A port of several rules has the peers of all."""
+    found: dict[int, list[Spec] | None] = {}
+    for rule in policy["spec"]["ingress"]:
+        for port in rule["ports"]:
+            assert port["protocol"] == "TCP"
+            before = found.get(port["port"], [])
+            peers = rule.get("from")
+            found[port["port"]] = None if None in (before, peers) else [*(before or ()), *(peers or ())]
+    return found
+
+
+def test_brokers_are_reached_on_their_listeners_only() -> None:
+    listeners = [
+        {"name": "internal", "type": "Internal", "port": 9092, "networkPolicyPeers": [SHOPS]},
+        {"name": "public", "type": "LoadBalancer", "port": 9094, "allowPlaintext": True},
+    ]
+    wanted = cluster(listeners=listeners, networkPolicy={"enabled": True, "metricsPeers": [PROMETHEUS]})
+    (policy,) = network_policies(wanted, "millstream")
+    assert (policy["metadata"]["name"], policy["metadata"]["namespace"]) == ("x-brokers", "ns")
+    assert policy["metadata"]["ownerReferences"][0]["uid"] == "u-1"
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    assert policy["spec"]["podSelector"] == BROKERS["podSelector"]
+    assert who(policy) == {
+        9091: [BROKERS],
+        9092: [BROKERS, OPERATOR, SHOPS],
+        9094: None,
+        9404: [OPERATOR, PROMETHEUS],
+    }
+
+
+def test_without_peers_every_client_may_connect_and_nobody_but_the_operator_reads_metrics() -> None:
+    (policy,) = network_policies(cluster(), "millstream")
+    assert who(policy) == {9091: [BROKERS], 9092: None, 9404: [OPERATOR]}
+    (outside,) = network_policies(cluster(), None)  # an operator outside Kubernetes is no pod
+    assert who(outside) == {9091: [BROKERS], 9092: None}
+
+
+def test_zookeeper_is_reached_by_brokers_the_operator_and_its_own_servers_only() -> None:
+    wanted = cluster(brokers={"replicas": 3}, zookeeper={"replicas": 3})
+    _, policy = network_policies(wanted, "millstream")
+    assert policy["metadata"]["name"] == "x-zookeeper"
+    assert policy["spec"]["podSelector"] == SERVERS["podSelector"]
+    assert who(policy) == {2181: [BROKERS, OPERATOR], 2888: [SERVERS], 3888: [SERVERS]}
+    elsewhere = cluster(brokers={"replicas": 3}, zookeeper={"connect": "zk:2181"})
+    assert len(network_policies(elsewhere, "millstream")) == 1
+
+
+def test_policies_select_the_pods_that_are_made_and_know_all_their_ports() -> None:
+    wanted = cluster(
+        brokers={"replicas": 3},
+        zookeeper={"replicas": 3},
+        listeners=[
+            {"name": "internal", "type": "Internal", "port": 9093},
+            {"name": "nodes", "type": "NodePort", "port": 9095},
+        ],
+    )
+    brokers, servers = network_policies(wanted, "millstream")
+    made = build.stateful_set(wanted, image="b", pull_policy="Never")
+    *_, ensemble = zookeeper.objects(wanted, image="z", pull_policy="Never")
+    for policy, pods in ((brokers, made), (servers, ensemble)):
+        template = pods["spec"]["template"]
+        assert policy["spec"]["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+        (container,) = template["spec"]["containers"]
+        assert who(policy).keys() == {port["containerPort"] for port in container["ports"]}

@@ -1,0 +1,69 @@
+"""JSON logs: one line an event, from every process."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.mirror import MirrorProcess
+from millstream_operator import logs as operator_logs
+from millstream_process import logs
+
+FORMATTERS = [logs.JsonFormatter(), operator_logs.JsonFormatter()]
+
+
+def record(message: str, *args: object, **extra: object) -> logging.LogRecord:
+    return logging.getLogger("the.logger").makeRecord(
+        "the.logger", logging.WARNING, "file.py", 1, message, args, None, extra=extra
+    )
+
+
+@pytest.mark.parametrize("formatter", FORMATTERS, ids=["broker", "operator"])
+def test_an_event_is_one_line_with_its_fields(formatter: logging.Formatter) -> None:
+    text = formatter.format(record("lost %s\nand found", "ü", topic="flights", path=Path("/data"), level="x"))
+    assert "\n" not in text
+    line = json.loads(text)
+    assert line.pop("time").endswith("+00:00")
+    assert line == {
+        "level": "warning",
+        "logger": "the.logger",
+        "message": "lost ü\nand found",
+        "topic": "flights",
+        "path": "/data",
+    }
+
+
+@pytest.mark.parametrize("formatter", FORMATTERS, ids=["broker", "operator"])
+def test_a_stack_is_a_field(formatter: logging.Formatter) -> None:
+    event = record("failed")
+    try:
+        raise LookupError("nobody")
+    except LookupError as error:
+        event.exc_info = (LookupError, error, error.__traceback__)
+    line = json.loads(formatter.format(event))
+    assert line["exception"].splitlines()[-1] == "LookupError: nobody"
+
+
+def test_fields_of_the_process_are_on_each_line() -> None:
+    assert json.loads(logs.JsonFormatter(broker=3).format(record("x")))["broker"] == 3
+
+
+def lines(said: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in said.splitlines() if not line.startswith("ready: ")]
+
+
+def test_a_broker_and_a_mirror_worker_log_json(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker", {"log.format": "json", "broker.id": "3"}) as broker:
+        sources = {"north": broker.bootstrap}
+        with MirrorProcess(tmp_path / "mirror", sources, broker.bootstrap, logFormat="json") as mirror:
+            assert mirror.stop() == 0
+        assert broker.stop() == 0
+    said = lines(broker.said())
+    assert "stopping" in [line["message"] for line in said]
+    assert all({"time", "level", "logger", "message"} < line.keys() and line["broker"] == 3 for line in said)
+    assert all(line["mirror"] == "test" for line in lines(mirror.said()))
