@@ -55,6 +55,52 @@ def test_an_output_that_is_full(
     assert said == f"millstream: {reason}{more.replace('{topic}', topic)}\n"
 
 
+@pytest.mark.parametrize(
+    "arguments", ["--help", "--version", "topic", "topic list", "produce t", "local status"]
+)
+@pytest.mark.parametrize(
+    ("streams", "status", "said"),
+    [
+        (">&-", 1, "millstream: stdout is closed, nothing was done: redirect it to a file or to /dev/null\n"),
+        (">&- 2>&-", 1, ""),
+        ("<&- >&- 2>&-", 1, ""),
+    ],
+)
+def test_a_stdout_that_is_closed(streams: str, status: int, said: str, arguments: str) -> None:
+    ended = redirected(f"{arguments} {streams}")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (status, "", said)
+
+
+@pytest.mark.parametrize("streams", ["2>&-", "<&- 2>&-", "2>/dev/full"])
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [("--help", 0), ("--version", 0), ("topic", 2), ("no-such-command", 2), ("topic list", 1)],
+)
+def test_a_stderr_that_takes_nothing(streams: str, arguments: str, status: int) -> None:
+    ended = redirected(f"{arguments} {streams}")
+    assert (ended.returncode, ended.stderr) == (status, "")
+    assert bool(ended.stdout) == (status == 0)
+
+
+def test_a_stdin_that_is_closed_has_no_records(topic: str, shared_broker: BrokerProcess) -> None:
+    ended = redirected(f"produce {topic} <&-", shared_broker.bootstrap)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"0 records to {topic}\n", "")
+    ended = redirected(f"topic delete {topic} <&-", shared_broker.bootstrap)
+    assert ended.returncode == 2
+    assert "cannot ask for confirmation without a terminal" in ended.stderr
+
+
+def redirected(command: str, bootstrap: str = "127.0.0.1:1") -> subprocess.CompletedProcess[str]:
+    """Run it as a shell does, with its redirections."""
+    return subprocess.run(
+        ["sh", "-c", f"{COMMAND} {command}"],
+        capture_output=True,
+        text=True,
+        env=environment(bootstrap),
+        timeout=60,
+    )
+
+
 def test_a_reader_that_has_gone(run: Run, topic: str, shared_broker: BrokerProcess) -> None:
     run("produce", topic, "--partition", "0", stdin=b"record\n" * 100)
     reading, writing = os.pipe()

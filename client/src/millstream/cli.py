@@ -4,22 +4,20 @@ The commands are in `commands`, a module for each group. Other packages add comm
 `millstream.commands`; `local` comes from the operator.
 
 Results go to stdout, as tables or JSON (``--output``); errors go to stderr, one line each: what is wrong, then what to
-do next. Exit status: 0 done; 1 failed, as the line says; 2 the command line, the manifests or the input cannot be
-taken; 130 interrupted.
+do next. Exit status: 0 done; 1 failed, as the line says, or stdout is closed; 2 the command line, the manifests or the
+input cannot be used; 130 interrupted.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import sys
-from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 
 import click
 from click.exceptions import NoArgsIsHelpError
 
-from millstream import __version__
+from millstream import __version__, streams
 from millstream.commands.cluster import cluster
 from millstream.commands.completion import completion
 from millstream.commands.config import config
@@ -86,9 +84,9 @@ for command in (topic, group, cluster, config, produce_command, consume_command,
 
 def main() -> None:
     """What `millstream` runs."""
-    status = run()
-    with suppress(OSError):
-        sys.stderr.flush()
+    closed = streams.open_all()
+    status = _say(closed, FAILED) if closed else run()
+    streams.end_stderr()
     sys.exit(status)
 
 
@@ -102,7 +100,7 @@ def run() -> int:
     except Ended as error:
         return _say(error.message, error.exit_status)
     except NoArgsIsHelpError as error:
-        error.show()
+        streams.say(error.format_message())
         return USAGE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "millstream"
@@ -118,7 +116,7 @@ def run() -> int:
 
 def _say(message: str, status: int) -> int:
     for line in message.splitlines():
-        click.echo(f"millstream: {printable(line)}", err=True)
+        streams.say(f"millstream: {printable(line)}")
     return status
 
 
@@ -127,7 +125,7 @@ def _output_lost(error: OSError) -> str:
     notes = "".join(f": {note}" for note in getattr(error, "__notes__", ()))
     if error.filename is not None:
         return f"{error.filename}: {(error.strerror or str(error)).lower()}{notes}"
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more is attempted at exit
+    streams.end_stdout()
     if error.errno == errno.EPIPE:
         return f"the reader of the output has gone{notes}"
     return f"the output cannot be written ({(error.strerror or str(error)).lower()}){notes}"

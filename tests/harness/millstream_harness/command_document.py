@@ -41,7 +41,7 @@ is changed.
 | exit status | |
 |---:|---|
 | 0 | done |
-| 1 | failed: the line says why, and how far it came |
+| 1 | failed: the line says why, and how far it came; also when stdout is closed |
 | 2 | the command line, the manifests or the input are wrong |
 | 130 | interrupted (Ctrl-C or SIGTERM): the line says what was done |
 
