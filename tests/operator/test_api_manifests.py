@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from millstream_harness.kube import CommandFailed, Namespace, run, until
+from millstream_harness.loads import allowed_conf
 from millstream_operator.admission import decode
 from millstream_operator.models import Cluster
-from millstream_operator.models.spark_conf import ALLOWED_CONF
 from millstream_operator.resources.cluster import stateful_set
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -279,7 +279,7 @@ def test_what_a_template_may_have(namespace: Namespace) -> None:
 
 
 def test_what_sparks_configuration_may_have(namespace: Namespace) -> None:
-    conf = {f"{name}x" if name.endswith(".") else name: "1" for name in ALLOWED_CONF}
+    conf = {f"{name}x" if name.endswith(".") else name: "1" for name in allowed_conf()}
     namespace.apply(manifest("BatchLoad", {**LOAD, "spark": {"conf": conf}}))
     assert namespace.get("msb", "x")["spec"]["spark"]["conf"] == conf
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from millstream_harness.loads import allowed_conf
 from millstream_operator.document import document
 from millstream_operator.models.pods import ALLOWED_ENV
-from millstream_operator.models.spark_conf import ALLOWED_CONF
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,4 +27,4 @@ def test_the_page_on_security_lists_the_variables_that_sparks_pods_may_have() ->
 def test_the_page_on_security_lists_the_keys_that_spark_may_have() -> None:
     page = (ROOT / "docs/security.md").read_text()
     listed = page.partition("stands for all that begin so:")[2].partition("\n- ")[0]
-    assert tuple(re.findall("`(.*?)`", listed)) == ALLOWED_CONF
+    assert tuple(re.findall("`(.*?)`", listed)) == allowed_conf()

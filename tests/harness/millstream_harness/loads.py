@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,10 +12,23 @@ from millstream_operator.models import BatchLoad, BatchLoadStatus, Run, decode_a
 from millstream_operator.reconcile import load as runs
 from millstream_operator.reconcile.load import RunState, Seen
 from millstream_operator.reconcile.load_ranges import Ends, Partitions
+from millstream_operator.schema import crd_schemas
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 FLIGHTS = {("flights", 0): Ends(0, 100, topic_id="T1"), ("flights", 1): Ends(20, 50, topic_id="T1")}
 MORE = {("flights", 0): Ends(0, 130, topic_id="T1"), ("flights", 1): Ends(20, 50, topic_id="T1")}
+
+
+def conf_rule() -> str:
+    """The rule for keys of ``spec.spark.conf``, in CEL."""
+    spec = crd_schemas()["BatchLoad"]["properties"]["spec"]
+    (rule,) = spec["properties"]["spark"]["properties"]["conf"]["x-kubernetes-validations"]
+    return str(rule["rule"])
+
+
+def allowed_conf() -> tuple[str, ...]:
+    """The keys that it allows; one that ends with a dot stands for all that begin so."""
+    return tuple(re.findall(r"'(spark[^']*)'", conf_rule()))
 
 
 def a_load(generation: int = 1, **spec: Any) -> BatchLoad:

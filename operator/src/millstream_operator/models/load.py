@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, field
+from msgspec import field
 
 from .. import cron
 from ..conditions import Condition
 from .base import ClusterRef, Gauge, Lag, Natural, Resource, Spec, Status, Timestamp, TopicName
 from .load_value import Record, Value
-from .pods import PodTemplate, Resources, check_spark_metadata
-from .spark_conf import refused
+from .pods import PodTemplate, Resources
 
 
 class PartitionOffset(Spec, frozen=True):
@@ -57,48 +56,26 @@ class Output(Spec, frozen=True):
     s3: S3 | None = None
 
 
-Memory = Annotated[str, Meta(pattern=r"^[0-9]+[kmgt]$", max_length=12)]
-Cores = Annotated[int, Meta(ge=1, le=64)]
-
-
-class SparkResources(Resources, frozen=True):
-    def __post_init__(self) -> None:
-        if "memory" in self.requests or "memory" in self.limits:
-            raise ValueError("memory follows from the Java process: set memory of the driver or executor")
-
-
 class SparkDriver(Spec, frozen=True):
-    cores: Cores = 1
-    memory: Memory = "1g"
-    resources: SparkResources = field(default_factory=SparkResources)
+    cores: int = 1
+    memory: str = "1g"
+    resources: Resources = field(default_factory=Resources)
     template: PodTemplate[Literal["driver"]] = field(default_factory=PodTemplate)
-
-    def __post_init__(self) -> None:
-        check_spark_metadata(self.template.metadata)
 
 
 class SparkExecutor(Spec, frozen=True):
-    instances: Annotated[int, Meta(ge=1, le=1000)] = 1
-    cores: Cores = 1
-    memory: Memory = "1g"
-    resources: SparkResources = field(default_factory=SparkResources)
+    instances: int = 1
+    cores: int = 1
+    memory: str = "1g"
+    resources: Resources = field(default_factory=Resources)
     template: PodTemplate[Literal["executor"]] = field(default_factory=PodTemplate)
-
-    def __post_init__(self) -> None:
-        check_spark_metadata(self.template.metadata)
 
 
 class Spark(Spec, frozen=True):
-    image: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
+    image: str | None = None
     driver: SparkDriver = field(default_factory=SparkDriver)
     executor: SparkExecutor = field(default_factory=SparkExecutor)
-    conf: Annotated[dict[str, str], Meta(max_length=128)] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if keys := refused(self.conf):
-            raise ValueError(
-                f"conf: {keys[0]} is not allowed: it could change Spark's pods or load code into the driver"
-            )
+    conf: dict[str, str] = field(default_factory=dict)
 
 
 class Schedule(Spec, frozen=True):
@@ -126,7 +103,7 @@ class Rerun(Spec, frozen=True):
 
 class BatchLoadSpec(Spec, frozen=True):
     cluster_ref: ClusterRef
-    topics: Annotated[tuple[TopicName, ...], Meta(min_length=1, max_length=64)]
+    topics: tuple[TopicName, ...]
     value: Value
     output: Output
     record: Record = field(default_factory=Record)

@@ -118,18 +118,6 @@ class TemplateMetadata(Spec, frozen=True, omit_defaults=True):
         )
 
 
-def check_spark_metadata(metadata: TemplateMetadata) -> None:
-    """Webhooks that inject containers, commands or networks are told what to do by labels and annotations, and all of
-    them have a domain in their keys. Raises ValueError."""
-    keys = [*sorted(metadata.labels.keys() - FREE_LABELS), *sorted(metadata.annotations)]
-    for key in keys:
-        if "/" in key and not (key in metadata.annotations and key.startswith(FREE_ANNOTATIONS)):
-            raise ValueError(
-                f"template: metadata: {key} is not allowed: webhooks that act on it could run code in Spark's pods; "
-                "use a key without /"
-            )
-
-
 class Toleration(Spec, frozen=True, omit_defaults=True):
     key: Annotated[Key, _about("Key of the taint; left out, every key.")] | None = None
     operator: Annotated[Literal["Equal", "Exists"], _about("How the value is compared.")] | None = None
