@@ -11,6 +11,7 @@ input cannot be used; 130 interrupted.
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 from importlib.metadata import EntryPoint, entry_points
 
@@ -86,6 +87,8 @@ def main() -> None:
     """What `millstream` runs."""
     closed = streams.open_all()
     status = _say(closed, FAILED) if closed else run()
+    for which in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(which, signal.SIG_DFL)  # all is said: another interrupt has no trace to print
     streams.end_stderr()
     sys.exit(status)
 

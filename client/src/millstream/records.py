@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, cast
 
@@ -12,11 +12,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from millstream.configs import TOPIC, Resource, describe_configs
 from millstream.connection import Cluster, kafka_errors, no_leader
 from millstream.errors import BadInput, Failed, Interrupted, NoLeader, RecordTooLarge, Unreachable
+from millstream.interrupts import Interrupts
 from millstream.topics import watermarks
 from millstream.words import count
 
 Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 DELIVERY_TIMEOUT_MS: Final = 30_000
+FLUSH_TIMEOUT_S: Final = DELIVERY_TIMEOUT_MS / 1000 + 5
 POLL_S: Final = 0.2
 SILENCE_S: Final = (
     10.0  # without a record, before a reader that does not follow looks for partitions without a leader
@@ -45,33 +47,28 @@ def produce(
     *,
     codec: Codec = "none",
     partition: int | None = None,
+    interrupts: Interrupts | None = None,
+    waiting: Callable[[int], None] = lambda in_flight: None,
 ) -> dict[int, int]:
     """Append keys and values to a topic, in order and once each; how many went into each partition.
 
     Records with a key go to the partition that Kafka's Java clients choose for it, unless ``partition`` names one.
     Returns when all are acknowledged. Errors count records as lines, from 1, and say how many are in the topic:
-    RecordTooLarge, NoLeader, Interrupted (the lines taken before are delivered first), Failed when a record is not
-    acknowledged within 30 s.
+    RecordTooLarge, NoLeader, Failed when a record is not acknowledged within 30 s, Interrupted. An interrupt
+    (KeyboardInterrupt) ends the input; ``waiting`` is called with the number of records in flight unless they are
+    delivered at once; a second interrupt ends the wait for them.
     """
     numbers = sorted(cluster.partitions(topic))
     if partition is not None and partition not in numbers:
         raise BadInput(f"partition: {partition} is not allowed", f"{topic} has 0 to {numbers[-1]}")
     cluster.led_partitions(topic, None if partition is None else [partition])
-    delivery = _Delivery(
-        cluster, topic, numbers, codec, {} if partition is None else {"partition": partition}
-    )
+    to = {} if partition is None else {"partition": partition}
+    delivery = _Delivery(cluster, topic, numbers, codec, to, interrupts or Interrupts())
     try:
-        for number, (key, value) in enumerate(records, start=1):
-            delivery.take(number, key, value)
-            if delivery.refused is not None:
-                break
+        delivery.take_all(records)
+        delivery.flush()
     except KeyboardInterrupt:
-        delivery.flush()
-        raise Interrupted(f"interrupted: {delivery.there()}") from None
-    except BaseException:  # a later record cannot be read: those before it are delivered
-        delivery.flush()
-        raise
-    delivery.flush()
+        raise delivery.interrupted(waiting) from None
     delivery.check()
     return delivery.produced
 
@@ -80,9 +77,15 @@ class _Delivery:
     """A producer, and what has become of the records that it was given."""
 
     def __init__(
-        self, cluster: Cluster, topic: str, numbers: list[int], codec: Codec, to: dict[str, Any]
+        self,
+        cluster: Cluster,
+        topic: str,
+        numbers: list[int],
+        codec: Codec,
+        to: dict[str, Any],
+        interrupts: Interrupts,
     ) -> None:
-        self._cluster, self._topic, self._to = cluster, topic, to
+        self._cluster, self._topic, self._to, self._interrupts = cluster, topic, to, interrupts
         self._limit = _limit_of(cluster, topic)
         self._producer = Producer(
             cluster.client_config(
@@ -96,20 +99,38 @@ class _Delivery:
         )
         self.produced: dict[int, int] = dict.fromkeys(numbers, 0)
         self.refused: tuple[int, KafkaError, int] | None = None
-        """Number, reason and size in bytes of the first record that was not taken."""
+        """Number, reason and size in bytes of the first record that is not known to be in the topic."""
+        self._taken = self._rejected = 0
 
-    def there(self) -> str:
-        """How many records are in the topic: ``1 record is in flights``."""
+    def outcome(self) -> str:
+        """How many records are in the topic: ``1 record is in flights; 2 records may be (not acknowledged)``."""
         number = sum(self.produced.values())
-        return f"{count(number, 'record')} {'is' if number == 1 else 'are'} in {self._topic}"
+        known = f"{count(number, 'record')} {'is' if number == 1 else 'are'} in {self._topic}"
+        unknown = self._taken - self._rejected - number
+        return f"{known}; {count(unknown, 'record')} may be (not acknowledged)" if unknown else known
 
-    def take(self, number: int, key: bytes | None, value: bytes | None) -> None:
+    def take_all(self, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        """Take records up to the first that is refused; those before a record that cannot be read are delivered."""
+        try:
+            for number, (key, value) in enumerate(records, start=1):
+                with self._interrupts.held:
+                    self._take(number, key, value)
+                self._interrupts.check()
+                if self.refused is not None:
+                    break
+        except Exception:
+            self.flush()
+            raise
+
+    def _take(self, number: int, key: bytes | None, value: bytes | None) -> None:
         size = len(key or b"") + len(value or b"")
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
                 self.produced[_some(message.partition())] += 1
-            elif self.refused is None or number < self.refused[0]:
+                return
+            self._rejected += _rejects(error)
+            if self.refused is None or number < self.refused[0]:
                 self.refused = (number, error, size)
 
         while True:
@@ -117,36 +138,68 @@ class _Delivery:
                 self._producer.produce(self._topic, value, key, on_delivery=delivered, **self._to)
             except BufferError:  # as much as librdkafka holds is in flight
                 self._producer.poll(POLL_S)
+                self._interrupts.check()
             except KafkaException as error:
                 self.refused = (number, error.args[0], size)
                 return
             else:
+                self._taken += 1
                 self._producer.poll(0)
                 return
 
     def flush(self) -> None:
-        self._producer.flush(DELIVERY_TIMEOUT_MS / 1000 + 5)
+        """Wait until every record is acknowledged or refused, or until an interrupt."""
+        deadline = time.monotonic() + FLUSH_TIMEOUT_S
+        with self._interrupts.held:
+            while self._producer.flush(POLL_S) and time.monotonic() < deadline:
+                self._interrupts.check()
+        self._interrupts.check()
+
+    def interrupted(self, waiting: Callable[[int], None]) -> Interrupted:
+        """Deliver what was taken before an interrupt, or as much of it as is delivered before a second one."""
+        try:
+            self._interrupts.clear()
+            with self._interrupts.held:
+                in_flight = self._producer.flush(POLL_S)
+            if in_flight:
+                waiting(in_flight)
+                self.flush()
+        except KeyboardInterrupt:
+            with self._interrupts.held:
+                self._producer.poll(0)
+                outcome = self.outcome()
+                self._producer.purge()  # so that nothing waits for them when the producer is closed
+        else:
+            outcome = self.outcome()
+        return Interrupted(f"interrupted: {outcome}")
 
     def check(self) -> None:
         """Raise why a record was not taken, if one was not."""
         if self.refused is None:
             return
         number, error, size = self.refused
-        there = self.there()
+        outcome = self.outcome()
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             raise RecordTooLarge(
                 f"line {number:,} has {size:,} bytes; {self._topic} takes {self._limit:,} with a record's overhead; "
-                f"{there}",
+                f"{outcome}",
                 "split the line, or raise the topic's max.message.bytes (millstream config set)",
             )
+        deed = "refused" if _rejects(error) else "not acknowledged"
         if error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE):
             for partition, found in self._cluster.partitions(self._topic).items():
                 if found.leader < 0 and self._to.get("partition", partition) == partition:
                     reason = no_leader(self._topic, partition, found)
                     raise NoLeader(
-                        f"line {number:,} was not taken: {reason.problem}; {there}", reason.next_step
+                        f"line {number:,} was {deed}: {reason.problem}; {outcome}", reason.next_step
                     )
-        raise Failed(f"line {number:,} was not taken; {there}", error.str())
+        raise Failed(f"line {number:,} was {deed}; {outcome}", error.str())
+
+
+def _rejects(error: KafkaError) -> bool:
+    """Whether a record with this error is certainly not in the topic: a broker said so, before it wrote."""
+    after_a_write = (KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    return error.code() > 0 and error.code() not in after_a_write
 
 
 def _limit_of(cluster: Cluster, topic: str) -> int:

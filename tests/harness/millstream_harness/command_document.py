@@ -43,7 +43,7 @@ is changed.
 | 0 | done |
 | 1 | failed: the line says why, and how far it came; also when stdout is closed |
 | 2 | the command line, the manifests or the input are wrong |
-| 130 | interrupted (Ctrl-C or SIGTERM): the line says what was done |
+| 130 | interrupted (Ctrl-C or SIGTERM): the line says what was done; a second Ctrl-C ends `produce` at once |
 
 **Completion.** `millstream completion bash` (or `zsh`, `fish`) prints a script that completes commands, options, and
 the names of the cluster's topics and groups; its `--help` says where to put it.

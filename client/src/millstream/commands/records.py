@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
-import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from typing import Any, BinaryIO, Literal, NoReturn, TypeVar
+from typing import Any, BinaryIO, Literal
 
 import click
 
+from millstream import streams
 from millstream.errors import BadInput, Interrupted
+from millstream.interrupts import Interrupts
 from millstream.options import GROUP, TOPIC, Settings, common
 from millstream.output import tell
-from millstream.records import Codec, Record, consume, produce
+from millstream.records import FLUSH_TIMEOUT_S, Codec, Record, consume, produce
 from millstream.words import count
-
-T = TypeVar("T")
 
 ESCAPES = {r"\t": "\t", r"\n": "\n", r"\0": "\0", r"\\": "\\"}
 
@@ -46,8 +45,17 @@ def produce_command(
 ) -> None:
     """Append lines to a topic, one record each."""
     separator = _separator(key_separator)
-    records = _interruptible(_records(source, separator))
-    produced = produce(settings.cluster, name, records, codec=codec, partition=partition)
+    interrupts = Interrupts()
+    interrupts.install()
+    produced = produce(
+        settings.cluster,
+        name,
+        _records(source, separator),
+        codec=codec,
+        partition=partition,
+        interrupts=interrupts,
+        waiting=_waiting,
+    )
     by_partition = [{"partition": number, "records": count} for number, count in sorted(produced.items())]
     total = sum(produced.values())
     done = {"topic": name, "records": total, "partitions": by_partition}
@@ -82,10 +90,11 @@ def consume_command(
     begin = _start(start)
     out, read, shown = sys.stdout.buffer, 0, 0
     found = consume(settings.cluster, name, group=group_id, start=begin, maximum=maximum, follow=follow)
-    interruptible = _interruptible(found)  # SIGTERM, too: a group member leaves, its offsets committed
+    interrupts = Interrupts()
+    interrupts.install()  # for SIGTERM, too: a group member leaves, its offsets committed
     try:
         with closing(found):
-            for record in interruptible:
+            for record in interrupts.each(found):
                 read += 1  # before the write: SIGTERM may come as soon as its reader has it
                 out.write(_json_line(record) if settings.output == "json" else _text_line(record, separator))
                 if follow or group_id:  # a group commits only what is out
@@ -100,26 +109,11 @@ def consume_command(
         raise
 
 
-def _interruptible(records: Iterable[T]) -> Iterator[T]:
-    """The records, until Ctrl-C or SIGTERM: then KeyboardInterrupt, at once where that is possible.
-
-    A callback of librdkafka may swallow what a signal's handler raises, so this also looks after each record.
-    """
-    signals: list[int] = []
-
-    def interrupt(number: int, frame: object) -> NoReturn:
-        signals.append(number)
-        raise KeyboardInterrupt
-
-    def until_interrupted() -> Iterator[T]:
-        for record in records:
-            yield record
-            if signals:
-                raise KeyboardInterrupt
-
-    for which in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(which, interrupt)
-    return until_interrupted()
+def _waiting(in_flight: int) -> None:
+    streams.say(
+        f"millstream: interrupted: waiting up to {FLUSH_TIMEOUT_S:.0f} s for {count(in_flight, 'record')} in flight; "
+        "press Ctrl-C again to end at once"
+    )
 
 
 def _start(text: str) -> int | Literal["earliest", "latest"]:
