@@ -20,8 +20,3 @@ def refusal(pattern: str) -> str:
         said = error.args[0]
         return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
     return ""
-
-
-def fits(pattern: str, text: str) -> bool:
-    """Does the pattern match all of the text?"""
-    return re2.fullmatch(pattern, text) is not None

@@ -2,14 +2,13 @@
 
 Records that come back to where they came from would be copied for ever, and a cluster mirrored twice would double its
 records, so before a worker runs these are refused: a source that is the target, two sources that are one cluster, and
-a MirrorMaker that closes a circle with older ones for the same topics. Two references mean one cluster if they name the
-same Cluster, or if they share an address of `bootstrap`.
+a MirrorMaker that closes a circle with older ones for the same topics (see overlap.py). Two references mean one cluster
+if they name the same Cluster, or if they share an address of `bootstrap`.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,14 +17,13 @@ import msgspec
 
 from ..conditions import ConditionType, Reason
 from ..models import ClusterRef, Lag, MirrorMaker, MirrorMakerStatus, MirrorSourceStatus, MirrorTopics
-from ..patterns import fits
+from ..overlap import Names, Shared, shared
 from ..resources.mirror import Endpoint, selector
 from .problem import Problem, conditions_with
 
 CAUGHT_UP_S = 10  # a mirror that is never further behind than this is caught up while records keep coming
 SHOWN_ERROR = 1024
-# What makes a pattern of a name; an escaped character and one in brackets stay.
-_SIGNS = re.compile(r"\\(.)|\[(.)\]|[^\w.-]|\.(?=[*+?])")
+MOST_WAYS = 1000  # that are looked at for a circle
 
 
 class WorkerLag(msgspec.Struct, frozen=True):
@@ -96,13 +94,15 @@ def check(mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint) ->
                 f"spec.target: is the source {source.name} ({target.bootstrap}): with naming Same a topic would be "
                 "mirrored into itself; allowed: another cluster, or naming Prefixed",
             )
-        for sample in _samples(mirror.spec.topics):
-            if included(mirror.spec.topics, f"{source.name}.{sample}"):
-                return Problem(
-                    Reason.SAME_CLUSTER,
-                    f"spec.topics.include: would take the mirrored topics ({source.name}.{sample}) again, since "
-                    f"source {source.name} is the target; add {source.name}[.].* to spec.topics.exclude",
-                )
+        prefix = f"{source.name}."
+        topics = mirror.spec.topics
+        if (found := shared(frozenset({_names(topics, ""), _names(topics, prefix)}))) is not None:
+            why = f" ({prefix}{found.name})" if found.name else f": {found.why}"
+            return Problem(
+                Reason.SAME_CLUSTER,
+                f"spec.topics.include: may take the mirrored topics again, since source {source.name} is the target"
+                f"{why}; add {source.name}[.].* to spec.topics.exclude",
+            )
     return None
 
 
@@ -113,56 +113,90 @@ def check_loop(
     mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint, others: Iterable[Mirrored]
 ) -> Problem | None:
     """Do older MirrorMakers bring the same topics back from the target to a source? The older ones go on."""
-    if mirror.spec.naming != "Same":
-        return None
-    older = [one for one in others if one[0].spec.naming == "Same" and _age(one[0]) < _age(mirror)]
-    samples = {
-        *_samples(mirror.spec.topics),
-        *(name for one in older for name in _samples(one[0].spec.topics)),
-    }
-    for name in sorted(samples):
-        if not included(mirror.spec.topics, name):
+    older = [one for one in others if _age(one[0]) < _age(mirror)]
+    for source in sources:
+        if (circle := _circle(mirror, source, target, older)) is None:
             continue
-        passing = [one for one in older if included(one[0].spec.topics, name)]
-        for source in sources:
-            if way := _way(target, source, passing):
-                names = " and ".join(f"{one.name} in namespace {one.namespace}" for one in way)
-                subject = f"MirrorMaker {names} mirrors" if len(way) == 1 else f"MirrorMakers {names} mirror"
-                return Problem(
-                    Reason.MIRROR_LOOP,
-                    f"spec.topics: {subject} the same topics from the target to {source.name}: records would go "
-                    "round for ever; allowed: other topics, or naming Prefixed",
-                )
+        names = " and ".join(f"{one.name} in namespace {one.namespace}" for one in circle.way)
+        subject = f"MirrorMaker {names} mirrors" if len(circle.way) == 1 else f"MirrorMakers {names} mirror"
+        if circle.shared.name is None:
+            return Problem(
+                Reason.MIRROR_LOOP,
+                f"spec.topics: {subject} from the target to {source.name}, perhaps the same topics, which would loop: "
+                f"{circle.shared.why}; list the names in include, or use only [a-z], (a|b), . and * + ?",
+            )
+        return Problem(
+            Reason.MIRROR_LOOP,
+            f"spec.topics: {subject} the same topics from the target to {source.name} (such as "
+            f"{circle.shared.name}): records would loop; {circle.remedy}",
+        )
     return None
 
 
-def _way(start: Endpoint, end: Endpoint, mirrors: Sequence[Mirrored]) -> tuple[MirrorMaker, ...]:
-    """The fewest MirrorMakers that bring records from one cluster to another, in their order; empty when none do."""
-    ways: list[tuple[Endpoint, tuple[MirrorMaker, ...]]] = [(start, ())]
-    left = list(mirrors)
-    for place, way in ways:  # grows meanwhile: nearest first
-        for one in [one for one in left if any(same_cluster(source, place) for source in one[1])]:
-            left.remove(one)
-            ways.append((one[2], (*way, one[0])))
-            if same_cluster(one[2], end):
-                return ways[-1][1]
-    return ()
+@dataclass(frozen=True, slots=True)
+class _Circle:
+    """``way``: what brings records back from the target to the source."""
+
+    way: tuple[MirrorMaker, ...]
+    shared: Shared
+    remedy: str
+
+
+def _circle(
+    mirror: MirrorMaker, source: Endpoint, target: Endpoint, others: Sequence[Mirrored]
+) -> _Circle | None:
+    """The shortest circle that a MirrorMaker closes. With naming Prefixed each round makes topics of another name; if
+    the circle has two clusters, the workers see that themselves."""
+    first = frozenset({_names(mirror.spec.topics, "")})
+    prefix = _prefix(mirror, source)
+    ways: list[tuple[tuple[Endpoint, ...], tuple[MirrorMaker, ...], frozenset[Names], str]] = [
+        ((target,), (), first, prefix)
+    ]
+    seen = set()
+    for places, way, names, prefix in ways:  # grows meanwhile: shortest first
+        for one, sources, end in others:
+            for begin in sources:
+                if not same_cluster(begin, places[-1]) or any(same_cluster(end, place) for place in places):
+                    continue
+                together = names | {_names(one.spec.topics, prefix)}
+                after = _prefix(one, begin) + prefix
+                closed = same_cluster(end, source)
+                if closed and after:
+                    if not way:
+                        continue
+                    together |= {_names(mirror.spec.topics, after)}
+                key = (end.cluster, end.bootstrap, frozenset(map(_place, places)), together, after)
+                if key in seen or (found := shared(together)) is None:
+                    continue
+                seen.add(key)
+                if closed:
+                    remedy = (
+                        f"add {after.replace('.', '[.]')}.* to spec.topics.exclude"
+                        if after
+                        else "allowed: other topics, or naming Prefixed"
+                    )
+                    return _Circle((*way, one), found, remedy)
+                if len(seen) > MOST_WAYS:
+                    return _Circle((*way, one), Shared(None, "there are too many ways between them"), "")
+                ways.append(((*places, end), (*way, one), together, after))
+    return None
+
+
+def _place(endpoint: Endpoint) -> tuple[str, str]:
+    return endpoint.cluster or "", endpoint.bootstrap
+
+
+def _prefix(mirror: MirrorMaker, source: Endpoint) -> str:
+    """What its workers put before the names of this source's topics."""
+    return "" if mirror.spec.naming == "Same" else f"{source.name}."
+
+
+def _names(topics: MirrorTopics, prefix: str) -> Names:
+    return Names(topics.include, topics.exclude, prefix)
 
 
 def _age(mirror: MirrorMaker) -> tuple[str, str]:
     return mirror.metadata.creation_timestamp, mirror.metadata.uid
-
-
-def included(topics: MirrorTopics, name: str) -> bool:
-    def one_of(patterns: tuple[str, ...]) -> bool:
-        return any(fits(pattern, name) for pattern in patterns)
-
-    return one_of(topics.include) and not one_of(topics.exclude)
-
-
-def _samples(topics: MirrorTopics) -> list[str]:
-    """Names that the patterns are probably for: what is left of them without their signs."""
-    return [_SIGNS.sub(lambda sign: sign[1] or sign[2] or "", pattern) or "x" for pattern in topics.include]
 
 
 def status_of(mirror: MirrorMaker, workers: Workers, now: datetime) -> MirrorMakerStatus:
