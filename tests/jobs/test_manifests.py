@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from millstream_harness.spark import ROOT
 from millstream_jobs import __version__
+from millstream_jobs.rewind import read_rewind
 from millstream_jobs.run import read_run
 
+JOBS: dict[str, Callable[[Path], Any]] = {"rewind": read_rewind}
 MANIFESTS = ROOT / "spark-operator-jobs" / "manifests"
 
 
@@ -42,6 +46,18 @@ def test_both_runners_run_it_in_this_versions_image() -> None:
     ]
     for volumes in (pod["volumes"], driver["volumes"]):
         assert {"name": "run", "configMap": {"name": name}} in volumes
+
+
+@pytest.mark.parametrize(("job", "read"), JOBS.items())
+def test_other_jobs_run_by_the_same_runners(job: str, read: Callable[[Path], Any], tmp_path: Path) -> None:
+    config_map = manifest(f"{job}.yaml", "ConfigMap")
+    path = tmp_path / "run.json"
+    path.write_text(config_map["data"]["run.json"])
+    assert read(path).name == config_map["metadata"]["name"]
+    command = (MANIFESTS / f"{job}.yaml").read_text()
+    assert f"sed 's/flights-by-hand/flights-{job}/; s/load.py/{job}.py/' job.yaml" in command
+    assert config_map["metadata"]["name"] == f"flights-{job}"
+    assert f"src/millstream_jobs/{job}.py" in (MANIFESTS.parent / "Dockerfile").read_text()
 
 
 def test_the_spark_application_needs_no_webhook() -> None:

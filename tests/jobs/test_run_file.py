@@ -89,6 +89,8 @@ def test_a_run_is_read_as_it_is_written(tmp_path: Path) -> None:
         ),
         (changed("output.format", "Iceberg"), "output.table: is missing: Iceberg needs NAMESPACE.TABLE"),
         (changed("output.table", "a.b"), "output.table is not allowed with output.format Parquet"),
+        (changed("output.mode", "Replace"), "output.mode: Replace is not allowed with output.format Parquet"),
+        (changed("output.mode", "Merge"), 'output.mode: "Merge" is not allowed: Append, Replace'),
         (iceberg(path="s3a://b/t"), "output.catalog.type: Hadoop is not allowed with s3a://b/t"),
         (iceberg(catalog={"type": "JDBC"}), 'output.catalog.uri: "" is not allowed with type JDBC: jdbc:…'),
         (iceberg(catalog={"uri": "jdbc:x"}), "is not allowed with type Hadoop: leave it out"),
@@ -162,7 +164,7 @@ def test_no_file_and_no_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([str(tmp_path / "none.json")]) == 2
     assert capsys.readouterr().err.endswith("none.json: cannot be read: No such file or directory\n")
     assert main([]) == 2
-    assert capsys.readouterr().err == "usage: millstream-load RUN.json\n"
+    assert capsys.readouterr().err == "usage: millstream-load FILE.json\n"
 
 
 @pytest.mark.parametrize("error", ["x" * 9000, '"\\\n' * 3000, "é漢" * 3000])

@@ -11,11 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millstream_jobs import table
+from millstream_jobs.failures import JobError
 from millstream_jobs.formats import CORRUPT
 from millstream_jobs.run import BadRun, OffsetRange, Run
 
 
-class Incomplete(Exception):
+class Incomplete(JobError):
     """What was written is not what the offsets say; one line for the user."""
 
 

@@ -11,6 +11,10 @@ import re
 _THROWABLE = re.compile(r"(?:[\w$]+\.)*([\w$]+)(?:: (.*))?")
 
 
+class JobError(Exception):
+    """A job that failed; the text is one line for the user. A retry may succeed."""
+
+
 def root_cause(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]

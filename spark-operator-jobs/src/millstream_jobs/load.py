@@ -2,8 +2,7 @@
 
 Under spark-submit it takes the session's master, jars and configuration from there; started by itself it
 runs Spark in this process tree (`local[*]`) with the jars in the folder MILLSTREAM_SPARK_JARS, or else those
-that Spark fetches from Maven's repository. Stdout says how far it is, stderr has Spark's log and, last, one
-line on what failed. Exit status: 0 succeeded, 1 failed, 2 RUN.json cannot be run as it is.
+that Spark fetches from Maven's repository. What it says and its exit status: `command`.
 
 How records become rows: `table`. How rows reach the table, once: `outputs`.
 """
@@ -16,19 +15,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from millstream_jobs import completeness, loss, table
-from millstream_jobs.completeness import Incomplete
-from millstream_jobs.failures import root_cause
-from millstream_jobs.outputs import Committed, Output, OutputError, open_output
+from millstream_jobs import command, completeness, loss, table
+from millstream_jobs.command import Job
+from millstream_jobs.outputs import Committed, Output, open_output
 from millstream_jobs.outputs.session import static_conf
 from millstream_jobs.progress import Progress, say
-from millstream_jobs.registry import RegistryError
-from millstream_jobs.run import BadRun, Result, Run, name_and_result, read_run
+from millstream_jobs.run import Result, Run, read_run
 
 PACKAGES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0,org.apache.spark:spark-avro_2.13:4.0.0"
 # Bytes that are no Avro record may announce gigabytes; without limits Avro reserves the memory and Spark dies.
@@ -39,21 +33,7 @@ AVRO_LIMITS = " ".join(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    given = sys.argv[1:] if arguments is None else arguments
-    if len(given) != 1 or given[0].startswith("-"):
-        print("usage: millstream-load RUN.json", file=sys.stderr)
-        return 0 if given in (["-h"], ["--help"]) else 2
-    path = Path(given[0])
-    try:
-        run = read_run(path)
-        result = start(run)
-    except BadRun as error:
-        return _fail(*name_and_result(path), str(error), status=2)
-    except (Incomplete, RegistryError, OutputError) as error:
-        return _fail(run.name, run.result, str(error))
-    except (Py4JError, PySparkException, OSError) as error:
-        return _fail(run.name, run.result, root_cause(error))
-    return _succeed(run, result)
+    return command.run(Job("load", read_run, start), arguments)
 
 
 def start(run: Run) -> Result:
@@ -131,29 +111,6 @@ def _found_after_failure(output: Output) -> Committed | None:
         return output.find()
     except Exception:  # what failed before says more
         return None
-
-
-def _succeed(run: Run, result: Result) -> int:
-    corrupt = f", {result.corrupt_records:,} of them corrupt" if result.corrupt_records else ""
-    say(f"Succeeded: {result.rows:,} rows{corrupt}")
-    return 0 if _report(run.result, replace(result, run=run.name)) else 1
-
-
-def _fail(name: str, path: str, error: str, status: int = 1) -> int:
-    _report(path, Result("Failed", error=error, run=name))
-    print(f"millstream-load: {error}", file=sys.stderr)
-    return status
-
-
-def _report(path: str, result: Result) -> bool:
-    """Write the result where the run wants it; it stands in a folder or is /dev/termination-log, never renamed."""
-    try:
-        if path:
-            Path(path).write_bytes(result.encode())
-    except OSError as error:
-        print(f"millstream-load: result: {path} cannot be written: {error.strerror}", file=sys.stderr)
-        return False
-    return True
 
 
 if __name__ == "__main__":

@@ -11,8 +11,12 @@ from pyspark.sql import SparkSession
 EVERY_S = 1.0
 
 
+job = "load"
+"""Which job of this process speaks."""
+
+
 def say(line: str) -> None:
-    print(f"load: {line}", flush=True)
+    print(f"{job}: {line}", flush=True)
 
 
 class Progress:

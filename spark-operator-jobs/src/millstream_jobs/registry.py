@@ -11,6 +11,8 @@ from http.client import HTTPException
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from millstream_jobs.failures import JobError
+
 TIMEOUT_S = 10.0
 TRIES = 3
 NO_SCHEMA = 40403  # the registry's own code in a 404
@@ -18,7 +20,7 @@ BETWEEN_TRIES_S = 1.0
 ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
-class RegistryError(Exception):
+class RegistryError(JobError):
     """The registry cannot be asked; one line with its URL."""
 
 

@@ -11,6 +11,7 @@ that a retry reads exactly the same records:
      "value": {"format": "JSON", "schema": "carrier STRING, time_hour TIMESTAMP"},    see `value`
      "record": {"key": "Text", "headers": true},    left out: the key's bytes, no headers
      "output": {"format": "Parquet", "path": "/lake/flights", "partitionBy": ["date"]},    see Output
+                                               "mode": "Replace" replaces the rows of these records in the table
      "result": "/dev/termination-log"}        a file; left out: none is written
 
 `read_run` raises `BadRun`, whose text names the field, its value and what is allowed.
@@ -20,10 +21,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -40,12 +41,18 @@ class BadRun(Exception):
 
 OutputFormat = Literal["Parquet", "Delta", "Iceberg"]
 CatalogType = Literal["Hadoop", "JDBC", "REST"]
+Mode = Literal["Append", "Replace"]
+
+
+Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,198}[a-zA-Z0-9])?$")]
+Bootstrap = Annotated[str, Meta(pattern=r"^[^\s:]+:\d+(,[^\s:]+:\d+)*$")]
+Topic = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 
 
 class OffsetRange(Struct, frozen=True, forbid_unknown_fields=True):
     """Records of one partition from ``first`` up to, not including, ``until``."""
 
-    topic: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+    topic: Topic
     partition: Annotated[int, Meta(ge=0)]
     first: Annotated[int, Meta(ge=0)] = field(name="from")
     until: Annotated[int, Meta(ge=0)]
@@ -81,6 +88,8 @@ class Output(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     path: Annotated[str, Meta(pattern=r"^(/|s3a://[^/]+/[^/])")]
     """The table's folder, for Iceberg the catalog's warehouse: on a POSIX file system or ``s3a://BUCKET/…``."""
     format: OutputFormat = "Parquet"
+    mode: Mode = "Append"
+    """Replace: rows that the table has of the run's records go in the same commit as the new ones come."""
     partition_by: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
     target_file_size: Annotated[int, Meta(ge=0)] = 0
     """Bytes of a file, about; 0: a file for each task, or partition value."""
@@ -97,8 +106,8 @@ class Output(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
 
 
 class Run(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,198}[a-zA-Z0-9])?$")]
-    bootstrap: Annotated[str, Meta(pattern=r"^[^\s:]+:\d+(,[^\s:]+:\d+)*$")]
+    name: Name
+    bootstrap: Bootstrap
     offsets: Annotated[tuple[OffsetRange, ...], Meta(min_length=1)]
     output: Output
     value: Value = Value()
@@ -135,6 +144,17 @@ class Result(Struct, frozen=True, rename="camel", omit_defaults=False):
 
 def read_run(path: Path) -> Run:
     """The run that a file describes."""
+    run = read_config(path, Run)
+    _check_ranges(run.offsets, path)
+    check_table(run.output, run.value, path)
+    return run
+
+
+Config = TypeVar("Config", bound=Struct)
+
+
+def read_config(path: Path, kind: type[Config]) -> Config:
+    """What a file describes, as far as types say; BadRun when it cannot be."""
     try:
         raw = json.loads(path.read_bytes())
     except OSError as error:
@@ -142,11 +162,9 @@ def read_run(path: Path) -> Run:
     except ValueError as error:
         raise BadRun(f"{path}: is not JSON: {error}") from None
     try:
-        run = msgspec.convert(raw, Run)
+        return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         raise BadRun(f"{path}: {_explain(str(error), raw)}") from None
-    _check(run, path)
-    return run
 
 
 def name_and_result(path: Path) -> tuple[str, str]:
@@ -160,11 +178,9 @@ def name_and_result(path: Path) -> tuple[str, str]:
     return name, result
 
 
-def _check(run: Run, path: Path) -> None:
-    """What types alone cannot say."""
-    _check_output(run.output, path)
+def _check_ranges(offsets: Sequence[OffsetRange], path: Path) -> None:
     seen: set[tuple[str, int]] = set()
-    for index, part in enumerate(run.offsets):
+    for index, part in enumerate(offsets):
         if part.until < part.first:
             raise BadRun(
                 f"{path}: offsets[{index}].until: {part.until} is not allowed: it is below from, {part.first}"
@@ -175,7 +191,12 @@ def _check(run: Run, path: Path) -> None:
                 " it is listed before; each partition has one range"
             )
         seen.add((part.topic, part.partition))
-    if said := values.problem(run.value):
+
+
+def check_table(output: Output, value: Value, path: Path) -> None:
+    """What types alone cannot say of a table and its columns."""
+    _check_output(output, path)
+    if said := values.problem(value):
         raise BadRun(f"{path}: {said}")
 
 
@@ -185,6 +206,11 @@ def _check_output(output: Output, path: Path) -> None:
     for name in (name for name, value in given.items() if value and not iceberg):
         raise BadRun(
             f"{path}: output.{name} is not allowed with output.format {output.format}: only Iceberg has one"
+        )
+    if output.mode == "Replace" and output.format == "Parquet":
+        raise BadRun(
+            f"{path}: output.mode: Replace is not allowed with output.format Parquet: plain files cannot be"
+            " replaced in one step; choose Delta or Iceberg, or load into another path"
         )
     if not iceberg:
         return
@@ -217,6 +243,7 @@ ALLOWED = {
     **values.ALLOWED,
     "output.format": ", ".join(get_args(OutputFormat)),
     "output.catalog.type": ", ".join(get_args(CatalogType)),
+    "output.mode": ", ".join(get_args(Mode)),
 }
 
 

@@ -2,8 +2,9 @@
 
 An attempt first writes its rows as plain Parquet to `_staging/RUN/ATTEMPT` in the table's folder, which Delta
 ignores, so that they can be checked; the transaction then takes them from there. Delta refuses a second transaction
-with a txnAppId and txnVersion: one that begins later writes nothing, one at the same time fails. Where files are
-created without a store's help (Delta's log on a POSIX file system) a lock keeps drivers of one table apart; on S3,
+with a txnAppId and txnVersion: one that begins later writes nothing, one at the same time fails. Mode Replace is the
+same transaction with `replaceWhere`: it rewrites files that have rows of the run's records, and no others. Where files
+are created without a store's help (Delta's log on a POSIX file system) a lock keeps drivers of one table apart; on S3,
 where Delta supports one driver at a time, two drivers of one run would write one log entry over the other, each with
 all rows of the run.
 """
@@ -33,6 +34,7 @@ from millstream_jobs.outputs.output import (
     encode_mark,
     in_files,
     nullable,
+    replaced_rows,
 )
 from millstream_jobs.run import Run
 
@@ -109,7 +111,11 @@ class DeltaOutput:
             if committed is not None:
                 return committed
             staged = self._spark.read.parquet(f"{self._path}/{self._staging}")
-            writer = in_files(staged, run).write.format("delta").mode("append").option("mergeSchema", "true")
+            writer = in_files(staged, run).write.format("delta").option("mergeSchema", "true")
+            if run.output.mode == "Replace":
+                writer = writer.mode("overwrite").option("replaceWhere", replaced_rows(run))
+            else:
+                writer = writer.mode("append")
             writer = writer.option("txnAppId", run.name).option("txnVersion", "1")
             writer.option("userMetadata", encode_mark(mark)).save(self._path)
             committed = self.find()

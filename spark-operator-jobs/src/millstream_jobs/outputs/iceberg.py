@@ -5,6 +5,10 @@ run's name and offsets. When it is checked, Iceberg's procedure `cherrypick_snap
 (fast-forward, or on top of what others have committed meanwhile) and refuses a wap.id that the table has already, in
 the same optimistic commit. So a run is found in the history by its wap.id, and of two drivers one publishes.
 
+Mode Replace stages two snapshots on a branch of the attempt's own: one without the rows of the run's records, and one
+with the new rows, whose property MARK names the run. `fast_forward` moves the table to both in one commit, and
+refuses when the table has moved on meanwhile: then they are made once more, on top of what is there.
+
 The column `_partition` is stored as `_topic_partition`, since Iceberg keeps that name for itself.
 
 A run is known as long as its snapshot is in the history: expire snapshots later than the last retry of a run. What a
@@ -35,12 +39,16 @@ from millstream_jobs.outputs.output import (
     encode_mark,
     in_files,
     nullable,
+    replaced_rows,
 )
 from millstream_jobs.outputs.session import catalog_name
 from millstream_jobs.run import Run
 
 PARTITIONS = "millstream.partition-by"
 ATTEMPT = "millstream-attempt"
+MARK = "millstream-run"
+COMMITS = 5
+"""How often a Replace is made again because others committed meanwhile."""
 CORRUPT = "_corrupt_record"
 LOCK = ".millstream.lock"
 STORED = {"_partition": "_topic_partition"}
@@ -53,6 +61,7 @@ class IcebergOutput:
         self._spark = spark
         self._run = run
         self._files = files
+        self._branch = f"millstream_{self.attempt}"
         self._catalog = catalog_name(run.output)
         self._table = ".".join(f"`{name}`" for name in (self._catalog, *run.output.table.split(".")))
         self._partition_by = [STORED.get(name, name) for name in run.output.partition_by]
@@ -64,7 +73,7 @@ class IcebergOutput:
         summary = F.col("s.summary")
         snapshots = self._metadata("snapshots").alias("s")
         history = self._metadata("history").where("is_current_ancestor").select("snapshot_id")
-        wap_id = F.coalesce(summary.getItem("published-wap-id"), summary.getItem("wap.id"))
+        wap_id = F.coalesce(*(summary.getItem(key) for key in ("published-wap-id", "wap.id", MARK)))
         found = (
             snapshots.join(history, "snapshot_id", "left_semi")
             .where(wap_id.contains(self._run.name))
@@ -124,13 +133,15 @@ class IcebergOutput:
                 raise
 
     def stage(self, rows: DataFrame) -> DataFrame:
-        self._spark.conf.set("spark.wap.id", self._wap_id)
-        try:
-            in_files(rows, self._run).withColumnsRenamed(STORED).writeTo(self._table).option(
-                f"snapshot-property.{ATTEMPT}", self.attempt
-            ).append()
-        finally:
-            self._spark.conf.unset("spark.wap.id")
+        rows = in_files(rows, self._run).withColumnsRenamed(STORED)
+        if self._run.output.mode == "Replace":
+            self._stage_on_branch(rows)
+        else:
+            self._spark.conf.set("spark.wap.id", self._wap_id)
+            try:
+                rows.writeTo(self._table).option(f"snapshot-property.{ATTEMPT}", self.attempt).append()
+            finally:
+                self._spark.conf.unset("spark.wap.id")
         staged = self._staged()
         if staged is None:
             raise OutputError(
@@ -143,6 +154,8 @@ class IcebergOutput:
             committed = self.find()
             if committed is not None:
                 return committed
+            if self._run.output.mode == "Replace":
+                return self._fast_forward(Committed(self.attempt, rows, corrupt_records))
             staged = self._staged()
             assert staged is not None
             self._spark.sql(
@@ -152,7 +165,39 @@ class IcebergOutput:
         return Committed(self.attempt, rows, corrupt_records)
 
     def discard(self) -> None:
-        """The next expire_snapshots and remove_orphan_files do it."""
+        """The next expire_snapshots and remove_orphan_files do it, of what no branch names."""
+        if self._run.output.mode == "Replace" and self._exists():
+            self._drop_branch()
+
+    def _stage_on_branch(self, rows: DataFrame) -> None:
+        """The table without the rows that are replaced, then with the new ones; its readers see neither."""
+        branch = f"{self._table}.`branch_{self._branch}`"
+        # The days are for a driver that dies: expire_snapshots removes its branch then.
+        self._spark.sql(f"ALTER TABLE {self._table} CREATE OR REPLACE BRANCH `{self._branch}` RETAIN 7 DAYS")
+        self._spark.sql(f"DELETE FROM {branch} WHERE {replaced_rows(self._run, STORED['_partition'])}")
+        writer = rows.writeTo(branch).option(f"snapshot-property.{ATTEMPT}", self.attempt)
+        writer.option(f"snapshot-property.{MARK}", self._wap_id).append()
+
+    def _fast_forward(self, own: Committed, again: int = COMMITS) -> Committed:
+        try:
+            self._spark.sql(
+                f"CALL `{self._catalog}`.system.fast_forward"
+                f"('{self._run.output.table}', 'main', '{self._branch}')"
+            )
+        except Exception:
+            committed = self.find()
+            if committed is not None:
+                return committed
+            staged = self._staged()
+            if not again or staged is None:
+                raise
+            self._stage_on_branch(self._rows_of(staged))
+            return self._fast_forward(own, again - 1)
+        self._drop_branch()
+        return own
+
+    def _drop_branch(self) -> None:
+        self._spark.sql(f"ALTER TABLE {self._table} DROP BRANCH IF EXISTS `{self._branch}`")
 
     def _exists(self) -> bool:
         return self._spark.catalog.tableExists(self._table)
@@ -161,9 +206,9 @@ class IcebergOutput:
         return self._spark.table(f"{self._table}.{name}")
 
     def _staged(self) -> Row | None:
-        """The snapshot that this attempt has staged."""
+        """The snapshot that this attempt has staged, the last one when there are several."""
         own = self._metadata("snapshots").where(F.col("summary").getItem(ATTEMPT) == self.attempt)
-        return next(iter(own.collect()), None)
+        return next(iter(own.orderBy(F.col("committed_at").desc()).limit(1).collect()), None)
 
     def _attempt_of(self, snapshot: Row) -> str:
         """Which attempt staged a snapshot; "" when what it was cherry-picked from has expired."""

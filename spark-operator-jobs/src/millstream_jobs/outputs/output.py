@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timezone
 from typing import Protocol
 
 import msgspec
@@ -10,13 +11,14 @@ from msgspec import Struct
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
+from millstream_jobs.failures import JobError
 from millstream_jobs.run import OffsetRange, Run
 
 OWNER = "millstream.owner"
 """The property of a Delta or Iceberg table that names the load which owns it."""
 
 
-class OutputError(Exception):
+class OutputError(JobError):
     """The output does not take this run; one line for the user."""
 
 
@@ -127,6 +129,20 @@ def check_partitions(existing: list[str], run: Run) -> None:
             f"output.partitionBy: {json.dumps(wanted)} is not allowed: the table is partitioned by"
             f" {json.dumps(existing)}"
         )
+
+
+def replaced_rows(run: Run, partition: str = "_partition") -> str:
+    """SQL: which rows of the table are of the run's records; ``partition`` is that column's name there."""
+    ranges = " OR ".join(
+        f"(_topic = '{part.topic}' AND {partition} = {part.partition}"
+        f" AND _offset >= {part.first} AND _offset < {part.until})"
+        for part in run.offsets
+        if part.records
+    )
+    if run.from_timestamp is None:
+        return f"({ranges})"
+    begin = run.from_timestamp.astimezone(timezone.utc).isoformat(" ")
+    return f"({ranges}) AND _timestamp >= TIMESTAMP '{begin}'"
 
 
 def cannot_write(run: Run, error: OSError) -> OutputError:

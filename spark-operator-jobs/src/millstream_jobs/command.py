@@ -1,0 +1,73 @@
+"""What the commands of all jobs share: `millstream-JOB FILE.json`.
+
+Stdout says how far the job is, stderr has Spark's log and, last, one line on what failed. Exit status: 0 succeeded,
+1 failed, 2 the file cannot be run as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from millstream_jobs import progress
+from millstream_jobs.failures import JobError, root_cause
+from millstream_jobs.run import BadRun, Result, name_and_result
+
+Config = TypeVar("Config")
+
+
+class Job(Struct, Generic[Config], frozen=True):
+    name: str
+    read: Callable[[Path], Config]
+    """The configuration in a file; BadRun when it cannot be."""
+    start: Callable[[Config], Result]
+    """Run it in a Spark session of its own."""
+
+
+def run(job: Job[Config], arguments: list[str] | None = None) -> int:
+    given = sys.argv[1:] if arguments is None else arguments
+    if len(given) != 1 or given[0].startswith("-"):
+        print(f"usage: millstream-{job.name} FILE.json", file=sys.stderr)
+        return 0 if given in (["-h"], ["--help"]) else 2
+    path = Path(given[0])
+    progress.job = job.name
+    try:
+        result = job.start(job.read(path))
+    except BadRun as error:
+        return _fail(job.name, path, str(error), status=2)
+    except JobError as error:
+        return _fail(job.name, path, str(error))
+    except (Py4JError, PySparkException, OSError) as error:
+        return _fail(job.name, path, root_cause(error))
+    return _succeed(job.name, path, result)
+
+
+def _succeed(job: str, path: Path, result: Result) -> int:
+    corrupt = f", {result.corrupt_records:,} of them corrupt" if result.corrupt_records else ""
+    progress.say(f"Succeeded: {result.rows:,} rows{corrupt}")
+    return 0 if _report(job, path, result) else 1
+
+
+def _fail(job: str, path: Path, error: str, status: int = 1) -> int:
+    _report(job, path, Result("Failed", error=error))
+    print(f"millstream-{job}: {error}", file=sys.stderr)
+    return status
+
+
+def _report(job: str, path: Path, result: Result) -> bool:
+    """Write the result where the file wants it; it stands in a folder or is /dev/termination-log, never renamed."""
+    name, wanted = name_and_result(path)
+    try:
+        if wanted:
+            Path(wanted).write_bytes(replace(result, run=name).encode())
+    except OSError as error:
+        print(f"millstream-{job}: result: {wanted} cannot be written: {error.strerror}", file=sys.stderr)
+        return False
+    return True

@@ -1,0 +1,130 @@
+"""`millstream-rewind REWIND.json`: loads again what topics have from a time on, as a load with offsets of its own.
+
+    {"name": "flights-july",                   names the rewind: however often it is started, its rows are there once
+     "bootstrap": "host:9092",
+     "topics": ["flights"],
+     "from": "2026-07-01T00:00:00Z",           records at or after it
+     "until": "2026-08-01T00:00:00Z",          up to the first record at or after it; left out: the end of the log
+     "value": …, "record": …, "output": …, "minPartitions": …, "result": …}    as in RUN.json, see `run`
+
+`output.mode` says what becomes of rows that the table has of these records: `Append`, for a table of the rewind's
+own, leaves them; `Replace` takes exactly these away in the commit that brings the new ones. A rewind between two
+offsets is a RUN.json with these offsets.
+
+Times become offsets once, with the first attempt, which keeps them as `_rewinds/NAME.json` below the output's path:
+each retry, and each driver beside it, loads the same records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct, field
+from pyspark.sql import SparkSession
+
+from millstream_jobs import command, load, positions
+from millstream_jobs.command import Job
+from millstream_jobs.outputs import OutputError, files_below
+from millstream_jobs.progress import say
+from millstream_jobs.run import (
+    BadRun,
+    Bootstrap,
+    Name,
+    OffsetRange,
+    Output,
+    Result,
+    Run,
+    Topic,
+    check_table,
+    read_config,
+)
+from millstream_jobs.value import Record, Value
+
+Time = Annotated[datetime, Meta(tz=True)]
+
+
+class Rewind(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    name: Name
+    bootstrap: Bootstrap
+    topics: Annotated[tuple[Topic, ...], Meta(min_length=1)]
+    since: Time = field(name="from")
+    output: Output
+    until: Time | None = None
+    value: Value = Value()
+    record: Record = Record()
+    min_partitions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    result: str = ""
+
+
+class Pinned(Struct, frozen=True, rename="camel"):
+    """What the first attempt found."""
+
+    topics: tuple[str, ...]
+    since: datetime = field(name="from")
+    until: datetime | None
+    offsets: tuple[OffsetRange, ...]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return command.run(Job("rewind", read_rewind, start), arguments)
+
+
+def read_rewind(path: Path) -> Rewind:
+    wanted = read_config(path, Rewind)
+    if wanted.until is not None and wanted.until < wanted.since:
+        raise BadRun(f"{path}: until: {wanted.until} is not allowed: it is before from, {wanted.since}")
+    if len(set(wanted.topics)) < len(wanted.topics):
+        raise BadRun(f"{path}: topics: a topic is listed twice")
+    check_table(wanted.output, wanted.value, path)
+    return wanted
+
+
+def start(wanted: Rewind) -> Result:
+    """Run it in a Spark session of its own."""
+    return load.start(pin(wanted))
+
+
+def rewind(spark: SparkSession, wanted: Rewind) -> Result:
+    """Bring the rewind to its end from wherever an earlier attempt left it."""
+    return load.load(spark, pin(wanted))
+
+
+def pin(wanted: Rewind) -> Run:
+    """The load that this rewind is, whoever asks first."""
+    files, path = files_below(wanted.output), f"_rewinds/{wanted.name}.json"
+    try:
+        if not files.exists(path):
+            offsets = positions.between(wanted.bootstrap, wanted.topics, wanted.since, wanted.until)
+            own = Pinned(wanted.topics, wanted.since, wanted.until, offsets)
+            with contextlib.suppress(FileExistsError):  # another driver was first
+                files.create(path, msgspec.json.format(msgspec.json.encode(own), indent=1))
+        pinned = msgspec.json.decode(files.read(path), type=Pinned)
+    except msgspec.DecodeError as error:
+        raise OutputError(f"output.path: {path} there is not a rewind's: {error}") from None
+    except OSError as error:
+        raise OutputError(
+            f"output.path: {wanted.output.path} cannot be written to: {error.strerror or error}"
+        ) from None
+    if (pinned.topics, pinned.since, pinned.until) != (wanted.topics, wanted.since, wanted.until):
+        raise BadRun(f"name: {wanted.name} is a rewind of other topics or times there: take another name")
+    for part in pinned.offsets:
+        say(f"offsets {part}")
+    return Run(
+        name=wanted.name,
+        bootstrap=wanted.bootstrap,
+        offsets=pinned.offsets,
+        output=wanted.output,
+        value=wanted.value,
+        record=wanted.record,
+        from_timestamp=wanted.since,
+        min_partitions=wanted.min_partitions,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
