@@ -134,7 +134,7 @@ def test_a_group_that_nobody_changes_is_not_written(
     assert namespace.get(KIND, "idle") == before
 
 
-def test_members_keep_their_offsets_when_the_resource_goes(
+def test_offsets_are_deleted_when_the_last_member_has_left(
     operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, admin: KafkaAdmin
 ) -> None:
     produce(broker, 3)
@@ -142,6 +142,11 @@ def test_members_keep_their_offsets_when_the_resource_goes(
         namespace.apply(group("busy", topics=["flights"], deletionPolicy="Delete"))
         status_when(namespace, "busy", "the member", lambda s: s["state"] == "Stable")
         until("a commit", lambda: admin.committed(["busy"])["busy"], 30)
-        namespace.kubectl("delete", KIND, "busy", timeout=60)
+        namespace.kubectl("delete", KIND, "busy", "--wait=false")
+        namespace.wait_condition(KIND, "busy", status="False", reason="Deleting", timeout=30)
+        assert "has members: stop its consumers" in namespace.condition(KIND, "busy")["message"]
         assert admin.groups(["busy"])["busy"].state == "Stable"
         assert admin.committed(["busy"])["busy"]
+    there = ("get", KIND, "-o", "name")
+    until("the resource gone", lambda: not namespace.kubectl(*there), 60)
+    assert admin.committed(["busy"]) == {"busy": {}}

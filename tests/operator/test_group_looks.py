@@ -204,15 +204,27 @@ def test_a_deletion_policy_of_retain_asks_brokers_nothing() -> None:
     assert look(stored(group("watch"), **deleted(1)), brokers={}).brokers.asked == []
 
 
-def test_members_keep_their_offsets(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
+def test_members_hold_the_resource_until_they_leave() -> None:
     refused = {"x": Refusal("NON_EMPTY_GROUP", "NON_EMPTY_GROUP"), "y": None}
     found = look(
         *(stored(group(name, deletionPolicy="Delete"), **deleted(1)) for name in "xy"),
         brokers={"delete_groups": refused},
     )
-    assert [finalizers(found, name) for name in "xy"] == [[], []]
-    assert caplog.messages == ["group x is not deleted: NON_EMPTY_GROUP"]
+    assert [finalizers(found, name) for name in "xy"] == [[FINALIZER], []]
+    words = (
+        "waiting to delete offsets of group x: the group has members: stop its consumers; "
+        "set annotation millstream.dev/skip-deletion=true to give up"
+    )
+    assert ready(found, "x") == ("False", "Deleting", words)
+    assert found.kube.events == [("Warning", "WaitingForDeletion", words)]
+    assert found.again == {"x": 5, "y": 30}
+
+
+def test_a_user_gives_up_offsets_of_a_group_with_members() -> None:
+    skip = {"annotations": {"millstream.dev/skip-deletion": "true"}}
+    found = look(stored(group("watch", deletionPolicy="Delete"), **deleted(1, **skip)), brokers={})
+    assert finalizers(found) == []
+    assert [told.reason for told in found.kube.events] == ["DeletionSkipped"] * 2
 
 
 @pytest.mark.parametrize(("reason", "events"), [("GroupReady", 1), ("Deleting", 0)])
@@ -230,7 +242,7 @@ def test_what_is_waited_for_is_told_once(reason: str, events: int) -> None:
     [
         ("GROUP_ID_NOT_FOUND", True),
         ("GroupIdNotFoundError", True),
-        ("NonEmptyGroupError", True),
+        ("NonEmptyGroupError", False),
         ("COORDINATOR_LOAD_IN_PROGRESS", False),
         ("NotCoordinatorError", False),
     ],

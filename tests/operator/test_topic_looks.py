@@ -194,6 +194,45 @@ def test_without_its_cluster_a_deleted_topic_is_let_go() -> None:
     assert found.again["flights"] == 30
 
 
+def going(**more: Any) -> dict[str, Any]:
+    """The Cluster while it is being deleted."""
+    return stored(cluster("default", **more), deletionTimestamp="2026-01-01T00:00:00Z")
+
+
+def test_a_cluster_that_is_being_deleted_deletes_its_topics_as_long_as_it_is_there() -> None:
+    wanted = stored(topic("flights", deletionPolicy="Delete"), **deleted(1))
+    for answer, held, seconds in (({"flights": None}, [], 30), (AdminError("not here"), [FINALIZER], 5)):
+        found = in_memory(going(), wanted, delete_topics=answer)
+        again = reconcile_topics(found.services, [decode_as(Topic, wanted)])
+        assert found.brokers.requests("delete_topics") == [["flights"]]
+        assert finalizers(found) == held
+        assert list(again.values()) == [seconds]
+
+
+def test_a_topic_that_is_wanted_does_not_use_a_cluster_that_is_being_deleted() -> None:
+    wanted = stored(topic("flights"))
+    found = in_memory(going(), wanted)
+    reconcile_topics(found.services, [decode_as(Topic, wanted)])
+    assert (found.condition("Topic", "flights") or ())[1] == "ClusterNotFound"
+    assert found.brokers.asked == []
+
+
+def test_what_a_namespace_without_rights_leaves_behind_is_told_on_the_cluster() -> None:
+    reference = {"name": "default", "namespace": "other"}
+    wanted = stored(topic("flights", clusterRef=reference, deletionPolicy="Delete"), **deleted(1))
+    there = stored(cluster("default"), namespace="other")
+    found = in_memory(there, wanted)
+    reconcile_topics(found.services, [decode_as(Topic, wanted)])
+    assert finalizers(found) == []
+    assert found.brokers.asked == []
+    (on_topic, on_cluster) = found.kube.events
+    assert on_topic[1:] == ("DeletionSkipped", on_topic.message)
+    assert on_topic.message.startswith(
+        "topic flights is not deleted: Cluster default in namespace other does not"
+    )
+    assert on_cluster.message == f"Topic flights of namespace ns is deleted; {on_topic.message}"
+
+
 def test_of_two_topics_of_one_name_the_older_has_it() -> None:
     older = stored(topic("old", topicName="flights"))
     younger = stored(topic("new", topicName="flights"), creationTimestamp="2026-02-01T00:00:00Z")
@@ -269,7 +308,10 @@ def test_a_user_gives_up_a_deletion_by_an_annotation() -> None:
     found = look(stored(topic("flights", deletionPolicy="Delete"), **deleted(1, **skip)), brokers={})
     assert finalizers(found) == []
     words = "topic flights is not deleted: annotation millstream.dev/skip-deletion"
-    assert found.kube.events == [("Warning", "DeletionSkipped", words)]
+    assert found.kube.events == [
+        ("Warning", "DeletionSkipped", words),
+        ("Warning", "DeletionSkipped", f"Topic flights of namespace ns is deleted; {words}"),
+    ]
     assert found.again["flights"] == 30
 
 

@@ -1,7 +1,12 @@
-"""Deleting with `deletionPolicy: Delete`: a resource stays until its data is deleted, however long brokers are away.
+"""Deleting with `deletionPolicy: Delete`: a resource stays until its data is deleted, however long that takes.
 
-Its condition says what it waits for, and an Event says so once. A user who would rather keep the data gives up by an
-annotation. Where the Cluster itself is gone there is nobody to wait for: the resource goes, and an Event says so.
+Brokers may be away, or a group may have members. The resource's condition says what it waits for, and an Event says so
+once. A user who would rather keep the data gives up by an annotation.
+
+Nothing is waited for where that may never end: the Cluster is gone, it no longer allows the resource's namespace, or
+the data belongs to an older resource. Then the resource goes, the data stays, and an Event on the resource says so. So
+does one on the Cluster, if it is there: the resource is soon gone, and its namespace may be going, which takes no more
+Events. A Cluster that is being deleted is asked as long as it is there.
 """
 
 from __future__ import annotations
@@ -11,15 +16,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..conditions import ConditionType, Reason
-from ..models import ConsumerGroup, Topic
+from ..models import Cluster, ConsumerGroup, ManifestError, Topic
 from ..services import Services
 from ..status import FINALIZER, hold_finalizer, release_finalizer
+from ..store import key_for
 from ..transitions import EventType
 from .problem import Problem
+from .reference import cluster_key
 from .report import report_problem, tell
 
 logger = logging.getLogger(__name__)
 
+SKIPPED = "DeletionSkipped"
 SKIP_ANNOTATION = "millstream.dev/skip-deletion"
 WAITING_INTERVAL_S = 5.0
 GONE_INTERVAL_S = 30.0
@@ -49,7 +57,13 @@ def let_go(services: Services, resource: Topic | ConsumerGroup, what: str, why: 
             why = f"annotation {SKIP_ANNOTATION}"
         if why:
             words = f"{what} is not deleted: {why}"
-            tell(services, resource, "DeletionSkipped", words, EventType.WARNING)
+            logger.warning("%s: %s", key_for(resource), words)
+            tell(services, resource, SKIPPED, words, EventType.WARNING)
+            if (cluster := _cluster_of(services, resource)) is not None:
+                words = (
+                    f"{resource.KIND} {resource.name} of namespace {resource.namespace} is deleted; {words}"
+                )
+                tell(services, cluster, SKIPPED, words, EventType.WARNING)
     hold_finalizer(services, resource, False)
     return GONE_INTERVAL_S
 
@@ -83,6 +97,14 @@ def let_go_raw(services: Services, raw: Mapping[str, Any], why: str) -> float:
 
 def _holds(resource: Topic | ConsumerGroup) -> bool:
     return FINALIZER in resource.metadata.finalizers and resource.spec.deletion_policy == "Delete"
+
+
+def _cluster_of(services: Services, resource: Topic | ConsumerGroup) -> Cluster | None:
+    key = cluster_key(resource.namespace, resource.spec.cluster_ref)
+    try:
+        return services.store.get(Cluster, key.namespace, key.name)
+    except ManifestError:
+        return None
 
 
 def _gives_up(resource: Topic | ConsumerGroup) -> bool:

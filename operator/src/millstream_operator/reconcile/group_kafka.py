@@ -130,10 +130,6 @@ def _seconds_behind(
     return {group_id: max((ages[one] for one in several), default=0) for group_id, several in wanted.items()}
 
 
-KEPT = ("NON_EMPTY_GROUP", "GROUP_ID_NOT_FOUND")
-"""Refusals that are final: the group has members, who keep their offsets, or there is none."""
-
-
 def _delete(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
     """Delete the offsets of groups whose resource is being deleted, if its policy says so, and let it go."""
     doomed = [group for group in groups if owes_deletion(group)]
@@ -141,12 +137,10 @@ def _delete(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGrou
     waits: dict[str, str] = {}
     try:
         for group_id, no in (admin.delete_groups([g.group_id for g in doomed]) if doomed else {}).items():
-            if no is None:
+            if no is None or no.is_one_of("GROUP_ID_NOT_FOUND"):
                 continue
-            if no.is_one_of(*KEPT):
-                logger.info("group %s is not deleted: %s", group_id, no)
-            else:
-                waits[group_id] = str(no)
+            has_members = no.is_one_of("NON_EMPTY_GROUP")
+            waits[group_id] = "the group has members: stop its consumers" if has_members else str(no)
     except AdminError as error:
         waits = {group.group_id: str(error) for group in doomed}
     for group in groups:

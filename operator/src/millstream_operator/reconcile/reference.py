@@ -14,8 +14,11 @@ def cluster_key(namespace: str, ref: ClusterRef) -> ClusterKey:
     return ClusterKey(ref.namespace or namespace, ref.name)
 
 
-def find_cluster(services: Services, namespace: str, ref: ClusterRef) -> Cluster | Problem:
-    """The Cluster that a resource in ``namespace`` refers to, or why it cannot be used."""
+def find_cluster(
+    services: Services, namespace: str, ref: ClusterRef, *, to_delete: bool = False
+) -> Cluster | Problem:
+    """The Cluster that a resource in ``namespace`` refers to, or why it cannot be used. To delete something in it, a
+    Cluster that is being deleted may be used as long as it is there."""
     key = cluster_key(namespace, ref)
     try:
         cluster = services.store.get(Cluster, key.namespace, key.name)
@@ -32,7 +35,7 @@ def find_cluster(services: Services, namespace: str, ref: ClusterRef) -> Cluster
             "add it to the Cluster's spec.allowedNamespaces"
         )
         return Problem(Reason.NAMESPACE_NOT_ALLOWED, message)
-    if cluster.metadata.deletion_timestamp is not None:
+    if cluster.metadata.deletion_timestamp is not None and not to_delete:
         return Problem(
             Reason.CLUSTER_NOT_FOUND, f"Cluster {key.name} in namespace {key.namespace} is being deleted"
         )

@@ -39,7 +39,8 @@ def sort_out(
     found: Sorted[ResourceT] = Sorted()
     for resource in resources:
         is_deleted = resource.metadata.deletion_timestamp is not None
-        cluster = find_cluster(services, resource.namespace, resource.spec.cluster_ref)
+        reference = resource.spec.cluster_ref
+        cluster = find_cluster(services, resource.namespace, reference, to_delete=is_deleted)
         problem = cluster if isinstance(cluster, Problem) else conflict(services, resource, cluster)
         if isinstance(cluster, Cluster):
             found.cluster = cluster
