@@ -23,7 +23,7 @@ from kafka.protocol.admin import (
 )
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from .kafka_connection import REQUEST_TIMEOUT_S, KafkaConnection
+from .kafka_connection import REQUEST_TIMEOUT_S, Fence, KafkaConnection, no_fence
 from .kafka_records import (
     BROKERS_DEFAULT,
     AdminError,
@@ -283,15 +283,16 @@ class KafkaAdmin(KafkaConnection):
 
 
 class AdminPool:
-    """One KafkaAdmin for each address."""
+    """One KafkaAdmin for each address. ``fence``: see kafka_connection.py."""
 
-    def __init__(self) -> None:
+    def __init__(self, fence: Fence = no_fence) -> None:
+        self.fence = fence
         self._lock = threading.Lock()
         self._admins: dict[str, KafkaAdmin] = {}
 
     def at(self, bootstrap: str) -> KafkaAdmin:
         with self._lock:
-            return self._admins.setdefault(bootstrap, KafkaAdmin(bootstrap))
+            return self._admins.setdefault(bootstrap, KafkaAdmin(bootstrap, fence=lambda: self.fence()))
 
     def forget(self, bootstrap: str) -> None:
         """The cluster there is gone."""

@@ -3,6 +3,10 @@
 Calls block, with explicit timeouts, and may come from many threads. What fails as a whole raises ``AdminError``, and
 the client is dropped, so that the next call connects anew; for a moment after a failure to connect callers are told so
 at once, instead of each waiting for its own.
+
+Before each request that may change something a fence is asked, which raises where this process may not write (see
+leadership.py). It stands where kafka-python hands requests to connections, so none passes it by. A request that was
+handed over before is sent, and a broker carries it out.
 """
 
 from __future__ import annotations
@@ -18,6 +22,18 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import BrokerResponseError, IncompatibleBrokerVersion, KafkaError, RetriableError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.admin import (
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeGroupsRequest,
+    DescribeLogDirsRequest,
+    ListGroupsRequest,
+    ListPartitionReassignmentsRequest,
+)
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetFetchRequest
+from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 
 from .kafka_records import AdminError, NotSupported
 
@@ -27,7 +43,30 @@ REQUEST_TIMEOUT_S = 15.0
 # long, so that an address that answers nothing takes only a fraction of the time.
 RETRY_AFTER_S, RETRY_FACTOR, RETRY_LIMIT_S = 2.0, 5.0, 30.0
 
+# All other requests count as writes.
+READS = frozenset(
+    request.API_KEY
+    for request in (
+        ApiVersionsRequest,
+        DescribeClusterRequest,
+        DescribeConfigsRequest,
+        DescribeGroupsRequest,
+        DescribeLogDirsRequest,
+        FindCoordinatorRequest,
+        ListGroupsRequest,
+        ListOffsetsRequest,
+        ListPartitionReassignmentsRequest,
+        MetadataRequest,
+        OffsetFetchRequest,
+    )
+)
+
 Result = TypeVar("Result")
+Fence = Callable[[], None]
+
+
+def no_fence() -> None:
+    """For who acts alone."""
 
 
 class _TidySocket(KafkaNetSocket):  # type: ignore[misc]
@@ -51,11 +90,27 @@ class _TidySocket(KafkaNetSocket):  # type: ignore[misc]
         return sock
 
 
+class _FencedManager(KafkaConnectionManager):  # type: ignore[misc]
+    """kafka-python's own way to send requests, behind the fence."""
+
+    def __init__(self, net: NetworkSelector, fence: Fence, **config: Any) -> None:
+        super().__init__(net, **config)
+        self._fence = fence
+
+    def send(self, request: Any, node_id: Any = None, request_timeout_ms: int | None = None) -> Any:
+        if request.API_KEY not in READS:
+            self._fence()
+        return super().send(request, node_id, request_timeout_ms)
+
+
 class KafkaConnection:
     """The brokers at one bootstrap address."""
 
-    def __init__(self, bootstrap: str, client_id: str = "millstream-operator") -> None:
+    def __init__(
+        self, bootstrap: str, client_id: str = "millstream-operator", fence: Fence = no_fence
+    ) -> None:
         self.bootstrap = bootstrap
+        self._fence = fence
         self._client_id = client_id
         self._lock = threading.Lock()
         self._client: KafkaAdminClient | None = None
@@ -114,7 +169,9 @@ class KafkaConnection:
             networks: list[KafkaNetClient] = []
 
             def network(**config: Any) -> KafkaNetClient:
-                networks.append(KafkaNetClient(**config))
+                net = NetworkSelector(**config)
+                manager = _FencedManager(net, self._fence, **config)
+                networks.append(KafkaNetClient(net, manager, **config))
                 return networks[-1]
 
             try:

@@ -229,7 +229,7 @@ async def operate(
         return health
 
     logger.info("millstream-operator %s watches %s", __version__, ", ".join(namespaces) or "all namespaces")
-    services.kube.fence = leadership.check
+    services.obey(leadership.check)
     leadership.start()
     stop = asyncio.Event()
     work_task = asyncio.create_task(runner.run(), name="reconciles")

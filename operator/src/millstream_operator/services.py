@@ -54,6 +54,10 @@ class Services:
         """Names what this operator gives every Cluster."""
         return self.images.release(self.volume_ownership)
 
+    def obey(self, fence: Callable[[], None]) -> None:
+        """Have ``fence`` called before each write, to Kubernetes and to brokers; it raises where none may be."""
+        self.kube.fence = self.admins.fence = fence
+
     def forget_brokers(self, address: str) -> None:
         """The Cluster there is gone."""
         self.admins.forget(address)

@@ -1,0 +1,139 @@
+"""An operator that may not write any more: no request that changes something reaches a real broker; reads go on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
+from millstream_harness.manifests import cluster, group, topic
+from millstream_operator.kafka_admin import AdminPool, KafkaAdmin
+from millstream_operator.kafka_records import EARLIEST, ConfigChange, NewTopic, Partition
+from millstream_operator.kube import KubeError
+from millstream_operator.models import ConsumerGroup, Topic, decode_as
+from millstream_operator.reconcile.group_kafka import reconcile_groups
+from millstream_operator.reconcile.topic_kafka import reconcile_topics
+
+FIRST = Partition("flights", 0)
+
+
+class Lease:
+    """Valid for so many writes."""
+
+    def __init__(self) -> None:
+        self.left = 1000
+
+    def check(self) -> None:
+        if self.left == 0:
+            raise KubeError(0, "NotLeading", "this operator does not hold the Lease")
+        self.left -= 1
+
+
+@pytest.fixture
+def lease() -> Lease:
+    return Lease()
+
+
+@pytest.fixture
+def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
+    return start_broker()
+
+
+@pytest.fixture
+def fenced(broker: BrokerProcess, lease: Lease) -> Iterator[InMemory]:
+    """A Cluster whose brokers are real, an operator that writes as long as the Lease is valid."""
+    found = in_memory(stored(cluster("default")))
+    services = dataclasses.replace(found.services, admins=AdminPool(), address_of=lambda _: broker.bootstrap)
+    services.obey(lease.check)
+    object.__setattr__(found, "services", services)
+    yield found
+    services.admins.close()
+
+
+@pytest.fixture
+def other(broker: BrokerProcess) -> Iterator[KafkaAdmin]:
+    """Somebody else at the same broker."""
+    admin = KafkaAdmin(broker.bootstrap)
+    admin.create_topics([NewTopic("flights", 1, 1, {})])
+    assert admin.commit("watch", {FIRST: 0}) is None
+    yield admin
+    admin.close()
+
+
+WRITES: dict[str, Callable[[KafkaAdmin], object]] = {
+    "create_topics": lambda admin: admin.create_topics([NewTopic("new", 1, 1, {})]),
+    "add_partitions": lambda admin: admin.add_partitions({"flights": 2}),
+    "change_configs": lambda admin: admin.change_configs(
+        {"flights": ConfigChange({"retention.ms": "1"}, ())}
+    ),
+    "delete_topics": lambda admin: admin.delete_topics(["flights"]),
+    "commit": lambda admin: admin.commit("other", {FIRST: 0}),
+    "delete_groups": lambda admin: admin.delete_groups(["watch"]),
+    "reassign": lambda admin: admin.reassign({("flights", 0): [0]}),
+    "change_brokers_config": lambda admin: admin.change_brokers_config(
+        ConfigChange({"log.retention.ms": "1"}, ())
+    ),
+}
+READS: dict[str, Callable[[KafkaAdmin], object]] = {
+    "cluster_id": lambda admin: admin.cluster_id(),
+    "brokers": lambda admin: admin.brokers(),
+    "replicas": lambda admin: admin.replicas(min_isr=True),
+    "reassigning": lambda admin: admin.reassigning(),
+    "brokers_config": lambda admin: admin.brokers_config(),
+    "topic_names": lambda admin: admin.topic_names(),
+    "topics": lambda admin: admin.topics(["flights"]),
+    "partitions": lambda admin: admin.partitions(["flights"]),
+    "identities": lambda admin: admin.identities(["flights"]),
+    "groups": lambda admin: admin.groups(["watch"]),
+    "committed": lambda admin: admin.committed(["watch"]),
+    "offsets": lambda admin: admin.offsets({FIRST: EARLIEST}),
+}
+
+
+def state(admin: KafkaAdmin) -> object:
+    names = admin.topic_names()
+    return admin.topics(names), admin.committed(["watch", "other"]), admin.brokers_config()
+
+
+def test_every_request_is_a_read_or_behind_the_fence(lease: Lease, other: KafkaAdmin) -> None:
+    own = {name for name, value in vars(KafkaAdmin).items() if callable(value) and not name.startswith("_")}
+    assert own == {*WRITES, *READS}, "a new request belongs to one of them"
+    before = state(other)
+    lease.left = 0
+    admin = KafkaAdmin(other.bootstrap, fence=lease.check)
+    for read in READS.values():
+        read(admin)
+    for name, write in WRITES.items():
+        with pytest.raises(KubeError, match="does not hold the Lease"):
+            write(admin)
+        assert state(other) == before, name
+    admin.close()
+
+
+def test_a_lease_that_ends_between_plan_and_write(lease: Lease, fenced: InMemory, other: KafkaAdmin) -> None:
+    before = state(other)
+    wanted = stored(topic("flights", partitions=3, config={"retention.ms": "1"}))
+    doomed = stored(topic("doomed", topicName="flights", deletionPolicy="Delete"), **deleted(1))
+    start = stored(group("other", topics=["flights"], startAt="Earliest"))
+    lease.left = 0
+    for resource in (wanted, doomed):
+        with pytest.raises(KubeError, match="does not hold the Lease"):
+            reconcile_topics(fenced.services, [decode_as(Topic, resource)])
+    with pytest.raises(KubeError, match="does not hold the Lease"):
+        reconcile_groups(fenced.services, [decode_as(ConsumerGroup, start)])
+    assert state(other) == before
+
+
+def test_a_lease_that_ends_between_two_writes(lease: Lease, fenced: InMemory, other: KafkaAdmin) -> None:
+    wanted = stored(topic("flights", partitions=3, config={"retention.ms": "1"}))
+    lease.left = 1  # configuration goes first
+    with pytest.raises(KubeError, match="does not hold the Lease"):
+        reconcile_topics(fenced.services, [decode_as(Topic, wanted)])
+    found = other.topics(["flights"])["flights"]
+    assert (found.partitions, found.config) == (1, {"retention.ms": "1"})
+    lease.left = 1000
+    reconcile_topics(fenced.services, [decode_as(Topic, wanted)])
+    assert other.partitions(["flights"]) == {"flights": 3}, "the connection is as it was"
