@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
@@ -476,21 +474,12 @@ def test_what_needs_security_says_that_there_is_none(wire: Wire) -> None:
     assert let_in.error_code == ErrorCode.ILLEGAL_SASL_STATE
 
 
-def get(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=10) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 def test_probes_and_metrics(shared_broker: BrokerProcess, wire: Wire, topic: str) -> None:
     wire.produce(topic, [record("a"), record("b")])
-    assert get(shared_broker.http + "/healthz") == (200, "ok\n")
-    assert get(shared_broker.http + "/readyz") == (200, "ready\n")
-    assert get(shared_broker.http + "/nowhere") == (404, "expected one of /healthz, /readyz, /metrics\n")
-    status, text = get(shared_broker.http + "/metrics")
+    assert shared_broker.get("/healthz") == (200, "ok\n")
+    assert shared_broker.get("/readyz") == (200, "ready\n")
+    assert shared_broker.get("/nowhere") == (404, "expected one of /healthz, /readyz, /metrics\n")
+    status, text = shared_broker.get("/metrics")
     assert status == 200
     samples = {
         (sample.name, *sorted(sample.labels.values())): sample.value

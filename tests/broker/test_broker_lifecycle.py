@@ -63,6 +63,22 @@ def test_sigterm_stops_within_a_second_and_a_restart_has_everything(start_broker
         assert wire.produce("kept", [record("50")]).base_offset == 50
 
 
+def test_a_broker_that_is_told_to_stop_still_serves_but_is_not_ready(start_broker: StartBroker) -> None:
+    broker = start_broker({"shutdown.drain.ms": "30000"})
+    with Wire(broker.bootstrap) as wire:
+        wire.create("kept")
+        broker.launch_stop()
+        eventually(lambda: broker.get("/readyz"), lambda ready: ready == (503, "stopping\n"), "not ready")
+        assert broker.get("/healthz") == (200, "ok\n")
+        assert wire.produce("kept", [record("late")]).error_code == 0
+        with Wire(broker.bootstrap) as newcomer:
+            assert values(newcomer, "kept") == [b"late"]
+    assert broker.stop(20) == 0, "a second signal ends the wait"
+    broker.start()
+    with Wire(broker.bootstrap) as wire:
+        assert values(wire, "kept") == [b"late"]
+
+
 def test_sigterm_ends_a_long_poll(start_broker: StartBroker) -> None:
     broker = start_broker()
     with Wire(broker.bootstrap) as wire:

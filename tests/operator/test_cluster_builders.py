@@ -57,6 +57,11 @@ def cluster(**spec: Any) -> Cluster:
     return decoded
 
 
+def test_a_cluster_may_say_how_long_its_brokers_drain() -> None:
+    found = stateful_set(cluster(config={"shutdown.drain.ms": "0"}))["spec"]["template"]["spec"]
+    assert not [arg for arg in found["containers"][0]["args"] if "drain" in arg]
+
+
 def test_the_operators_log_format_is_for_clusters_that_set_none() -> None:
     def pod(log_format: str, **config: str) -> tuple[list[str], dict[str, str]]:
         found = stateful_set(cluster(config=config), log_format=log_format)["spec"]["template"]
@@ -182,10 +187,10 @@ def test_the_stateful_set() -> None:
         "/etc/millstream/server.properties",
         "/etc/millstream/broker-$(POD_INDEX).properties",
     ]
-    assert broker["args"] == ["--override", "broker.id=$(POD_INDEX)"]
+    assert broker["args"] == ["--override", "broker.id=$(POD_INDEX)", "--override", "shutdown.drain.ms=5000"]
     assert (spec["updateStrategy"], spec["podManagementPolicy"]) == ({"type": "OnDelete"}, "Parallel")
     with_racks = container(stateful_set(cluster(), racks=True))["args"]
-    assert with_racks[-1] == "broker.rack=${file:/etc/millstream/racks.properties:$(NODE_NAME)}"
+    assert with_racks[3] == "broker.rack=${file:/etc/millstream/racks.properties:$(NODE_NAME)}"
     assert broker["securityContext"]["readOnlyRootFilesystem"] is True
     json.dumps(manifest)
 

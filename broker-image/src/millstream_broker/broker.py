@@ -238,9 +238,21 @@ class Broker:
         self._stalls.are_named = True
         self._probes.ready(self._metrics)
 
+    async def drain(self, hurry: asyncio.Event) -> None:
+        """Serve for `shutdown.drain.ms` more, not ready, so that load balancers send no more clients here.
+
+        Ends early when the broker fails, or when somebody is in a hurry.
+        """
+        self._probes.stopping()
+        in_a_hurry = asyncio.create_task(hurry.wait())
+        ends: set[asyncio.Future[Any]] = {in_a_hurry, self.failure}
+        seconds = self.config.integer("shutdown.drain.ms") / 1000
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        in_a_hurry.cancel()
+
     async def stop(self) -> None:
         """Stop in order; everything that was acknowledged is in the logs."""
-        self._probes.ready(None)
+        self._probes.stopping()
         await self.cluster.hand_over()
         self.server.close()
         await self.server.finish()

@@ -80,6 +80,13 @@ BROKER_KEYS = _table(
         "",
         "ZooKeeper ensemble: HOST:PORT,HOST:PORT/PATH; empty: a broker by itself.",
     ),
+    Key(
+        "shutdown.drain.ms",
+        INT,
+        0,
+        "How long a broker that is told to stop still serves, no longer ready, so that load balancers leave it first.",
+        between(0, 30_000),
+    ),
     Key("zookeeper.session.timeout.ms", INT, 18_000, "Silence after which a broker is dead.", at_least(1)),
     # Topics
     Key("num.partitions", INT, 1, "Default partitions of a new topic.", at_least(1)),

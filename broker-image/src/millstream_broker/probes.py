@@ -10,23 +10,27 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Probes:
-    """Not ready until `ready`."""
+    """Not ready until `ready`, nor from `stopping` on."""
 
     def __init__(self) -> None:
         self._metrics: Metrics | None = None
+        self._not_ready = b"starting\n"
         self.server = HttpServer(
             {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._serve_metrics}
         )
 
-    def ready(self, metrics: Metrics | None) -> None:
-        """None: it is so no more."""
-        self._metrics = metrics
+    def ready(self, metrics: Metrics) -> None:
+        self._metrics, self._not_ready = metrics, b""
+
+    def stopping(self) -> None:
+        """The broker may still serve; metrics are there until the server closes."""
+        self._not_ready = b"stopping\n"
 
     def _healthz(self) -> Response:
         return Response(b"ok\n")
 
     def _readyz(self) -> Response:
-        return Response(b"starting\n", 503) if self._metrics is None else Response(b"ready\n")
+        return Response(self._not_ready, 503) if self._not_ready else Response(b"ready\n")
 
     async def _serve_metrics(self) -> Response:
         if self._metrics is None:

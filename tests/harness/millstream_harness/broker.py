@@ -14,6 +14,8 @@ import random
 import re
 import socket
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -79,6 +81,15 @@ class BrokerProcess(Daemon):
             self.bootstrap = found["listeners"].split("://")[1].split(",")[0]
             self.http = f"http://{found['http']}"
         return found is not None
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body of what it answers over HTTP."""
+        try:
+            with urllib.request.urlopen(self.http + path, timeout=10) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
 
     def keep_port(self) -> Self:
         """Before the first start: listen on one port, across restarts, so that clients find it again."""

@@ -56,6 +56,9 @@ CONFIG_HASH = "millstream.dev/config-hash"
 LISTENERS_HASH = "millstream.dev/listeners-hash"
 ADDRESSES = "millstream.dev/addresses"
 LOG_FORMAT = "log.format"
+DRAIN = "shutdown.drain.ms"
+DRAIN_MS = 5000
+"""Two seconds more than kubelet needs to see that a broker is not ready, for everybody to hear of it."""
 TEMPLATE_HASH = "millstream.dev/template-hash"
 
 
@@ -161,6 +164,8 @@ def _pod_spec(
     overrides = ["--override", "broker.id=$(POD_INDEX)"]
     if racks:
         overrides += ["--override", f"broker.rack=${{file:{CONFIG_FOLDER}/{RACKS}:$(NODE_NAME)}}"]
+    if DRAIN not in cluster.spec.config:
+        overrides += ["--override", f"{DRAIN}={DRAIN_MS}"]
     # Part of the pod and not of the configuration: a new setting of the operator is an upgrade, Cluster by Cluster.
     if log_format != "plain" and LOG_FORMAT not in cluster.spec.config:
         overrides += ["--override", f"{LOG_FORMAT}={log_format}"]
@@ -199,7 +204,8 @@ def _pod_spec(
                 "resources": resources_of(cluster.spec.brokers.resources),
                 # A log that was not closed is recovered before the broker is ready; liveness waits for that.
                 "startupProbe": probe("/readyz", periodSeconds=1, failureThreshold=600),
-                "readinessProbe": probe("/readyz", periodSeconds=5, failureThreshold=3),
+                # A broker that stops is unready within 3 s: Services leave it before its network goes.
+                "readinessProbe": probe("/readyz", periodSeconds=1, failureThreshold=3),
                 "livenessProbe": probe("/healthz", periodSeconds=10, failureThreshold=6),
                 "securityContext": {
                     "allowPrivilegeEscalation": False,
