@@ -31,7 +31,7 @@ from millstream_harness.rolls import (
     under_load,
 )
 
-BACK_BOUND_S = 60.0
+BACK_BOUND_S = 45.0
 """After the last pod of brokers and ZooKeeper is ready. librdkafka waits 30 s for a connection that it began
 just as a pod went (docs/reliability.md says why nobody refuses it), and then up to 10 s before it tries again."""
 ROLLS = int(os.environ.get("ROLLS", "1"))
