@@ -155,6 +155,35 @@ def test_each_alert_fires_where_it_should_and_only_there(tmp_path: Path) -> None
     run_promtool("test", "rules", str(path))
 
 
+def test_pods_that_two_releases_scrape_count_once(tmp_path: Path) -> None:
+    """Each release has a PodMonitor, and so a job, for the same pods."""
+    scraped = [
+        alert for alert, series in CASES.items() if any(label in series[0][0] for label in (POD, LINK))
+    ]
+    assert len(scraped) > 15
+    tests = []
+    for alert in scraped:
+        for fires in (False, True):
+            test = case(alert, fires=fires)
+            test["input_series"] = [
+                {**one, "series": one["series"].replace("{", f'{{job="{job}",')}
+                for one in test["input_series"]
+                for job in ("one", "two")
+            ]
+            tests.append(test)
+        if alert in (
+            "MillstreamPartitionsWithoutLeader",
+            "MillstreamUnderMinIsr",
+            "MillstreamUnderReplicated",
+        ):
+            value = int(CASES[alert][0][2].partition("x")[0])
+            query = {"expr": f"max({ALERTS[alert]['expr']})", "eval_time": "119m"}
+            test["promql_expr_test"].append({**query, "exp_samples": [{"labels": "{}", "value": value}]})
+    path = tmp_path / "twice.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    run_promtool("test", "rules", str(path))
+
+
 def test_each_release_misses_its_own_operator(tmp_path: Path) -> None:
     """Two releases in one Prometheus, as the chart renders their rules: the operator of the second one goes away."""
 
