@@ -1,4 +1,4 @@
-"""What a producer sees of planned work on a Cluster: rolls, scaling, another image, everything at once.
+"""What a producer sees of work on a Cluster, and of brokers that are killed: rolls, scaling, everything at once.
 
 It runs in a pod, with librdkafka's defaults (paced_producer.py), so that it finds the brokers as every client in
 Kubernetes does. Each step asks for the longest time between two acknowledgements of a partition. Measured figures are
@@ -20,13 +20,16 @@ from millstream_harness.rolls import (
     ALL,
     CLUSTER,
     KIND,
+    KILLED_BOUND_S,
     ZOOKEEPER,
     Paced,
     ids,
+    kill_broker,
     measured,
     nothing_is_lost,
     pods,
     renewed,
+    restarts,
     settled,
     under_load,
 )
@@ -91,6 +94,18 @@ def test_the_zookeeper_servers(namespace: Namespace, paced: Paced) -> None:
 
 
 @pytest.mark.parametrize("number", range(ROLLS))
+def test_a_broker_whose_process_is_killed(namespace: Namespace, paced: Paced) -> None:
+    for name in pods(namespace):
+        before, since = restarts(namespace, name), time.time()
+        kill_broker(namespace, name)
+
+        def is_back(name: str = name, before: int = before) -> bool:
+            return restarts(namespace, name) == before + 1 and settled(namespace)
+
+        until("its container started again, the Cluster Ready", is_back, timeout=240)
+        measured(paced, f"kill -9 of {name}", since, KILLED_BOUND_S)
+
+
 def test_all_brokers_and_zookeeper_at_once(namespace: Namespace, paced: Paced, number: int) -> None:
     before = ids(pods(namespace, ALL))
     namespace.kubectl("delete", "pod", "-l", ALL, "--wait=false")
