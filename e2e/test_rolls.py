@@ -19,8 +19,8 @@ from millstream_harness.kube import Json, Namespace, until
 from millstream_harness.rolls import (
     ALL,
     CLUSTER,
-    KIND,
     KILLED_BOUND_S,
+    KIND,
     ZOOKEEPER,
     Paced,
     ids,
@@ -93,7 +93,6 @@ def test_the_zookeeper_servers(namespace: Namespace, paced: Paced) -> None:
     measured(paced, "ZooKeeper's servers", since)
 
 
-@pytest.mark.parametrize("number", range(ROLLS))
 def test_a_broker_whose_process_is_killed(namespace: Namespace, paced: Paced) -> None:
     for name in pods(namespace):
         before, since = restarts(namespace, name), time.time()
@@ -106,6 +105,7 @@ def test_a_broker_whose_process_is_killed(namespace: Namespace, paced: Paced) ->
         measured(paced, f"kill -9 of {name}", since, KILLED_BOUND_S)
 
 
+@pytest.mark.parametrize("number", range(ROLLS))
 def test_all_brokers_and_zookeeper_at_once(namespace: Namespace, paced: Paced, number: int) -> None:
     before = ids(pods(namespace, ALL))
     namespace.kubectl("delete", "pod", "-l", ALL, "--wait=false")

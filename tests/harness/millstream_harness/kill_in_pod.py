@@ -29,7 +29,7 @@ def find(uid: str, command: str, processes: Path = Path("/proc")) -> list[int]:
 
 
 if __name__ == "__main__":
-    processes = find(*sys.argv[1:])
+    processes = find(sys.argv[1], sys.argv[2])
     for process in processes:
         os.kill(process, signal.SIGKILL)
     print("killed", *processes)
