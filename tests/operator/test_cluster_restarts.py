@@ -17,7 +17,8 @@ from millstream_harness.cluster_looks import (
     partition,
     running,
 )
-from millstream_harness.in_memory import NOW
+from millstream_harness.in_memory import NOW, stored
+from millstream_harness.manifests import cluster
 from millstream_operator.kafka_records import (
     AdminError,
     PartitionReplicas,
@@ -25,6 +26,7 @@ from millstream_operator.kafka_records import (
 )
 from millstream_operator.kube import KubeError
 from millstream_operator.reconcile.cluster import broker_pods
+from millstream_operator.resources import broker_config
 from millstream_operator.resources.images import Images
 from millstream_operator.store import Key
 from millstream_operator.turns import Turns
@@ -198,6 +200,59 @@ def test_what_its_user_changes_waits_for_no_window_and_takes_the_upgrade_along()
     east.look(**answers(WHOLE))
     assert east.kube.deleted == [("Pod", "east-brokers-1")]
     assert east.says("Upgrading") is None
+
+
+def earlier(monkeypatch: pytest.MonkeyPatch, **spec: Any) -> East:
+    """Its brokers run as a release made them that called ZooKeeper's servers otherwise."""
+    with monkeypatch.context() as before:
+        before.setattr(broker_config, "connect_of", lambda cluster: "old-name:2181")
+        east = running(3, **spec)
+    upgraded(east)
+    return east
+
+
+def test_what_a_release_changes_in_the_configuration_is_an_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
+    east = earlier(monkeypatch, maintenance={"windows": [{"start": "22:00", "end": "23:00"}]})
+    assert east.look(**answers(WHOLE)) == SETTLED
+    assert east.kube.deleted == []
+    assert (east.says("Upgrading") or ())[:2] == ("False", "OutsideMaintenanceWindow")
+    upgraded(east, now=lambda: NOW + timedelta(hours=14, minutes=30))
+    assert east.look(**answers(WHOLE)) == SOON
+    assert east.says("RollingUpdate") == (
+        "True",
+        "Restarting",
+        "restarting east-brokers-1 (Upgrade); 3 to go",
+    )
+
+
+def test_what_a_release_changes_in_the_configuration_waits_for_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    east = earlier(monkeypatch)
+    turns, store = east.memory.services.turns, east.memory.services.store
+    store.put(stored(cluster("west")))
+    assert turns.ask(store, Key("Cluster", "ns", "west")) == Key("Cluster", "ns", "west")
+    east.look(**answers(WHOLE))
+    assert east.kube.deleted == []
+    assert (east.says("Upgrading") or ())[:2] == ("False", "WaitingForCluster")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": {"log.retention.hours": "9"}},
+        {"zookeeper": {"connect": "theirs:2181"}},
+    ],
+)
+def test_what_its_user_changes_in_the_configuration_waits_for_nothing(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    windows = {"windows": [{"start": "22:00", "end": "23:00"}]}
+    east = earlier(monkeypatch, maintenance=windows)
+    east.change(3, maintenance=windows, **change)
+    east.look(**answers(WHOLE))
+    assert east.kube.deleted == [("Pod", "east-brokers-1")]
+    assert "ConfigurationChanged" in (east.says("RollingUpdate") or ("", "", ""))[2]
 
 
 def test_an_upgrade_ends_with_the_last_broker_and_gives_its_turn_to_the_next_cluster() -> None:

@@ -18,7 +18,7 @@ from millstream_operator.models.maintenance import DAYS, MaintenanceWindow, next
 from millstream_operator.reconcile.cluster import held_for_upgrade
 from millstream_operator.reconcile.rolling import UPGRADE, BrokerPod, restart_reasons
 from millstream_operator.reconcile.upgrades import Upgrade, waits_for_window
-from millstream_operator.resources.cluster import CONFIG_HASH, TEMPLATE_HASH
+from millstream_operator.resources.cluster import CONFIG_HASH, LISTENERS_HASH, TEMPLATE_HASH, USER_HASH
 from millstream_operator.resources.images import Images
 from millstream_operator.resources.owned import RELEASE, SPEC_HASH
 from millstream_operator.resources.volumes import UserIds, VolumeOwnership
@@ -167,7 +167,14 @@ def test_outside_its_window_a_cluster_waits_and_says_until_when() -> None:
     assert waits_for_window(found, NOW + timedelta(hours=18)) is not None
 
 
-WANTED = {TEMPLATE_HASH: "2", CONFIG_HASH: "c", RELEASE: "new", SPEC_HASH: "s"}
+WANTED = {
+    TEMPLATE_HASH: "2",
+    CONFIG_HASH: "c",
+    LISTENERS_HASH: "l",
+    USER_HASH: "u",
+    RELEASE: "new",
+    SPEC_HASH: "s",
+}
 
 
 @pytest.mark.parametrize(
@@ -178,7 +185,19 @@ WANTED = {TEMPLATE_HASH: "2", CONFIG_HASH: "c", RELEASE: "new", SPEC_HASH: "s"}
         ({TEMPLATE_HASH: "1"}, ("PodTemplateChanged",)),
         ({TEMPLATE_HASH: "1", RELEASE: "old"}, (UPGRADE,)),
         ({TEMPLATE_HASH: "1", RELEASE: "old", SPEC_HASH: "t"}, ("PodTemplateChanged",)),
-        ({TEMPLATE_HASH: "1", RELEASE: "old", CONFIG_HASH: "d"}, ("ConfigurationChanged",)),
+        ({CONFIG_HASH: "d"}, ("ConfigurationChanged",)),
+        ({CONFIG_HASH: "d", RELEASE: "old"}, (UPGRADE,)),
+        ({CONFIG_HASH: "d", RELEASE: "old", USER_HASH: "v"}, ("ConfigurationChanged",)),
+        ({TEMPLATE_HASH: "1", CONFIG_HASH: "d", RELEASE: "old"}, (UPGRADE,)),
+        (
+            {TEMPLATE_HASH: "1", CONFIG_HASH: "d", RELEASE: "old", USER_HASH: "v"},
+            ("ConfigurationChanged",),
+        ),
+        ({LISTENERS_HASH: "m", TEMPLATE_HASH: "1", RELEASE: "old"}, (UPGRADE,)),
+        (
+            {LISTENERS_HASH: "m", TEMPLATE_HASH: "1", RELEASE: "old", USER_HASH: "v"},
+            ("ListenersChanged",),
+        ),
         (
             {TEMPLATE_HASH: "1", RELEASE: "old", "kubectl.kubernetes.io/restartedAt": "earlier"},
             ("RestartRequested",),
@@ -187,6 +206,11 @@ WANTED = {TEMPLATE_HASH: "2", CONFIG_HASH: "c", RELEASE: "new", SPEC_HASH: "s"}
 )
 def test_only_what_a_release_changes_is_an_upgrade(pod: dict[str, str], reasons: tuple[str, ...]) -> None:
     assert restart_reasons(0, {**WANTED, **pod}, WANTED) == reasons
+
+
+def test_pods_of_before_releases_said_what_their_user_decided_are_upgraded() -> None:
+    older = {key: value for key, value in WANTED.items() if key not in (USER_HASH, SPEC_HASH)}
+    assert restart_reasons(0, {**older, CONFIG_HASH: "d", RELEASE: "old"}, WANTED) == (UPGRADE,)
 
 
 def test_what_has_to_wait() -> None:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from ..kafka_records import BrokersState, PartitionReplicas
-from ..resources.cluster import ADDRESSES, CONFIG_HASH, LISTENERS_HASH, TEMPLATE_HASH
+from ..resources.cluster import ADDRESSES, CONFIG_HASH, LISTENERS_HASH, TEMPLATE_HASH, USER_HASH
 from ..resources.owned import RELEASE, SPEC_HASH
 
 NO_ANSWER = "the brokers do not answer"
@@ -165,10 +165,23 @@ def restart_reasons(
     # listeners are ports of the pod too
     if len(reasons) > 1 and REASONS[TEMPLATE_HASH] in reasons:
         reasons.remove(REASONS[TEMPLATE_HASH])
-    same_spec = annotations.get(SPEC_HASH) in (None, wanted.get(SPEC_HASH))  # earlier releases did not say
-    if reasons == [REASONS[TEMPLATE_HASH]] and same_spec and annotations.get(RELEASE) != wanted.get(RELEASE):
-        reasons = [UPGRADE]
+    if annotations.get(RELEASE) != wanted.get(RELEASE):
+        reasons = _of_release(reasons, annotations, wanted)
     return tuple(reasons)
+
+
+def _of_release(
+    reasons: Sequence[str], annotations: Mapping[str, str], wanted: Mapping[str, str]
+) -> list[str]:
+    """The reasons of a pod that another release made: what its user has not changed is an upgrade."""
+    causes = {CONFIG_HASH: USER_HASH, LISTENERS_HASH: USER_HASH, TEMPLATE_HASH: SPEC_HASH}
+    upgrades = {
+        REASONS[key]
+        for key, cause in causes.items()
+        if annotations.get(cause) in (None, wanted.get(cause))  # earlier releases did not say
+    }
+    others = [reason for reason in reasons if reason not in upgrades]
+    return others or [UPGRADE][: len(reasons)]
 
 
 def _address(broker: int, annotations: Mapping[str, str]) -> object:

@@ -24,6 +24,7 @@ from .listeners import (
     kafka_name,
     replication_port,
 )
+from .owned import digest
 from .zookeeper import connect_of
 
 HTTP_PORT = 9404
@@ -147,6 +148,15 @@ def restart_hash(cluster: Cluster) -> str:
     """Of the configuration that a broker reads once, but its listeners."""
     config = broker_config(cluster)
     return _hash({key: value for key, value in config.items() if key not in DYNAMIC_CONFIG | _LISTENERS})
+
+
+def user_hash(cluster: Cluster) -> str:
+    """Of what the Cluster itself says about all this. Where it is the same and the configuration is not, a new release
+    of the operator decides otherwise."""
+    zookeeper = cluster.spec.zookeeper
+    static = {key: value for key, value in cluster.spec.config.items() if key not in DYNAMIC_CONFIG}
+    listeners = [(listener.name, listener.port) for listener in cluster.spec.listeners]
+    return digest([static, listeners, zookeeper and (zookeeper.connect, zookeeper.replicas)])
 
 
 def listeners_hash(cluster: Cluster) -> str:

@@ -31,6 +31,7 @@ from .broker_config import (
     listeners_hash,
     pod_name,
     restart_hash,
+    user_hash,
 )
 from .listeners import Addresses, all_listeners, replication_port
 from .owned import (
@@ -54,6 +55,9 @@ from .volumes import UserIds, pod_security, with_owner
 
 CONFIG_HASH = "millstream.dev/config-hash"
 LISTENERS_HASH = "millstream.dev/listeners-hash"
+USER_HASH = "millstream.dev/user-config-hash"
+"""Annotation: of what the Cluster says about configuration and listeners. The two above have also what the operator
+decides, which a new release may decide otherwise."""
 ADDRESSES = "millstream.dev/addresses"
 LOG_FORMAT = "log.format"
 DRAIN = "shutdown.drain.ms"
@@ -127,6 +131,7 @@ def stateful_set(
         TEMPLATE_HASH: digest(template),
         CONFIG_HASH: restart_hash(cluster),
         LISTENERS_HASH: listeners_hash(cluster),
+        USER_HASH: user_hash(cluster),
         ADDRESSES: addresses_of(count, addresses or {}),
         RELEASE: release,
         SPEC_HASH: digest([cluster.spec.image, brokers.resources, brokers.template, brokers.rack]),
