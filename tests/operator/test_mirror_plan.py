@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -432,3 +433,38 @@ def test_workers_are_asked_and_those_that_do_not_answer_are_left_out() -> None:
     assert (report.topics, report.lag.records) == (2, 4)
     assert report.sources[0].reachable is False
     assert ask(closed) is None
+
+
+@contextmanager
+def a_flood(head: bytes, part: bytes, pause_s: float) -> Iterator[str]:
+    """A pod with the labels of a worker whose answer has no end."""
+
+    def answer(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.recv(4096)
+            connection.sendall(head)
+            while not ended.wait(pause_s):
+                connection.sendall(part)
+
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=(server,))
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        ended.set()
+        thread.join()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "part", "pause_s"),
+    [(HEAD, b"a", 0.1), (HEAD + b"\r\n", b" ", 0.1), (HEAD + b"\r\n", b" " * (1 << 20), 0.0)],
+    ids=["slow head", "slow", "long"],
+)
+@pytest.mark.timeout(60)
+def test_an_answer_without_end_holds_nobody(head: bytes, part: bytes, pause_s: float) -> None:
+    with a_flood(head, part, pause_s) as address:
+        assert ask(address) is None
