@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_operator import leadership
 from millstream_operator.election import DURATION_S, RENEW_DEADLINE_S, Election
-from millstream_operator.leadership import Leadership, LeaseName
+from millstream_operator.kube import KubeError
+from millstream_operator.leadership import Leadership, LeaseName, boot_time
 
 WALL = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
 
@@ -122,7 +124,7 @@ class SlowServer:
         self.one: Leadership | None = None
         self.acted: list[bool] = []
 
-    def monotonic(self) -> float:
+    def clock(self) -> float:
         return self.now
 
     def limited(self, seconds: float) -> SlowServer:
@@ -159,13 +161,26 @@ class SlowServer:
 
 
 @pytest.mark.parametrize("seconds", [0.01, 1.4, 2.4])
-def test_a_slow_api_server_costs_the_holder_nothing(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_api_server_costs_the_holder_nothing(seconds: float) -> None:
     server = SlowServer(seconds)
     lost: list[bool] = []
-    server.one = Leadership(server, LeaseName("ns", "lease"), "a", lambda: lost.append(True))  # type: ignore[arg-type]
+    name = LeaseName("ns", "lease")
+    server.one = Leadership(server, name, "a", lambda: lost.append(True), server.clock)  # type: ignore[arg-type]
     server.one._ending = server  # type: ignore[assignment]
-    monkeypatch.setattr(leadership, "time", server)
     server.one._contend()
     assert len(server.acted) > 20
     assert all(server.acted)
     assert lost == []
+
+
+def test_the_lease_ends_while_the_machine_is_suspended() -> None:
+    server = SlowServer(0.01)
+    one = Leadership(server, LeaseName("ns", "lease"), "a", clock=server.clock)  # type: ignore[arg-type]
+    assert one._round()
+    one.check()
+    server.now += DURATION_S  # suspended
+    with pytest.raises(KubeError, match="does not hold the Lease"):
+        one.check()
+    assert inspect.signature(Leadership).parameters["clock"].default is boot_time
+    counts_suspension = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    assert time.clock_gettime(counts_suspension) <= boot_time() <= time.clock_gettime(counts_suspension)

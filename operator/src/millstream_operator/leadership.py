@@ -50,17 +50,29 @@ def end_process() -> None:
     os._exit(1)
 
 
+def boot_time() -> float:
+    """Seconds since the machine started, with those in which it was suspended, for others take the Lease meanwhile. The
+    monotonic clock of Linux leaves these out; on systems without this clock (macOS) it is used all the same."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 class Leadership:
     """The Lease ``name``; ``start`` contends for it, ``acquired`` is set once this process has it."""
 
     def __init__(
-        self, kube: Kube, name: LeaseName, identity: str, lost: Callable[[], None] = end_process
+        self,
+        kube: Kube,
+        name: LeaseName,
+        identity: str,
+        lost: Callable[[], None] = end_process,
+        clock: Callable[[], float] = boot_time,
     ) -> None:
         self.name = name
         self.acquired = threading.Event()
         self._kube = kube.limited(REQUEST_TIMEOUT_S)
         self._election = Election(identity)
         self._lost = lost
+        self._clock = clock
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._contend, name="lease", daemon=True)
         self._said = ""
@@ -70,7 +82,7 @@ class Leadership:
 
     def acts(self) -> bool:
         """Whether this process may write now."""
-        return self.acquired.is_set() and time.monotonic() < self._election.valid_until
+        return self.acquired.is_set() and self._clock() < self._election.valid_until
 
     def check(self) -> None:
         """Raises KubeError where this process may not write."""
@@ -95,12 +107,12 @@ class Leadership:
     def _contend(self) -> None:
         try:
             while not self._ending.is_set():
-                begun = time.monotonic()
+                begun = self._clock()
                 succeeded = self._round()
-                if self._election.lost(time.monotonic()):
+                if self._election.lost(self._clock()):
                     break
                 # what a renewal takes is of its time already
-                again = begun + RENEW_INTERVAL_S - time.monotonic() if succeeded else RETRY_INTERVAL_S
+                again = begun + RENEW_INTERVAL_S - self._clock() if succeeded else RETRY_INTERVAL_S
                 self._ending.wait(max(0.0, again))
         except Exception:  # a bug of ours: nobody would renew
             logger.exception("the Lease %s is not looked after any more", self.name)
@@ -116,11 +128,11 @@ class Leadership:
 
     def _round(self) -> bool:
         """Read the Lease, and write it if it is ours to write; was it written?"""
-        election, begun = self._election, time.monotonic()
+        election, begun = self._election, self._clock()
         try:
             live = self._kube.get(LEASES, "Lease", *self.name)
-            election.see(live, time.monotonic())
-            if not election.may_write(time.monotonic()):
+            election.see(live, self._clock())
+            if not election.may_write(self._clock()):
                 self._say(f"standing by: {election.holder} holds the Lease {self.name}")
                 return False
             spec = election.renewal(datetime.now(UTC))
