@@ -11,10 +11,16 @@ import yaml
 
 from millstream_harness.spark import ROOT
 from millstream_jobs import __version__
+from millstream_jobs.compact import read_compact
+from millstream_jobs.publish_file import read_publish
 from millstream_jobs.rewind import read_rewind
 from millstream_jobs.run import read_run
 
-JOBS: dict[str, Callable[[Path], Any]] = {"rewind": read_rewind}
+JOBS: dict[str, Callable[[Path], Any]] = {
+    "rewind": read_rewind,
+    "publish": read_publish,
+    "compact": read_compact,
+}
 MANIFESTS = ROOT / "spark-operator-jobs" / "manifests"
 
 

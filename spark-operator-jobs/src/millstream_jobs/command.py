@@ -29,6 +29,7 @@ class Job(Struct, Generic[Config], frozen=True):
     """The configuration in a file; BadRun when it cannot be."""
     start: Callable[[Config], Result]
     """Run it in a Spark session of its own."""
+    counts_rows: bool = True
 
 
 def run(job: Job[Config], arguments: list[str] | None = None) -> int:
@@ -46,13 +47,13 @@ def run(job: Job[Config], arguments: list[str] | None = None) -> int:
         return _fail(job.name, path, str(error))
     except (Py4JError, PySparkException, OSError) as error:
         return _fail(job.name, path, root_cause(error))
-    return _succeed(job.name, path, result)
+    return _succeed(job, path, result)
 
 
-def _succeed(job: str, path: Path, result: Result) -> int:
+def _succeed(job: Job[Config], path: Path, result: Result) -> int:
     corrupt = f", {result.corrupt_records:,} of them corrupt" if result.corrupt_records else ""
-    progress.say(f"Succeeded: {result.rows:,} rows{corrupt}")
-    return 0 if _report(job, path, result) else 1
+    progress.say(f"Succeeded: {result.rows:,} rows{corrupt}" if job.counts_rows else "Succeeded")
+    return 0 if _report(job.name, path, result) else 1
 
 
 def _fail(job: str, path: Path, error: str, status: int = 1) -> int:

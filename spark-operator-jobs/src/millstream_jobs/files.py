@@ -23,7 +23,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from millstream_jobs.run import S3
+from millstream_jobs.run import S3, Output
 
 # Half a minute of a store that fails or does not answer, then an error: whoever runs the job tries again.
 RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
@@ -229,3 +229,8 @@ class S3Files:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0].strip()
+
+
+def files_below(output: Output) -> PosixFiles | S3Files:
+    """The files of an output."""
+    return S3Files(output.path, output.s3) if output.in_s3 else PosixFiles(output.path)

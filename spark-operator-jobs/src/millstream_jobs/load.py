@@ -51,6 +51,7 @@ def open_session(name: str, formats: Sequence[str]) -> SparkSession:
     for key, value in static_conf(formats).items():
         builder = builder.config(key, value)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for tasks that run Python
         builder = builder.master("local[*]").config("spark.ui.enabled", "false")
         builder = builder.config("spark.driver.extraJavaOptions", AVRO_LIMITS)
         builder = builder.config("spark.driver.host", "127.0.0.1").config(

@@ -29,7 +29,8 @@ from pyspark.sql import SparkSession
 
 from millstream_jobs import command, load, positions
 from millstream_jobs.command import Job
-from millstream_jobs.outputs import OutputError, files_below
+from millstream_jobs.files import files_below
+from millstream_jobs.outputs import OutputError
 from millstream_jobs.progress import say
 from millstream_jobs.run import (
     BadRun,

@@ -195,37 +195,38 @@ def _check_ranges(offsets: Sequence[OffsetRange], path: Path) -> None:
 
 def check_table(output: Output, value: Value, path: Path) -> None:
     """What types alone cannot say of a table and its columns."""
-    _check_output(output, path)
+    check_output(output, path)
     if said := values.problem(value):
         raise BadRun(f"{path}: {said}")
 
 
-def _check_output(output: Output, path: Path) -> None:
+def check_output(output: Output, path: Path, field: str = "output") -> None:
+    """The same of a table alone, which the file calls ``field``."""
     iceberg = output.format == "Iceberg"
     given = {"table": output.table, "catalog": output.catalog != Catalog()}
     for name in (name for name, value in given.items() if value and not iceberg):
         raise BadRun(
-            f"{path}: output.{name} is not allowed with output.format {output.format}: only Iceberg has one"
+            f"{path}: {field}.{name} is not allowed with {field}.format {output.format}: only Iceberg has one"
         )
     if output.mode == "Replace" and output.format == "Parquet":
         raise BadRun(
-            f"{path}: output.mode: Replace is not allowed with output.format Parquet: plain files cannot be"
+            f"{path}: {field}.mode: Replace is not allowed with {field}.format Parquet: plain files cannot be"
             " replaced in one step; choose Delta or Iceberg, or load into another path"
         )
     if not iceberg:
         return
     if not output.table:
-        raise BadRun(f"{path}: output.table: is missing: Iceberg needs NAMESPACE.TABLE")
+        raise BadRun(f"{path}: {field}.table: is missing: Iceberg needs NAMESPACE.TABLE")
     catalog = output.catalog
     if catalog.type == "Hadoop" and output.in_s3:
         raise BadRun(
-            f"{path}: output.catalog.type: Hadoop is not allowed with {output.path}: a Hadoop catalog"
+            f"{path}: {field}.catalog.type: Hadoop is not allowed with {output.path}: a Hadoop catalog"
             " commits by renaming, which S3 cannot do safely; choose JDBC or REST"
         )
     wanted = {"Hadoop": ("",), "JDBC": ("jdbc:",), "REST": ("http://", "https://")}[catalog.type]
     if not catalog.uri.startswith(wanted) or (catalog.type == "Hadoop" and catalog.uri):
         raise BadRun(
-            f"{path}: output.catalog.uri: {json.dumps(catalog.uri)} is not allowed with type {catalog.type}:"
+            f"{path}: {field}.catalog.uri: {json.dumps(catalog.uri)} is not allowed with type {catalog.type}:"
             f" {' or '.join(f'{begin}…' for begin in wanted) if wanted[0] else 'leave it out'}"
         )
 

@@ -33,6 +33,7 @@ LONG = {
     "Spark started again and again": (
         "tests/jobs/test_load_command.py",
         "tests/jobs/test_load_s3.py",
+        "tests/jobs/test_publish_killed.py",
         "tests/operator/test_local_loads.py",
         "tests/compat/test_spark_source.py",
     ),

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from millstream_jobs import run as settings
-from millstream_jobs.files import PosixFiles, S3Files
+from millstream_jobs.files import PosixFiles, files_below
 from millstream_jobs.outputs.delta import DeltaOutput
 from millstream_jobs.outputs.iceberg import IcebergOutput
 from millstream_jobs.outputs.output import Committed, Output, OutputError
@@ -23,7 +22,7 @@ from millstream_jobs.outputs.parquet import FolderOutput, ObjectsOutput
 from millstream_jobs.outputs.session import configure
 from millstream_jobs.run import Run
 
-__all__ = ["Committed", "Output", "OutputError", "files_below", "open_output"]
+__all__ = ["Committed", "Output", "OutputError", "open_output"]
 
 
 def open_output(spark: SparkSession, run: Run) -> Output:
@@ -37,7 +36,3 @@ def open_output(spark: SparkSession, run: Run) -> Output:
     return (
         FolderOutput(spark, run, files) if isinstance(files, PosixFiles) else ObjectsOutput(spark, run, files)
     )
-
-
-def files_below(output: settings.Output) -> PosixFiles | S3Files:
-    return S3Files(output.path, output.s3) if output.in_s3 else PosixFiles(output.path)

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from millstream_jobs.files import Files, PosixFiles
+from millstream_jobs.files import Files, PosixFiles, files_below
 from millstream_jobs.outputs.objects import staging_path
 from millstream_jobs.outputs.output import (
     OWNER,
@@ -36,7 +36,7 @@ from millstream_jobs.outputs.output import (
     nullable,
     replaced_rows,
 )
-from millstream_jobs.run import Run
+from millstream_jobs.run import Output, Run
 
 LOCK = "_delta_log/.millstream.lock"
 
@@ -48,7 +48,7 @@ class DeltaOutput:
         self._run = run
         self._files = files
         self._path = run.output.path
-        self._table = "delta.`" + self._path.replace("`", "``") + "`"
+        self._table = table_name(self._path)
         self._run_staging = staging_path(run.name)
         self._staging = f"{self._run_staging}/{self.attempt}"
 
@@ -106,7 +106,7 @@ class DeltaOutput:
     def commit(self, rows: int, corrupt_records: int) -> Committed:
         run = self._run
         mark = Mark(run.name, run.offsets, self.attempt, rows, corrupt_records)
-        with self._alone():
+        with alone(run.output):
             committed = self.find()
             if committed is not None:
                 return committed
@@ -129,7 +129,15 @@ class DeltaOutput:
     def discard(self) -> None:
         self._files.delete(self._staging)
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        with self._files.locked(LOCK) if isinstance(self._files, PosixFiles) else contextlib.nullcontext():
-            yield
+
+def table_name(path: str) -> str:
+    """The table in SQL."""
+    return "delta.`" + path.replace("`", "``") + "`"
+
+
+@contextlib.contextmanager
+def alone(output: Output) -> Iterator[None]:
+    """One driver of the table at a time, where it lies on a file system."""
+    files = files_below(output)
+    with files.locked(LOCK) if isinstance(files, PosixFiles) else contextlib.nullcontext():
+        yield

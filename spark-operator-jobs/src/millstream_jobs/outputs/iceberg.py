@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, IntegerType, ShortType, StructField, StructType
 
-from millstream_jobs.files import Files, PosixFiles
+from millstream_jobs.files import Files, PosixFiles, files_below
 from millstream_jobs.outputs.output import (
     OWNER,
     Committed,
@@ -42,7 +42,7 @@ from millstream_jobs.outputs.output import (
     replaced_rows,
 )
 from millstream_jobs.outputs.session import catalog_name
-from millstream_jobs.run import Run
+from millstream_jobs.run import Output, Run
 
 PARTITIONS = "millstream.partition-by"
 ATTEMPT = "millstream-attempt"
@@ -63,7 +63,7 @@ class IcebergOutput:
         self._files = files
         self._branch = f"millstream_{self.attempt}"
         self._catalog = catalog_name(run.output)
-        self._table = ".".join(f"`{name}`" for name in (self._catalog, *run.output.table.split(".")))
+        self._table = f"`{self._catalog}`.{quoted(run.output.table)}"
         self._partition_by = [STORED.get(name, name) for name in run.output.partition_by]
         self._wap_id = encode_mark(Mark(run.name, run.offsets))
 
@@ -150,7 +150,7 @@ class IcebergOutput:
         return self._rows_of(staged).withColumnsRenamed({there: name for name, there in STORED.items()})
 
     def commit(self, rows: int, corrupt_records: int) -> Committed:
-        with self._alone():
+        with alone(self._run.output):
             committed = self.find()
             if committed is not None:
                 return committed
@@ -230,16 +230,19 @@ class IcebergOutput:
         rows = self._rows_of(snapshot)
         return rows.where(F.col(CORRUPT).isNotNull()).count() if CORRUPT in rows.columns else 0
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """A Hadoop catalog commits by a rename that may replace another's: drivers take turns."""
-        hadoop = self._run.output.catalog.type == "Hadoop"
-        with (
-            self._files.locked(LOCK)
-            if hadoop and isinstance(self._files, PosixFiles)
-            else contextlib.nullcontext()
-        ):
-            yield
+
+def quoted(table: str) -> str:
+    """NAMESPACE.TABLE in SQL."""
+    return ".".join(f"`{name}`" for name in table.split("."))
+
+
+@contextlib.contextmanager
+def alone(output: Output) -> Iterator[None]:
+    """A Hadoop catalog commits by a rename that may replace another's: drivers take turns."""
+    files = files_below(output)
+    hadoop = output.catalog.type == "Hadoop"
+    with files.locked(LOCK) if hadoop and isinstance(files, PosixFiles) else contextlib.nullcontext():
+        yield
 
 
 def _as_stored(schema: StructType) -> StructType:

@@ -1,0 +1,79 @@
+"""`millstream-publish PUBLISH.json`: a table or a query into a topic, each row once however often it is started.
+
+The first attempt to get that far fixes the content: it runs the query, numbers the rows of each target partition and
+keeps them in the staging folder with the topic's end offsets (`publication`). Every attempt then sends from there
+what the topic does not have yet (`sending`), and at last the topic is checked: each row once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+from pyspark.sql import SparkSession
+
+from millstream_jobs import command, publication, sending
+from millstream_jobs.command import Job
+from millstream_jobs.files import Files, PosixFiles, files_below
+from millstream_jobs.load import open_session
+from millstream_jobs.outputs import OutputError
+from millstream_jobs.progress import say
+from millstream_jobs.publish_file import Publish, read_publish
+from millstream_jobs.run import BadRun, Output, Result
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return command.run(Job("publish", read_publish, start), arguments)
+
+
+def start(wanted: Publish) -> Result:
+    """Run it in a Spark session of its own."""
+    spark = open_session(wanted.name, [wanted.source.format])
+    try:
+        return publish(spark, wanted)
+    finally:
+        spark.stop()
+
+
+def publish(spark: SparkSession, wanted: Publish) -> Result:
+    """Bring the publication to its end from wherever an earlier attempt left it."""
+    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
+        raise BadRun("spark.speculation: true is not allowed: two tasks would send the same rows")
+    staging = files_below(Output(wanted.staging, s3=wanted.s3))
+    try:
+        staging.make_folder("")
+        with _alone(staging, wanted.name):
+            return _publish(spark, wanted, staging)
+    except OSError as error:
+        raise OutputError(f"staging: {wanted.staging}: {error.strerror or error}") from None
+
+
+def _publish(spark: SparkSession, wanted: Publish, staging: Files) -> Result:
+    done = f"{wanted.name}.done.json"
+    plan = publication.find(staging, wanted.name, wanted.content)
+    if plan is not None and staging.exists(done):
+        say(f"{wanted.name} has been published before; nothing to do")
+        return Result("Succeeded", rows=plan.rows)
+    resumed = plan is not None
+    if plan is None:
+        plan = publication.make(spark, wanted, staging)
+    say(f"{plan.rows:,} rows for {wanted.topic}{', some of which may be there' if resumed else ''}")
+    if plan.rows:
+        sending.send(spark, wanted, plan, publication.staged(spark, wanted, plan), resumed)
+        sending.check(spark, wanted, plan)
+    with contextlib.suppress(FileExistsError):
+        staging.create(done, b"{}")
+    staging.delete(wanted.name)
+    return Result("Succeeded", rows=plan.rows)
+
+
+@contextlib.contextmanager
+def _alone(staging: Files, name: str) -> Iterator[None]:
+    """One driver of a publication at a time, where a file system tells; S3 does not."""
+    with staging.locked(f".{name}.lock") if isinstance(staging, PosixFiles) else contextlib.nullcontext():
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""PUBLISH.json: one publication, in full.
+
+{"name": "delays-july",                   names the publication, here and in each record's headers
+ "bootstrap": "host:9092", "topic": "delays",
+ "source": {"format": "Delta", "path": "/lake/flights",    "table", "catalog" for Iceberg, as in RUN.json's output
+            "query": "SELECT * FROM source WHERE dep_delay > 60"},    left out: the whole table
+ "record": {"key": "carrier", "value": "to_json(struct(*))",    expressions of Spark's SQL; see Content
+            "headers": {"origin": "origin"}, "timestamp": "time_hour", "partition": "hash(origin) % 3"},
+ "partitioner": "Murmur2",                Java clients' default; CRC32 is librdkafka's; RoundRobin ignores keys
+ "maxRecordsPerSecond": 10000, "compression": "zstd",
+ "staging": "/lake/_publications",        a folder, or s3a://BUCKET/FOLDER, that every attempt sees
+ "s3": …, "result": …}                    as in RUN.json
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+import msgspec
+from msgspec import Meta, Struct
+
+from millstream_jobs.run import (
+    ALLOWED,
+    S3,
+    Bootstrap,
+    Catalog,
+    Name,
+    Output,
+    OutputFormat,
+    Topic,
+    check_output,
+    read_config,
+)
+
+Partitioner = Literal["Murmur2", "CRC32", "RoundRobin"]
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+class Source(Struct, frozen=True, forbid_unknown_fields=True):
+    path: str
+    format: OutputFormat = "Parquet"
+    table: str = ""
+    catalog: Catalog = Catalog()
+    query: str = ""
+    """SQL over the view `source`; "" is the whole table."""
+
+
+class Content(Struct, frozen=True, forbid_unknown_fields=True):
+    """What of a row becomes what of a record, as expressions of Spark's SQL. What is not binary is sent as text."""
+
+    value: str = "to_json(struct(*))"
+    key: str = ""
+    headers: dict[str, str] = {}
+    timestamp: str = ""
+    """The record's time; "" is when it is sent."""
+    partition: str = ""
+    """Number of the target partition; "" leaves it to the partitioner."""
+
+
+class Publish(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    name: Name
+    bootstrap: Bootstrap
+    topic: Topic
+    source: Source
+    staging: Annotated[str, Meta(pattern=r"^(/|s3a://[^/]+/[^/])")]
+    record: Content = Content()
+    partitioner: Partitioner = "Murmur2"
+    max_records_per_second: Annotated[int, Meta(ge=1)] | None = None
+    compression: Compression = "none"
+    s3: S3 = S3()
+    result: str = ""
+
+    @property
+    def table(self) -> Output:
+        source = self.source
+        return Output(
+            source.path, format=source.format, table=source.table, catalog=source.catalog, s3=self.s3
+        )
+
+    @property
+    def content(self) -> str:
+        """What every attempt has to agree on."""
+        told = (self.topic, self.source, self.record, self.partitioner)
+        return msgspec.json.encode(told).decode()
+
+
+ALLOWED.update(
+    {
+        "partitioner": ", ".join(get_args(Partitioner)),
+        "compression": ", ".join(get_args(Compression)),
+        "source.format": ", ".join(get_args(OutputFormat)),
+        "staging": "an absolute path, or s3a://BUCKET/FOLDER",
+    }
+)
+
+
+def read_publish(path: Path) -> Publish:
+    wanted = read_config(path, Publish)
+    check_output(wanted.table, path, "source")
+    return wanted

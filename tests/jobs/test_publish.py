@@ -1,0 +1,135 @@
+"""Tables into topics: each row once, in its place; read by a consumer."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from millstream_harness import spark_publications as publications
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.spark_loads import PY4J
+from millstream_harness.spark_publications import PARTITIONS, Topic
+from millstream_jobs import publication, sending
+from millstream_jobs.files import PosixFiles
+from millstream_jobs.publish import publish
+from millstream_jobs.publish_file import Content, Publish, Source, read_publish
+from millstream_jobs.run import BadRun, Result
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.filterwarnings(PY4J)]
+ROWS = 3000
+
+
+@pytest.fixture
+def topic(shared_broker: BrokerProcess) -> Topic:
+    return Topic(shared_broker)
+
+
+@pytest.fixture
+def wanted(topic: Topic, tmp_path: Path) -> dict[str, Any]:
+    return publications.publication(topic, tmp_path, ROWS)
+
+
+def read(wanted: dict[str, Any], folder: Path) -> Publish:
+    (folder / "publish.json").write_text(json.dumps(wanted))
+    return read_publish(folder / "publish.json")
+
+
+def test_rows_become_records_with_key_headers_and_time(
+    spark: SparkSession, topic: Topic, wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    """A key is where a Java client's would be: librdkafka's murmur2 says so, too."""
+    record = {
+        "key": "carrier",
+        "value": "to_json(struct(id))",
+        "headers": {"origin": "upper(carrier)"},
+        "timestamp": "timestamp_seconds(1700000000 + id)",
+    }
+    query = "SELECT * FROM source WHERE id < 200 ORDER BY id"
+    settings = {**wanted, "record": record, "source": {**wanted["source"], "query": query}}
+    assert publish(spark, read(settings, tmp_path)) == Result("Succeeded", rows=200)
+    assert topic.ids() == list(range(200))
+    parts: dict[bytes, int] = {}
+    for message in topic.messages():
+        number = json.loads(message.value() or b"")["id"]
+        headers = dict(message.headers() or ())
+        assert message.key() == f"carrier {number % 50}".encode()
+        assert headers["origin"] == f"CARRIER {number % 50}".encode()
+        assert headers[sending.PUBLICATION] == b"delays"
+        assert message.timestamp()[1] == (1_700_000_000 + number) * 1000
+        parts[message.key() or b""] = message.partition() or 0
+    for partition in range(PARTITIONS):
+        numbers = [json.loads(m.value() or b"")["id"] for m in topic.messages() if m.partition() == partition]
+        assert numbers == sorted(numbers), "the query's order"
+    other = Producer({"bootstrap.servers": topic.bootstrap, "partitioner": "murmur2"})
+    placed: dict[bytes, int] = {}
+    for key in parts:
+        other.produce(topic.name, b"", key, on_delivery=lambda _, m: placed.update({m.key(): m.partition()}))
+    assert other.flush(30) == 0
+    assert placed == parts
+
+
+def test_a_publication_that_was_begun_goes_on_behind_its_last_row(
+    spark: SparkSession, topic: Topic, wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    """Among records of others; the query gives another order each time, so what was staged must count."""
+    source = {**wanted["source"], "query": "SELECT * FROM source ORDER BY rand()"}
+    half = read({**wanted, "source": source, "partitioner": "RoundRobin"}, tmp_path)
+    files = PosixFiles(half.staging)
+    plan = publication.make(spark, half, files)
+    rows = publication.staged(spark, half, plan).where("number < 10 * (target + 1)")
+    sending.send(spark, half, plan, rows, False)
+    assert len(topic.ids()) == 60
+    for number in range(ROWS, ROWS + 3):
+        topic.produce(json.dumps({"id": number}).encode(), number % PARTITIONS)
+    assert publish(spark, half).rows == ROWS
+    assert topic.ids() == list(range(ROWS + 3))
+    assert publish(spark, half).rows == ROWS, "told again, not done again"
+    assert topic.ids() == list(range(ROWS + 3))
+    other = read({**wanted, "partitioner": "CRC32"}, tmp_path)
+    with pytest.raises(BadRun, match="delays is a publication of other content"):
+        publish(spark, other)
+
+
+def test_a_row_that_another_driver_sent_too_is_told(
+    spark: SparkSession, topic: Topic, wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    given = read({**wanted, "partitioner": "RoundRobin"}, tmp_path)
+    plan = publication.make(spark, given, PosixFiles(given.staging))
+    sending.send(spark, given, plan, publication.staged(spark, given, plan), False)
+    sending.check(spark, given, plan)
+    topic.produce(b"", 1, headers=[(sending.PUBLICATION, b"delays"), (sending.ROW, b"7")])
+    with pytest.raises(sending.SendingError, match=r"-1: 1 rows are there more than once, the first is .* 7"):
+        sending.check(spark, given, plan)
+
+
+def test_a_rate_is_kept(spark: SparkSession, wanted: dict[str, Any], tmp_path: Path) -> None:
+    query = "SELECT * FROM source WHERE id < 200"
+    given = {**wanted, "maxRecordsPerSecond": 100, "source": {**wanted["source"], "query": query}}
+    began = time.monotonic()
+    assert publish(spark, read(given, tmp_path)).rows == 200
+    assert time.monotonic() - began > 1.9
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"source": Source("/none", "Delta")}, "source or record: "),
+        ({"record": Content(key="nope")}, "source or record: .*nope"),
+        ({"record": Content(partition="7")}, "record.partition: 7 is not allowed: .* has partitions 0 to 2"),
+        ({"topic": "none"}, "none is not there"),
+    ],
+)
+def test_what_cannot_be_published_is_one_line(
+    spark: SparkSession, wanted: dict[str, Any], tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    given = read(wanted, tmp_path)
+    bad = Publish(**{name: getattr(given, name) for name in given.__struct_fields__} | change)
+    with pytest.raises(BadRun, match=said) as caught:
+        publish(spark, bad)
+    assert "\n" not in str(caught.value)

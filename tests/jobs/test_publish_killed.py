@@ -1,0 +1,71 @@
+"""`millstream-publish` is killed at random moments and started again: each row is in the topic once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.spark import SHORT_LIVED, SPARK_JARS
+from millstream_harness.spark_loads import PY4J
+from millstream_harness.spark_publications import Topic, publication
+from millstream_jobs.publish import publish
+from millstream_jobs.publish_file import read_publish
+
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.filterwarnings(PY4J)]
+ROWS = 3000
+
+
+@contextlib.contextmanager
+def process(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """``millstream-publish`` with all its processes in a session of its own."""
+    executable = str(Path(sys.executable).parent / "millstream-publish")
+    environment = {**os.environ, "MILLSTREAM_SPARK_JARS": str(SPARK_JARS), "JDK_JAVA_OPTIONS": SHORT_LIVED}
+    with path.with_suffix(".log").open("ab") as log:
+        started = subprocess.Popen(
+            [executable, str(path)], start_new_session=True, env=environment, stdout=log, stderr=log
+        )
+    try:
+        yield started
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
+def test_killed_at_random_moments_each_row_is_there_once(
+    spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """Three are killed while records arrive, which takes five seconds in all; the fourth ends it."""
+    path = tmp_path / "publish.json"
+    topic = Topic(shared_broker)
+    wanted = publication(topic, tmp_path, ROWS)
+    settings = {**wanted, "maxRecordsPerSecond": ROWS // 5, "partitioner": "RoundRobin"}
+    path.write_text(json.dumps(settings))
+    before = 0
+    for _ in range(3):
+        with process(path) as started:
+            deadline = time.monotonic() + 300
+            while len(topic.messages()) <= before:
+                assert started.poll() is None, path.with_suffix(".log").read_text()[-2000:]
+                assert time.monotonic() < deadline, path.with_suffix(".log").read_text()[-2000:]
+                time.sleep(0.05)
+            pause = random.uniform(0, 1)
+            time.sleep(pause)
+        before = len(topic.messages())
+        print(f"killed {pause:.3f} s after its first record, with {before} records there")
+    assert publish(spark, read_publish(path)).rows == ROWS
+    counted = Counter(topic.ids())
+    assert counted == Counter(range(ROWS))
