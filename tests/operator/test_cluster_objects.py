@@ -56,10 +56,13 @@ def stateful_set(name: str, claim: str = "1Gi", **status: Any) -> dict[str, Any]
 
 
 def claim(name: str, size: str) -> dict[str, Any]:
+    """As the StatefulSet made it."""
+    component = "zookeeper" if "zookeeper" in name else "broker"
+    labels = {"millstream.dev/cluster": "east", "app.kubernetes.io/component": component}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"namespace": "ns", "name": name},
+        "metadata": {"namespace": "ns", "name": name, "labels": labels},
         "spec": {"resources": {"requests": {"storage": size}}},
     }
 
@@ -150,6 +153,19 @@ def test_a_volume_whose_class_does_not_let_it_grow_is_a_warning(status: int) -> 
     _, said = brokers(found, a_cluster(brokers={"storage": {"size": "2Gi"}}))
     words = "volume data-east-brokers-0 cannot grow to 2Gi: only dynamic claims can grow"
     assert said == [(Reason.VOLUME_NOT_RESIZED, words)]
+
+
+@pytest.mark.parametrize("labels", [{}, {"millstream.dev/cluster": "west"}])
+def test_a_volume_claim_of_somebody_else_is_not_changed(labels: dict[str, str]) -> None:
+    foreign = claim("data-east-brokers-0", "1Gi")
+    foreign["metadata"]["labels"] = labels
+    found = in_memory(foreign)
+    _, said = brokers(found, a_cluster(brokers={"storage": {"size": "2Gi"}}))
+    assert sizes(found) == {}
+    assert said[0][0] is Reason.OBJECT_NOT_OURS
+    assert said[0][1].startswith(
+        "PersistentVolumeClaim data-east-brokers-0 is not ours, so it is not grown to 2Gi: "
+    )
 
 
 def test_another_error_of_a_volume_is_no_warning() -> None:

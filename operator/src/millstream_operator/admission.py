@@ -12,7 +12,7 @@ from typing import Any
 
 from .explain import shown, titled
 from .models import API_VERSION, KINDS, ManifestError, Resource, decode_as
-from .schema import crd_schemas, validate, with_defaults
+from .schema import crd_schemas, pruned, validate, with_defaults
 
 WAIVED = frozenset(("self.type == 'Internal' || self.allowPlaintext", "self.port != 9091"))
 """Rules that are younger than resources that break them. The API server does not judge a stored value by a new rule
@@ -20,7 +20,12 @@ until the value changes; the operator keeps such resources running."""
 
 
 def refusal(kind: str, manifest: Mapping[str, Any]) -> str:
-    """Why a stored resource may not be as it is, in one line; empty when it may."""
+    """Why a stored resource may not be as it is, in one line; empty when it may. Fields that this release does not know
+    are ignored: the API server lets none in but those of newer definitions, which stay after a rollback."""
+    return _why(kind, pruned(manifest, crd_schemas()[kind]))
+
+
+def _why(kind: str, manifest: Mapping[str, Any]) -> str:
     schema = crd_schemas()[kind]
     written = with_defaults({name: value for name, value in manifest.items() if name != "status"}, schema)
     return "; ".join(map(str, validate(written, schema, waived=WAIVED)))
@@ -39,6 +44,6 @@ def decode(manifest: object) -> Resource:
         raise ManifestError(f"apiVersion: {shown(version)} is not allowed: expected {API_VERSION}")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ManifestError(f"kind: {shown(kind)} is not allowed: expected one of {', '.join(KINDS)}")
-    if why := refusal(kind, manifest):
+    if why := _why(kind, manifest):
         raise ManifestError(titled(kind, manifest, why))
     return decode_as(KINDS[kind], manifest)

@@ -83,6 +83,24 @@ def with_defaults(value: Any, schema: Schema) -> Any:
     return value
 
 
+def pruned(value: Any, schema: Schema) -> Any:
+    """A copy of the value without fields that the schema does not know, as the API server stores it."""
+    if isinstance(value, dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        properties: Mapping[str, Schema] = schema.get("properties", {})
+        others = schema.get("additionalProperties")
+        if not properties and others is None:
+            return value
+        inner = others if isinstance(others, Mapping) else {}
+        return {
+            name: pruned(item, properties.get(name, inner))
+            for name, item in value.items()
+            if name in properties or others
+        }
+    if isinstance(value, list) and "items" in schema:
+        return [pruned(item, schema["items"]) for item in value]
+    return value
+
+
 def validate(
     value: Any, schema: Schema, *, path: str = "", old: Any = None, waived: Collection[str] = ()
 ) -> Iterator[Problem]:

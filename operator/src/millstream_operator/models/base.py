@@ -25,8 +25,9 @@ class ManifestError(ValueError):
     """A manifest that cannot be: one line for the user."""
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What a user writes: unknown fields are errors."""
+class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a user writes. Unknown fields are left out: ``admission`` refuses them in manifests on a laptop; a stored
+    resource may have those of a newer release."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -56,7 +57,7 @@ class Lag(Status, frozen=True):
     seconds: Gauge | None = None
 
 
-class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What all kinds have; ``spec`` and ``status`` are typed by each kind.
 
     ``CLAIMS``: the field of the spec by which it claims a name in its Cluster, which is its own name when that is left

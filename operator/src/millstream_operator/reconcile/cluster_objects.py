@@ -24,7 +24,7 @@ from ..resources.listeners import (
     external_services,
 )
 from ..resources.network_policy import network_policies
-from ..resources.owned import RELEASE, SPEC_HASH, disruption_budget, is_owned_by, labels, metadata
+from ..resources.owned import RELEASE, SPEC_HASH, disruption_budget, is_owned_by, labels, metadata, selector
 from ..services import Services
 from .cluster import Outside, StatefulSet, is_settled, ready_replicas
 from .objects import delete, ensure, find
@@ -81,7 +81,7 @@ def apply_ensemble(
             ensure(services.kube, manifest)
     size = cluster.spec.zookeeper.storage.size
     for server in range(1, cluster.spec.zookeeper.replicas + 1):
-        _grow(services, cluster.namespace, f"data-{name}-{server}", size, warn)
+        _grow(services, cluster, zookeeper.COMPONENT, f"data-{name}-{server}", size, warn)
     return live is not None and is_settled(live)
 
 
@@ -212,7 +212,8 @@ def apply_brokers(
     for broker in range(replicas):
         _grow(
             services,
-            cluster.namespace,
+            cluster,
+            "broker",
             build.claim_name(cluster, broker),
             cluster.spec.brokers.storage.size,
             warn,
@@ -254,12 +255,23 @@ def _claim_size(live: StatefulSet | None) -> Quantity | None:
     return size
 
 
-def _grow(services: Services, namespace: str, name: str, wanted: Quantity, warn: Warn) -> None:
-    """Ask for a bigger volume where it is smaller than the spec says; one that is bigger stays."""
+def _grow(
+    services: Services, cluster: Cluster, component: str, name: str, wanted: Quantity, warn: Warn
+) -> None:
+    """Ask for a bigger volume where it is smaller than the spec says; one that is bigger stays. A claim has no owner
+    where it outlives its Cluster; by its labels, which Kubernetes copies from the StatefulSet, it is ours."""
+    namespace = cluster.namespace
     claim = services.kube.get("v1", "PersistentVolumeClaim", namespace, name)
     if claim is None or parse_quantity(claim["spec"]["resources"]["requests"]["storage"]) >= parse_quantity(
         wanted
     ):
+        return
+    ours = selector(cluster, component)
+    if not ours.items() <= (claim["metadata"].get("labels") or {}).items():
+        wants = ", ".join(f"{key}={value}" for key, value in ours.items())
+        words = f"PersistentVolumeClaim {name} is not ours, so it is not grown to {wanted}"
+        words += f": grow it, or label it {wants}"
+        warn(Reason.OBJECT_NOT_OURS, words)
         return
     manifest = {
         "apiVersion": "v1",
