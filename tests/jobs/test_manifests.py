@@ -15,11 +15,13 @@ from millstream_jobs.compact import read_compact
 from millstream_jobs.publish_file import read_publish
 from millstream_jobs.rewind import read_rewind
 from millstream_jobs.run import read_run
+from millstream_jobs.stream import read_stream
 
 JOBS: dict[str, Callable[[Path], Any]] = {
     "rewind": read_rewind,
     "publish": read_publish,
     "compact": read_compact,
+    "stream": read_stream,
 }
 MANIFESTS = ROOT / "spark-operator-jobs" / "manifests"
 

@@ -60,14 +60,10 @@ def records(spark: SparkSession, run: Run, ranges: Sequence[OffsetRange]) -> Dat
     assigned = {topic: [int(partition) for partition in parts] for topic, parts in starting.items()}
     source = (
         spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", run.bootstrap)
-        .option("kafka.isolation.level", "read_committed")
-        .option("kafka.default.api.timeout.ms", "20000")
-        .option("kafka.request.timeout.ms", "15000")
+        .options(**source_options(run.bootstrap))
         .option("assign", json.dumps(assigned))
         .option("startingOffsets", json.dumps(starting))
         .option("endingOffsets", json.dumps(ending))
-        .option("failOnDataLoss", "true")
         .option("includeHeaders", str(run.record.headers).lower())
         .options(**_tasks(run, ranges))
         .load()
@@ -75,6 +71,17 @@ def records(spark: SparkSession, run: Run, ranges: Sequence[OffsetRange]) -> Dat
     if run.from_timestamp is not None:
         source = source.where(F.col("timestamp") >= F.lit(run.from_timestamp))
     return source
+
+
+def source_options(bootstrap: str) -> dict[str, str]:
+    """How Spark's Kafka source reads, whatever it reads."""
+    return {
+        "kafka.bootstrap.servers": bootstrap,
+        "kafka.isolation.level": "read_committed",
+        "kafka.default.api.timeout.ms": "20000",
+        "kafka.request.timeout.ms": "15000",
+        "failOnDataLoss": "true",
+    }
 
 
 def _tasks(run: Run, ranges: Sequence[OffsetRange]) -> dict[str, int]:

@@ -1,0 +1,164 @@
+"""`millstream-stream STREAM.json`: loads topics into a table by Structured Streaming, each micro-batch as a load's run.
+
+    {"name": "flights",                     names the stream: batch 7 is the run flights-00000007
+     "bootstrap": "host:9092", "topics": ["flights"],
+     "startingOffsets": "Earliest",         of a new checkpoint; or Latest
+     "interval": "60 seconds",              between micro-batches; left out: load what there is, then end
+     "maxRecordsPerBatch": 1000000,
+     "checkpoint": "/lake/_checkpoints/flights",    a folder, or s3a://BUCKET/FOLDER
+     "value": …, "record": …, "output": …, "minPartitions": …, "result": …}    as in RUN.json, see `run`
+
+The checkpoint fixes the offsets of a micro-batch before it runs, and a restart repeats the last one. Its rows go into
+the table as those of a load with these offsets: the same columns, checks and commit, under a name with the batch's
+number. So the table says whether it has the batch already, and a stream that is killed leaves each row there once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from msgspec import Meta, Struct
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millstream_jobs import command, load, positions, table
+from millstream_jobs.command import Job
+from millstream_jobs.outputs.session import configure
+from millstream_jobs.progress import say
+from millstream_jobs.run import (
+    ALLOWED,
+    Bootstrap,
+    OffsetRange,
+    Output,
+    Result,
+    Run,
+    Topic,
+    check_table,
+    read_config,
+)
+from millstream_jobs.value import Record, Value
+
+StartingOffsets = Literal["Earliest", "Latest"]
+
+
+class Stream(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,180}$")]
+    bootstrap: Bootstrap
+    topics: Annotated[tuple[Topic, ...], Meta(min_length=1)]
+    checkpoint: Annotated[str, Meta(pattern=r"^(/|s3a://[^/]+/[^/])")]
+    output: Output
+    starting_offsets: StartingOffsets = "Earliest"
+    interval: Annotated[str, Meta(pattern=r"^([1-9][0-9]{0,5} (seconds|minutes|hours))?$")] = ""
+    max_records_per_batch: Annotated[int, Meta(ge=1)] | None = None
+    value: Value = Value()
+    record: Record = Record()
+    min_partitions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    result: str = ""
+
+
+ALLOWED.update(
+    {
+        "startingOffsets": ", ".join(get_args(StartingOffsets)),
+        "interval": 'a time such as "60 seconds", "5 minutes" or "1 hours"',
+        "checkpoint": "an absolute path, or s3a://BUCKET/FOLDER",
+    }
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return command.run(Job("stream", read_stream, start), arguments)
+
+
+def read_stream(path: Path) -> Stream:
+    wanted = read_config(path, Stream)
+    check_table(wanted.output, wanted.value, path)
+    return wanted
+
+
+def start(wanted: Stream) -> Result:
+    """Run it in a Spark session of its own."""
+    spark = load.open_session(wanted.name, [wanted.output.format])
+    try:
+        return stream(spark, wanted)
+    finally:
+        spark.stop()
+
+
+def stream(spark: SparkSession, wanted: Stream) -> Result:
+    """Load until there is nothing left, or with an interval until somebody stops the query; what this call loaded."""
+    configure(spark, wanted.output)
+    with positions.consumer(wanted.bootstrap) as cluster:
+        for topic in wanted.topics:
+            positions.partitions(cluster, topic)
+    done: list[Result] = []
+    failures: list[Exception] = []
+
+    def batch(records: DataFrame, number: int) -> None:
+        try:
+            run = _run(wanted, records, number)
+            if run is not None:
+                done.append(load.load(spark, run))
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    source = (
+        spark.readStream.format("kafka")
+        .options(**table.source_options(wanted.bootstrap))
+        .option("subscribe", ",".join(wanted.topics))
+        .option("startingOffsets", wanted.starting_offsets.lower())
+    )
+    if wanted.max_records_per_batch is not None:
+        source = source.option("maxOffsetsPerTrigger", wanted.max_records_per_batch)
+    writer = source.load().select("topic", "partition", "offset").writeStream.foreachBatch(batch)
+    writer = writer.queryName(wanted.name).option("checkpointLocation", wanted.checkpoint)
+    writer = (
+        writer.trigger(processingTime=wanted.interval)
+        if wanted.interval
+        else writer.trigger(availableNow=True)
+    )
+    query = writer.start()
+    say(f"{wanted.name} loads {', '.join(wanted.topics)} into {wanted.output.path}")
+    try:
+        query.awaitTermination()
+    except StreamingQueryException:
+        if failures:
+            raise failures[0] from None  # which says more
+        raise
+    finally:
+        query.stop()
+    return Result(
+        "Succeeded",
+        rows=sum(result.rows for result in done),
+        corrupt_records=sum(result.corrupt_records for result in done),
+    )
+
+
+def _run(wanted: Stream, records: DataFrame, number: int) -> Run | None:
+    """The load that a micro-batch is; None when it has no records."""
+    found = (
+        records.groupBy("topic", "partition")
+        .agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
+        .orderBy("topic", "partition")
+        .collect()
+    )
+    if not found:
+        return None
+    return Run(
+        name=f"{wanted.name}-{number:08}",
+        bootstrap=wanted.bootstrap,
+        offsets=tuple(
+            OffsetRange(row["topic"], row["partition"], row["first"], row["last"] + 1) for row in found
+        ),
+        output=wanted.output,
+        value=wanted.value,
+        record=wanted.record,
+        min_partitions=wanted.min_partitions,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
