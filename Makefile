@@ -74,7 +74,7 @@ lock: requirements-dev.in
 	$(call image_lock,operator)
 	$(call image_lock,client)
 	rm .build-requirements.txt
-	$(PIP_COMPILE) -o tests/jobs/moto-requirements.txt tests/jobs/moto-requirements.in
+	$(PIP_COMPILE) --generate-hashes -o tests/jobs/moto-requirements.txt tests/jobs/moto-requirements.in
 
 clean:
 	rm -rf .venv .jars .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out
@@ -133,8 +133,9 @@ moto: .cache/moto/.installed
 
 .cache/moto/.installed: tests/jobs/moto-requirements.txt
 	@echo 'moto: making .cache/moto, the S3 server of tests'
-	@$(PYTHON) -m venv .cache/moto
-	@.cache/moto/bin/pip install --quiet --disable-pip-version-check -r $<
+	@$(call timed,moto,$(PYTHON) -m venv .cache/moto)
+	@echo "moto: installing the $$(grep -c == $<) packages of $<"
+	@$(call timed,moto,.cache/moto/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<)
 	@touch $@
 
 kafka-jars:

@@ -91,3 +91,10 @@ def test_images_install_what_is_pinned(folder: str) -> None:
             pins(ROOT / folder / file)
         )
     assert "--require-hashes" in (ROOT / folder / "Dockerfile").read_text()
+
+
+def test_the_s3_server_of_tests_is_locked_with_hashes() -> None:
+    lines = (ROOT / "tests/jobs/moto-requirements.txt").read_text().replace("\\\n", " ").splitlines()
+    pinned = [line for line in lines if line and not line.startswith("#")]
+    assert pinned
+    assert all("==" in line and "--hash=sha256:" in line for line in pinned)
