@@ -274,6 +274,14 @@ def test_the_output_volume_is_where_rows_are_written() -> None:
     assert "output" not in json.dumps(resources.volumes(a_load(output={"path": "s3a://b/x"}), driver=True))
 
 
+def test_sparks_page_has_a_port_where_it_is_asked_for() -> None:
+    def ports(**conf: str) -> list[str]:
+        return [port["name"] for port in driver_container(a_load(spark={"conf": conf}))["ports"]]
+
+    assert ports() == ["driver", "blockmanager"]
+    assert ports(**{"spark.ui.enabled": "true"}) == ["driver", "blockmanager", "spark-ui"]
+
+
 def test_the_users_configuration_counts() -> None:
     conf = conf_of(
         a_load(

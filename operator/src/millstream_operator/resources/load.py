@@ -47,6 +47,7 @@ EXECUTOR_CONTAINER = "spark-kubernetes-executor"
 TERMINATION_LOG = "/dev/termination-log"
 DRIVER_PORT = 7078
 BLOCK_MANAGER_PORT = 7079
+UI_PORT = 4040
 # Spark's cores are slots for tasks. Pods ask the scheduler for a quarter of each and may take more when it is there,
 # so that a load fits on a small machine beside the brokers; spark.kubernetes.{driver,executor}.request.cores overrides.
 MILLICORES_A_CORE = 250

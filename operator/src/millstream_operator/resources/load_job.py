@@ -69,10 +69,7 @@ def _pod(load: BatchLoad, images: Images, name: str) -> Manifest:
                     {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
                     *common.credentials(load),
                 ],
-                "ports": [
-                    {"name": "driver", "containerPort": common.DRIVER_PORT},
-                    {"name": "blockmanager", "containerPort": common.BLOCK_MANAGER_PORT},
-                ],
+                "ports": _ports(load),
                 "resources": {
                     "requests": {
                         **others.get("requests", {}),
@@ -94,6 +91,16 @@ def _pod(load: BatchLoad, images: Images, name: str) -> Manifest:
         ],
         "volumes": common.volumes(load, driver=True),
     }
+
+
+def _ports(load: BatchLoad) -> list[Manifest]:
+    found: list[Manifest] = [
+        {"name": "driver", "containerPort": common.DRIVER_PORT},
+        {"name": "blockmanager", "containerPort": common.BLOCK_MANAGER_PORT},
+    ]
+    if common.spark_conf(load)["spark.ui.enabled"] == "true":
+        found.append({"name": "spark-ui", "containerPort": common.UI_PORT})
+    return found
 
 
 def _arguments(load: BatchLoad, images: Images, name: str) -> list[str]:
