@@ -55,7 +55,7 @@ def answer_of(wire: Wire) -> produce.PartitionProduceResponse:
     [
         {"compression_type": "lz4"},
         {"cleanup_policy": "compact"},
-        {"message_timestamp_before_max_ms": "1000000"},
+        {"message_timestamp_before_max_ms": "1000000000"},
         {"cleanup_policy": "compact", "flush_messages": "1"},
     ],
 )

@@ -19,7 +19,7 @@ class Daemon:
     """
 
     name = "the daemon"
-    start_timeout_s = 20.0
+    start_timeout_s = 60.0
     stop_timeout_s = 10.0
 
     def __init__(self, folder: Path, output: str) -> None:
