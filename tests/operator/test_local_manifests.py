@@ -105,11 +105,15 @@ def test_a_file_and_a_list_are_taken_too(tmp_path: Path) -> None:
             "{clusterRef: {name: west}, deletionPolicy: Keep}",
             'spec.deletionPolicy: "Keep" is not allowed; allowed: Retain, Delete',
         ),
-        ("Topic", "{clusterRef: {name: wst}}", 'spec.clusterRef: there is no Cluster "wst"; there is: west'),
+        (
+            "Topic",
+            "{clusterRef: {name: wst}}",
+            'spec.clusterRef: there is no Cluster "wst" in namespace default; there is: "west" in namespace default',
+        ),
         (
             "Topic",
             "{clusterRef: {name: west, namespace: other}}",
-            'spec.clusterRef: there is no Cluster "other/west"; there is: west',
+            'spec.clusterRef: there is no Cluster "west" in namespace other; there is: "west" in namespace default',
         ),
         (
             "ConsumerGroup",
@@ -191,7 +195,40 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     )
     with pytest.raises(ManifestError) as raised:
         read(tmp_path, {})
-    assert [problem.file.name for problem in raised.value.problems] == ["a.yaml", "b.yaml", "b.yaml"]
+    assert [problem.file.name for problem in raised.value.problems] == ["a.yaml", *["b.yaml"] * 3]
+
+
+def test_a_mistake_of_the_schema_hides_no_other(tmp_path: Path) -> None:
+    cluster = document("Cluster", "west", "{config: {num.partitons: '3'}, brokers: {replicas: 0}}")
+    topic = document(
+        "Topic", "t", "{clusterRef: {name: wst}, partitions: 0, config: {retention.ms: soon, x.y: [1]}}"
+    )
+    mirror = document(
+        "MirrorMaker",
+        "m",
+        "{sources: [{alias: a, clusterRef: {name: est}}, 3], target: {clusterRef: 7}, "
+        "topics: {include: ['(?=a)', '('], exclude: [')']}}",
+    )
+    load = document("BatchLoad", "l", "{clusterRef: {name: nrth}, schedule: {cron: '61 * * * *'}}")
+    odd = document("Topic", "odd", "5")
+    said = refused(tmp_path, cluster, topic, mirror, load, odd)
+    for words in (
+        "Cluster/west: spec.brokers.replicas: 0",
+        "Cluster/west: spec.config: num.partitons: no such configuration key",
+        "Topic/t: spec.partitions: 0",
+        'Topic/t: spec.clusterRef: there is no Cluster "wst"',
+        "Topic/t: spec.config: Invalid value soon",
+        "Topic/t: spec.config['x.y']",
+        "MirrorMaker/m: spec.sources[1]",
+        'MirrorMaker/m: spec.sources[0].clusterRef: there is no Cluster "est"',
+        "MirrorMaker/m: spec.topics: include: '(?=a)' is not a regular expression",
+        "exclude: ')' is not a regular expression",
+        "BatchLoad/l: spec.output: is required",
+        'BatchLoad/l: spec.clusterRef: there is no Cluster "nrth"',
+        "BatchLoad/l: spec.schedule: ",
+        "Topic/odd: spec: ",
+    ):
+        assert words in said
 
 
 @pytest.mark.parametrize("name", ["nothing-here", "empty"])
@@ -275,7 +312,8 @@ def test_configuration_is_checked_with_everything_else(tmp_path: Path) -> None:
     bad = document("Topic", "b", "{clusterRef: {name: west}, partitions: 0}")
     assert refused(tmp_path, cluster, together, topic, bad).splitlines() == [
         "all.yaml: Topic/b: spec.partitions: 0 is too small; allowed: 1 or more",
-        'all.yaml: Topic/a: spec.clusterRef: there is no Cluster "wst"; there is: east, west',
+        'all.yaml: Topic/a: spec.clusterRef: there is no Cluster "wst" in namespace default; there is: '
+        '"east" in namespace default, "west" in namespace default',
         "all.yaml: Cluster/west: spec.config: broker.id: not allowed: the runtime decides this key",
         "all.yaml: Cluster/west: spec.config: Invalid value soon for configuration log.retention.hours: "
         "Not a number of type INT",

@@ -6,12 +6,14 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
-from millstream_harness.local import Sandbox, produce
+from millstream_harness.local import LOCAL, Sandbox, produce
 from millstream_operator.local.processes import wait_for
 from millstream_operator.local.runtime import LocalRuntime, Outcome
 
@@ -82,7 +84,7 @@ def test_up_again_and_again(sandbox: Sandbox) -> None:
     (sandbox.manifests / "Topic-orders.yaml").unlink()
     sandbox.write("ConsumerGroup", "watch", "{clusterRef: {name: west}}")
     sandbox.runtime().up(sandbox.manifests)
-    assert "Topic orders: is in no manifest now: left as it is" in sandbox.said
+    assert "Topic orders: is in no manifest now: it was not changed" in sandbox.said
     assert partitions(sandbox.bootstrap, "orders") == 4
 
     pid = sandbox.pid()
@@ -236,6 +238,34 @@ def test_what_goes_wrong_is_said_and_the_rest_goes_on(sandbox: Sandbox) -> None:
         assert line(f"{kind} {name}: {reason}: ") == f"{kind} {name}: {reason}: {message}"
 
 
+def test_a_full_output_is_not_the_brokers_failure(sandbox: Sandbox) -> None:
+    sandbox.cluster()
+    sandbox.runtime().up(sandbox.manifests)
+    sandbox.cluster(config="{num.partitions: '3'}")  # which `up` says before it restarts the broker
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [*LOCAL, "up", "-f", str(sandbox.manifests), "--data", str(sandbox.data)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=100,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "millstream: the output cannot be written (no space left on device)\n"
+    assert "BrokerFailed" not in (sandbox.data / "state.json").read_text()
+    assert sandbox.ready("Cluster", "west")[0] == "True"
+
+
+def test_a_state_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    script = (
+        "import pathlib, resource; from millstream_operator.local.state import State, Store; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512)); "
+        f"Store(pathlib.Path({str(tmp_path)!r})).save(State(told=['x' * 10_000]))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    assert ended.stderr.splitlines()[-1] == f"OSError: [Errno 27] File too large: '{tmp_path}/state.json'"
+
+
 def test_data_is_deleted_where_a_policy_says_so(sandbox: Sandbox) -> None:
     sandbox.cluster()
     sandbox.write("Topic", "kept", "{clusterRef: {name: west}}")
@@ -292,7 +322,7 @@ def test_a_deleted_cluster_stops_and_keeps_its_data(sandbox: Sandbox) -> None:
     assert sandbox.said == ["Cluster west: deleted"]
     assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
     assert delete(sandbox, files).failures == {}
-    assert sandbox.said == ["Cluster west: is not here"]
+    assert sandbox.said == ["Cluster west: does not exist"]
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
     assert partitions(sandbox.bootstrap, "kept") == 1
 
@@ -347,14 +377,18 @@ def test_no_folder_is_deleted_that_was_not_made_here(sandbox: Sandbox) -> None:
     sandbox.data.mkdir()
     (sandbox.data / "thesis.txt").write_text("years of work")
     (sandbox.data / "clusters").mkdir()
-    refused = sandbox.run("down", "--delete-data", "--yes")
-    assert refused.returncode == 2
-    assert refused.stderr == (
-        f"millstream: --data: {sandbox.data} is no data folder of `millstream local`: it has no state.json. Nothing was"
-        " deleted; name the folder that `millstream local up` was given\n"
-    )
+    for options in (["--yes"], []):  # refused before it asks
+        refused = sandbox.run("down", "--delete-data", *options)
+        assert refused.returncode == 2
+        assert refused.stderr == (
+            f"millstream: --data: {sandbox.data} is not a data folder of `millstream local`: it has no state.json. "
+            "Nothing was deleted; name the folder that you gave to `millstream local up`\n"
+        )
     (sandbox.data / "state.json").write_text('{"version": 4, "lineage": "of another tool"}')
-    assert sandbox.run("down", "--delete-data", "--yes").returncode == 2
+    for options in (["--yes"], []):
+        refused = sandbox.run("down", "--delete-data", *options)
+        assert refused.returncode == 2
+        assert refused.stderr.startswith(f"millstream: {sandbox.data}/state.json cannot be read: ")
     assert sorted(entry.name for entry in sandbox.data.iterdir() if entry.name != ".lock") == [
         "clusters",
         "state.json",

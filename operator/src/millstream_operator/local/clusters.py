@@ -225,9 +225,11 @@ class LocalCluster:
             others = [
                 port for owner, kept in self.state.ports.items() if owner != key for port in kept.values()
             ]
-            self.state.ports[key] = ports.choose(asked, self.state.ports.get(key, {}), others)
+            with processes.files_of_a_start():
+                self.state.ports[key] = ports.choose(asked, self.state.ports.get(key, {}), others)
             try:
-                self.state.daemons[key] = launch()
+                with processes.files_of_a_start():
+                    self.state.daemons[key] = launch()
             except StartFailed:
                 # Between our look at a port and its use somebody else may have taken it.
                 if tries_left and not all(map(ports.is_free, self.state.ports[key].values())):

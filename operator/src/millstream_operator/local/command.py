@@ -128,10 +128,13 @@ def down(data: Path, delete_data: bool, yes: bool) -> None:
     """Stop all processes. Data stays; `up` continues from it."""
     from .runtime import LocalRuntime, Reporter
 
-    if delete_data and not yes:
-        _confirm("local down", f"delete all records, tables, logs and state in {data}", "--yes")
+    runtime = LocalRuntime(data, Reporter(say=click.echo))
     with _errors("down"):
-        stopped = LocalRuntime(data, Reporter(say=click.echo)).down(delete_data=delete_data)
+        if delete_data:
+            runtime.check_owned()  # before the question: an answer would change nothing
+            if not yes:
+                _confirm("local down", f"delete all records, tables, logs and state in {data}", "--yes")
+        stopped = runtime.down(delete_data=delete_data)
     if not stopped:
         click.echo("nothing was running")
     click.echo(f"the data in {data} is deleted" if delete_data else f"data stays in {data}")

@@ -9,7 +9,7 @@ problems are reported at once, each naming file, resource, field, value and what
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ import yaml
 
 from .. import models, schema
 from ..models import API_VERSION, Listener
+from ..models.load import Schedule
+from ..models.mirror import MirrorTopics
 from ..reconcile.topic import fewer_partitions
 from . import configs
 from .state import Resource, key_of, namespace_of
@@ -64,6 +66,12 @@ NO_EFFECT = {
         "spec.spark.driver.resources",
         "spec.spark.driver.template",
     ),
+}
+
+# Parts of specs with rules that no schema can express.
+PARTS: dict[str, dict[str, type[msgspec.Struct]]] = {
+    "MirrorMaker": {"topics": MirrorTopics},
+    "BatchLoad": {"schedule": Schedule},
 }
 
 
@@ -130,7 +138,7 @@ def read(folder: Path, known: Mapping[str, Resource]) -> Manifests:
     """All manifests of a folder (or of one file), validated; ``known`` are those applied before, by key."""
     problems: list[ManifestProblem] = []
     found: dict[str, tuple[Path, Resource]] = {}
-    sound: dict[str, tuple[Path, Resource]] = {}
+    mistaken: dict[str, list[schema.Problem]] = {}
     without_effect: list[str] = []
     for file in _files(folder):
         for document in _documents(file, problems):
@@ -149,12 +157,11 @@ def read(folder: Path, known: Mapping[str, Resource]) -> Manifests:
                 found[key_of(document)] = (file, resource)
                 wrongs = list(schema.validate(resource, _schema(document), old=known.get(key_of(document))))
                 problems += [ManifestProblem(file, where, str(wrong)) for wrong in wrongs]
+                mistaken[key_of(document)] = wrongs
                 without_effect += _without_effect(where, document)
-                if not wrongs:
-                    sound[key_of(document)] = (file, resource)
-    # What is wrong beyond the schemas, of the resources that they allow.
-    problems += [*_undecodable(sound), *_dangling(sound, {*found, *known}), *_shrinking(sound, known)]
-    problems += _misconfigured(sound, known)
+    # What is wrong beyond the schemas, also in resources that they refuse: in the fields that they allow.
+    problems += [*_undecodable(found, mistaken), *_dangling(found, {*found, *known})]
+    problems += [*_shrinking(found, known), *_misconfigured(found, known)]
     if problems:
         raise ManifestError(sorted(problems, key=lambda problem: str(problem.file)))
     if not found:
@@ -246,31 +253,47 @@ def _with_defaults(document: Resource) -> Resource:
     return resource
 
 
-def references(resource: Resource) -> Iterator[tuple[str, str]]:
-    """(path, key) of every Cluster that a resource refers to."""
-    spec = resource["spec"]
+def _references(resource: Resource) -> Iterator[tuple[str, str, str]]:
+    """(path, namespace, name) of every Cluster that a resource names, in the fields that have the right type."""
+    spec = _mapping(resource.get("spec"))
+    sources = spec.get("sources")
     places = [("spec", spec), ("spec.target", spec.get("target"))]
-    places += [(f"spec.sources[{index}]", source) for index, source in enumerate(spec.get("sources", ()))]
+    places += [
+        (f"spec.sources[{index}]", source)
+        for index, source in enumerate(sources if isinstance(sources, list) else ())
+    ]
     for path, place in places:
-        if place and (reference := place.get("clusterRef")):
-            namespace = reference.get("namespace") or namespace_of(resource)
-            yield f"{path}.clusterRef", f"Cluster/{namespace}/{reference['name']}"
+        reference = _mapping(_mapping(place).get("clusterRef"))
+        name, namespace = reference.get("name"), reference.get("namespace") or namespace_of(resource)
+        if isinstance(name, str) and isinstance(namespace, str):
+            yield f"{path}.clusterRef", namespace, name
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _dangling(found: Mapping[str, tuple[Path, Resource]], there: Iterable[str]) -> Iterator[ManifestProblem]:
     clusters = sorted(key for key in there if key.startswith("Cluster/"))
+    known = ", ".join(
+        f'"{name}" in namespace {namespace}' for _, namespace, name in (key.split("/") for key in clusters)
+    )
     for file, resource in found.values():
-        for path, key in references(resource):
-            if key not in clusters:
-                name = key.removeprefix("Cluster/").removeprefix(f"{namespace_of(resource)}/")
-                there = ", ".join(cluster.split("/")[-1] for cluster in clusters) or "none"
-                problem = f'{path}: there is no Cluster "{name}"; there is: {there}'
+        for path, namespace, name in _references(resource):
+            if f"Cluster/{namespace}/{name}" not in clusters:
+                problem = f'{path}: there is no Cluster "{name}" in namespace {namespace}; there is: {known or "none"}'
                 yield ManifestProblem(file, _title(resource), problem)
 
 
-def _undecodable(found: Mapping[str, tuple[Path, Resource]]) -> Iterator[ManifestProblem]:
-    """What no schema can say: a pattern that is no regular expression."""
-    for file, resource in found.values():
+def _undecodable(
+    found: Mapping[str, tuple[Path, Resource]], mistaken: Mapping[str, Sequence[schema.Problem]]
+) -> Iterator[ManifestProblem]:
+    """What no schema can express, such as a pattern that is not a regular expression."""
+    for key, (file, resource) in found.items():
+        if mistaken[key]:
+            wrongs = _undecodable_parts(resource, [wrong.path for wrong in mistaken[key]])
+            yield from (ManifestProblem(file, _title(resource), wrong) for wrong in wrongs)
+            continue
         try:
             models.decode_as(models.KINDS[resource["kind"]], resource)
         except models.ManifestError as error:
@@ -278,13 +301,28 @@ def _undecodable(found: Mapping[str, tuple[Path, Resource]]) -> Iterator[Manifes
             yield ManifestProblem(file, _title(resource), str(error).removeprefix(prefix))
 
 
+def _undecodable_parts(resource: Resource, paths: Sequence[str]) -> Iterator[str]:
+    """The same in a resource with mistakes at these paths: in each part that has none of them."""
+    spec = _mapping(resource.get("spec"))
+    for name, part in PARTS.get(resource["kind"], {}).items():
+        path = f"spec.{name}"
+        if name in spec and not any(wrong == "spec" or wrong.startswith(path) for wrong in paths):
+            try:
+                msgspec.convert(spec[name], part)
+            except msgspec.ValidationError as error:
+                yield f"{path}: {str(error).partition(' - at `$')[0]}"
+
+
 def _shrinking(
     found: Mapping[str, tuple[Path, Resource]], known: Mapping[str, Resource]
 ) -> Iterator[ManifestProblem]:
     for key, (file, resource) in found.items():
         there = (known.get(key, {}).get("status") or {}).get("partitions", 0)
-        if resource["kind"] == "Topic" and (
-            problem := fewer_partitions(resource["spec"].get("partitions"), there)
+        wanted = _mapping(resource.get("spec")).get("partitions")
+        if (
+            resource["kind"] == "Topic"
+            and isinstance(wanted, int)
+            and (problem := fewer_partitions(wanted, there))
         ):
             yield ManifestProblem(file, _title(resource), problem.message)
 
@@ -294,13 +332,19 @@ def _misconfigured(
 ) -> Iterator[ManifestProblem]:
     """Configuration keys that the brokers would refuse, of resources whose configuration has changed."""
     changed = {
-        key: resource
+        key: {"kind": resource["kind"], "spec": {"config": config}}
         for key, (_, resource) in found.items()
-        if resource["spec"].get("config") != (known.get(key) or {"spec": {}})["spec"].get("config")
+        if (config := _config(resource)) != _config(known.get(key, {}))
     }
     for key, wrongs in configs.problems(changed).items():
         file, resource = found[key]
         yield from (ManifestProblem(file, _title(resource), f"spec.config: {wrong}") for wrong in wrongs)
+
+
+def _config(resource: Resource) -> dict[str, str]:
+    """Its configuration, without values that are no text: the schema refuses those."""
+    config = _mapping(_mapping(resource.get("spec")).get("config"))
+    return {key: value for key, value in config.items() if isinstance(value, str)}
 
 
 def named(folder: Path) -> list[str]:

@@ -31,6 +31,14 @@ class LocalMirror:
 
     def start(self, sources: Sequence[Endpoint], target: Endpoint, say: Callable[[str], None]) -> bool:
         """Have as many workers as asked for, told what the MirrorMaker says now; False when that is so already."""
+        with processes.files_of_a_start():
+            stopped, changed, missing = self._start(sources, target)
+        if stopped and changed and missing:
+            say(f"MirrorMaker {self.mirror.name}: its configuration changed: workers are restarted")
+        return bool(stopped or missing)
+
+    def _start(self, sources: Sequence[Endpoint], target: Endpoint) -> tuple[int, bool, list[str]]:
+        """How many workers were stopped, whether the configuration changed, which workers were started."""
         told = json.dumps(mirror_file(self.mirror, sources, target, http=f"{ports.HOST}:0"), indent=1)
         changed = not self.file.exists() or self.file.read_text() != told
         wanted = [f"{self.prefix}{number}" for number in range(self.mirror.spec.replicas)]
@@ -44,9 +52,7 @@ class LocalMirror:
         for key in missing:
             log = self.folder / f"{key.removeprefix(self.prefix)}.log"
             self.state.daemons[key] = processes.start([command("millstream-mirror"), str(self.file)], log)
-        if stopped and changed and missing:
-            say(f"MirrorMaker {self.mirror.name}: its configuration changed: workers are restarted")
-        return bool(stopped or missing)
+        return stopped, changed, missing
 
     def stop(self, keep: Sequence[str] = ()) -> int:
         """Stop its workers but those; how many ran."""

@@ -17,7 +17,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,6 +47,15 @@ class Daemon(msgspec.Struct, frozen=True, rename="camel"):
 
 class StartFailed(Exception):
     """A daemon ended, or said nothing, before it was ready; the message carries the end of its log."""
+
+
+@contextlib.contextmanager
+def files_of_a_start() -> Iterator[None]:
+    """A file or port that a daemon needs and that cannot be had is a failed start."""
+    try:
+        yield
+    except OSError as error:
+        raise StartFailed(str(error)) from error
 
 
 def started_at(pid: int) -> str | None:

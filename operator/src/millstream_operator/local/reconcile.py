@@ -142,7 +142,7 @@ class Pass:
                     started = local.start_zookeeper()
                     step = Reason.BROKER_FAILED
                     started |= local.start_brokers(self.say, self.services.admins)
-                except (NotInstalled, StartFailed, OSError) as error:
+                except (NotInstalled, StartFailed) as error:
                     problem = Problem(step, str(error))
             self._cluster_status(cluster, problem)
             if problem is not None:

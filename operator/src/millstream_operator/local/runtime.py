@@ -85,7 +85,7 @@ class LocalRuntime:
         for key, resource in sorted(state.resources.items()):
             if key not in keys:
                 say(
-                    f"{resource['kind']} {resource['metadata']['name']}: is in no manifest now: left as it is"
+                    f"{resource['kind']} {resource['metadata']['name']}: is in no manifest now: it was not changed"
                 )
         if news := [entry for entry in found.without_effect if entry not in state.told]:
             say(f"without effect here: {'; '.join(news)}")
@@ -160,7 +160,7 @@ class LocalRuntime:
                         self.store.save(state)
                     else:
                         kind, _, name = key.split("/")
-                        self.reporter.say(f"{kind} {name}: is not here")
+                        self.reporter.say(f"{kind} {name}: does not exist")
                 self._start_scheduler(state)
             finally:
                 self.store.save(state)
@@ -170,14 +170,11 @@ class LocalRuntime:
     def down(self, *, delete_data: bool = False) -> list[str]:
         """Stop every process; their names. With ``delete_data`` what `up` made in the data folder goes, too.
 
-        StateError for a folder that `up` never made, which is left as it is.
+        StateError for a folder that `up` never made, and nothing is deleted.
         """
-        if not self.store.exists:
-            if delete_data:
-                raise StateError(
-                    f"--data: {self.data} is no data folder of `millstream local`: it has no state.json. Nothing was"
-                    " deleted; name the folder that `millstream local up` was given"
-                )
+        if delete_data:
+            self.check_owned()
+        elif not self.store.exists:
             return []
         stopped = []
         self._stop_scheduler()
@@ -191,6 +188,15 @@ class LocalRuntime:
             if delete_data:
                 self._delete(state)
         return stopped
+
+    def check_owned(self) -> None:
+        """StateError unless `up` made the data folder."""
+        if not self.store.exists:
+            raise StateError(
+                f"--data: {self.data} is not a data folder of `millstream local`: it has no state.json. Nothing was"
+                " deleted; name the folder that you gave to `millstream local up`"
+            )
+        self.store.load()
 
     def _stop_scheduler(self) -> None:
         """Have no scheduler, which may hold the folder's lock for as long as a load runs."""

@@ -127,12 +127,16 @@ class Store:
         return left
 
     def save(self, state: State) -> None:
+        """OSError that names the file."""
         aside = self.file.with_suffix(".json.new")
-        with aside.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(state, order="deterministic"), indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self.file)
+        try:
+            with aside.open("wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(state, order="deterministic"), indent=1))
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(self.file)
+        except OSError as error:  # a full disk has no name
+            raise OSError(error.errno, error.strerror, str(self.file)) from error
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

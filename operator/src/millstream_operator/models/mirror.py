@@ -30,12 +30,14 @@ class MirrorTopics(Spec, frozen=True):
     exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for where in ("include", "exclude"):
-            for pattern in getattr(self, where):
-                if why := refusal(pattern):
-                    raise ValueError(
-                        f"{where}: {pattern!r} is not a regular expression in RE2's syntax: {why}"
-                    )
+        wrongs = [
+            f"{where}: {pattern!r} is not a regular expression in RE2's syntax: {why}"
+            for where in ("include", "exclude")
+            for pattern in getattr(self, where)
+            if (why := refusal(pattern))
+        ]
+        if wrongs:
+            raise ValueError("; ".join(wrongs))
 
 
 class WorkerResources(Resources, frozen=True):
