@@ -228,6 +228,15 @@ def test_refused(namespace: Namespace, kind: str, spec: dict[str, Any], words: t
         assert word in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["1east", "a.b", "a" * 41])
+def test_services_can_be_named_after_a_cluster(namespace: Namespace, name: str) -> None:
+    with pytest.raises(
+        CommandFailed, match=r"metadata\.name: .* are allowed, since .*[sS]ervices are named after it"
+    ):
+        namespace.apply(manifest("Cluster", {}, name))
+    namespace.apply(manifest("Cluster", {}, "a" * 40))
+
+
 def test_what_a_template_may_not_have_never_reaches_the_operator(namespace: Namespace) -> None:
     """A client that does not ask for strict validation gets a warning, and the field is not stored."""
     spec = {"hostPID": True, "nodeSelector": {"disk": "ssd"}, "serviceAccountName": "admin"}

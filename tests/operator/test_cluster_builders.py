@@ -335,7 +335,7 @@ def test_an_external_listener_has_a_service_for_each_broker() -> None:
     assert service["spec"]["type"] == "NodePort"
     assert service["spec"]["selector"]["statefulset.kubernetes.io/pod-name"] == "east-brokers-2"
     assert service["spec"]["ports"] == [
-        {"name": "kafka", "port": 9094, "targetPort": 9094, "nodePort": 30096}
+        {"name": "kafka", "port": 9094, "targetPort": "out-side", "nodePort": 30096}
     ]
     assert broker_config(wanted)["listeners"] == (
         "INTERNAL://0.0.0.0:9092,OUT_SIDE://0.0.0.0:9094,REPLICATION-9091://0.0.0.0:9091"

@@ -56,7 +56,7 @@ def test_a_service_in_front_of_all_brokers() -> None:
     assert service["spec"] == {
         "type": "LoadBalancer",
         "selector": {"millstream.dev/cluster": "east", "app.kubernetes.io/component": "broker"},
-        "ports": [{"name": "kafka", "port": 9094, "targetPort": 9094}],
+        "ports": [{"name": "kafka", "port": 9094, "targetPort": "public"}],
     }
     (nodes,) = bootstrap_services(cluster(type="NodePort", bootstrap={"nodePort": 31000})).values()
     assert (nodes["spec"]["type"], nodes["spec"]["ports"][0]["nodePort"]) == ("NodePort", 31000)

@@ -141,6 +141,11 @@ def test_a_file_and_a_list_are_taken_too(tmp_path: Path) -> None:
             r'{config: {"a\nlog.dirs": x}}',
             "spec.config: config: keys consist of letters, digits, '.', '_' and '-'",
         ),
+        (
+            "Cluster",
+            "{listeners: [{name: http, type: Internal, port: 9092}]}",
+            "spec.listeners[0]: listeners: the name http is taken by health and metrics",
+        ),
         ("Cluster", "[1]", "spec: [1] is not an object"),
     ],
 )

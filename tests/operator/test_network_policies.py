@@ -8,6 +8,7 @@ from millstream_operator.admission import decode
 from millstream_operator.models import API_VERSION, Cluster
 from millstream_operator.resources import cluster as build
 from millstream_operator.resources import zookeeper
+from millstream_operator.resources.listeners import bootstrap_services, external_services
 from millstream_operator.resources.network_policy import network_policies
 
 Spec = dict[str, Any]
@@ -37,9 +38,9 @@ def cluster(**spec: Any) -> Cluster:
     return found
 
 
-def who(policy: Spec) -> dict[int, list[Spec] | None]:
+def who(policy: Spec) -> dict[int | str, list[Spec] | None]:
     """Who may reach each port; None for everybody. A port of several rules has the peers of all."""
-    found: dict[int, list[Spec] | None] = {}
+    found: dict[int | str, list[Spec] | None] = {}
     for rule in policy["spec"]["ingress"]:
         for port in rule["ports"]:
             assert port["protocol"] == "TCP"
@@ -63,7 +64,7 @@ def test_brokers_are_reached_on_their_listeners_only() -> None:
     assert who(policy) == {
         9091: [BROKERS],
         9092: [BROKERS, OPERATOR, SHOPS],
-        9094: None,
+        "public": None,
         9404: [OPERATOR, PROMETHEUS],
     }
 
@@ -101,4 +102,24 @@ def test_policies_select_the_pods_that_are_made_and_know_all_their_ports() -> No
         template = pods["spec"]["template"]
         assert policy["spec"]["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
         (container,) = template["spec"]["containers"]
-        assert who(policy).keys() == {port["containerPort"] for port in container["ports"]}
+        numbers = {port["name"]: port["containerPort"] for port in container["ports"]}
+        assert {numbers.get(port, port) for port in who(policy)} == set(numbers.values())
+
+
+def test_a_pod_is_reached_at_the_port_that_it_was_started_with() -> None:
+    """While the new port of an external listener rolls out, some brokers still listen on the old one."""
+    outside = {"name": "nodes", "type": "NodePort", "allowPlaintext": True}
+    before, after = (
+        cluster(listeners=[{"name": "internal", "type": "Internal", "port": 9092}, {**outside, "port": port}])
+        for port in (9094, 9095)
+    )
+    made = build.stateful_set(before, image="b", pull_policy="Never")["spec"]["template"]["spec"]
+    (container,) = made["containers"]
+    listens = {port["name"]: port["containerPort"] for port in container["ports"]}
+    (policy,) = network_policies(after, None)
+    services = [*external_services(after, 1).values(), *bootstrap_services(after).values()]
+    assert len(services) == 2
+    for service in services:
+        (port,) = service["spec"]["ports"]
+        assert (port["port"], listens[port["targetPort"]]) == (9095, 9094)
+        assert port["targetPort"] in who(policy)

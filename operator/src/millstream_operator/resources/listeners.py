@@ -156,8 +156,11 @@ def _outside(
     if listener.external_traffic_policy is not None:
         wanted["externalTrafficPolicy"] = listener.external_traffic_policy
     found = service(cluster, name, wanted, {"kafka": listener.port})
+    (port,) = found["spec"]["ports"]
+    # By the name of the container's port: while a new port rolls out, each pod is reached at the one that it has.
+    port["targetPort"] = listener.name
     if node_port is not None:
-        found["spec"]["ports"][0]["nodePort"] = node_port
+        port["nodePort"] = node_port
     if annotations:
         found["metadata"]["annotations"] = dict(annotations)
     return found

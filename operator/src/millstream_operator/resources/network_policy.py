@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..models import Cluster
-from ..models.listeners import Peer
+from ..models.listeners import Listener, Peer
 from . import zookeeper
 from .broker_config import HTTP_PORT, broker_set_name
 from .listeners import all_listeners, replication_port
@@ -45,9 +45,9 @@ def _to_brokers(cluster: Cluster, operator_namespace: str | None) -> list[Manife
         if peers := _peers(listener.network_policy_peers):
             # brokers of before they had a listener of their own find each other there
             inside = [brokers, *operator] if listener.type == "Internal" else []
-            rules.append(_rule([listener.port], [*inside, *peers]))
+            rules.append(_rule([_port(listener)], [*inside, *peers]))
         else:
-            rules.append(_rule([listener.port], []))
+            rules.append(_rule([_port(listener)], []))
     if readers := [*operator, *_peers(cluster.spec.network_policy.metrics_peers)]:
         rules.append(_rule([HTTP_PORT], readers))
     return rules
@@ -60,7 +60,13 @@ def _to_zookeeper(cluster: Cluster, operator_namespace: str | None) -> list[Mani
     ]
 
 
-def _rule(ports: Sequence[int], peers: Sequence[Manifest]) -> Manifest:
+def _port(listener: Listener) -> int | str:
+    """The container's port, of an external listener by name: each pod has the number that it was started with. That of
+    the Internal listener stays."""
+    return listener.port if listener.type == "Internal" else listener.name
+
+
+def _rule(ports: Sequence[int | str], peers: Sequence[Manifest]) -> Manifest:
     """Without peers: everybody, as Kubernetes has it."""
     found: Manifest = {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
     if peers:
