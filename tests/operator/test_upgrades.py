@@ -6,6 +6,7 @@ import dataclasses
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from millstream_operator.reconcile.rolling import UPGRADE, BrokerPod, restart_re
 from millstream_operator.reconcile.upgrades import Upgrade, waits_for_window
 from millstream_operator.resources.cluster import CONFIG_HASH, LISTENERS_HASH, TEMPLATE_HASH, USER_HASH
 from millstream_operator.resources.images import Images
-from millstream_operator.resources.owned import RELEASE, SPEC_HASH
+from millstream_operator.resources.owned import RELEASE, SPEC_HASH, digest
 from millstream_operator.resources.volumes import UserIds, VolumeOwnership
 from millstream_operator.services import Services
 from millstream_operator.store import Key
@@ -240,3 +241,19 @@ def test_a_release_is_named_by_what_it_gives_every_cluster() -> None:
     assert Images().release() == Images(spark="other").release()
     services = dataclasses.replace(in_memory().services, volume_ownership=VolumeOwnership.FS_GROUP)
     assert services.release == Images().release(VolumeOwnership.FS_GROUP)
+
+
+def test_a_field_that_a_new_release_adds_changes_no_spec() -> None:
+    class Before(msgspec.Struct):
+        size: str
+        image: str | None = None
+
+    class After(msgspec.Struct):
+        size: str
+        image: str | None = "new default"
+        policy: str = "Fast"
+        more: dict[str, int] = msgspec.field(default_factory=dict)
+
+    assert digest([Before("1Gi")]) == digest([After("1Gi")])
+    assert digest({"a": Before("1Gi")}) != digest({"a": After("1Gi", policy="Slow")})
+    assert digest(After("1Gi")) != digest(After("2Gi"))

@@ -17,6 +17,7 @@ import msgspec
 
 from ..conditions import Reason
 from ..models import BatchLoad, Committed, From, LoadedPartition, OffsetRange, Rerun, RerunFrom, Until
+from ..models.load_value import Record
 from ..resources.owned import digest
 from .problem import Problem
 
@@ -38,34 +39,17 @@ Key = tuple[str, int]
 Partitions = Mapping[Key, Ends]
 
 
-def differences(spec: msgspec.Struct) -> dict[str, object]:
-    """What of a spec is not as it is by default: a field that a later release adds changes nothing in it."""
-    found: dict[str, object] = {}
-    for one in msgspec.structs.fields(spec):
-        value = getattr(spec, one.name)
-        default = one.default_factory() if one.default_factory is not msgspec.NODEFAULT else one.default
-        if value == default:
-            continue
-        found[one.encode_name] = differences(value) if isinstance(value, msgspec.Struct) else value
-    return found
-
-
 def digest_of_spec(load: BatchLoad) -> str:
     """Differs where what is loaded differs: topics, range, values, table."""
     spec = load.spec
-    parts = (
-        spec.topics,
-        spec.min_records,
-        *map(differences, (spec.from_, spec.until, spec.value, spec.output)),
-    )
-    record = differences(spec.record)
-    return digest((*parts, record) if record else parts)
+    parts = (spec.topics, spec.min_records, spec.from_, spec.until, spec.value, spec.output)
+    return digest(parts if spec.record == Record() else (*parts, spec.record))
 
 
 def digest_of_positions(load: BatchLoad) -> str:
     """Differs where a failed run is not to be repeated with its offsets."""
     spec = load.spec
-    return digest((sorted(spec.topics), differences(spec.from_), differences(spec.until)))
+    return digest((sorted(spec.topics), spec.from_, spec.until))
 
 
 def table_name(load: BatchLoad) -> str:
@@ -142,7 +126,7 @@ def committed_by(load: BatchLoad, path: str, offsets: tuple[OffsetRange, ...], f
 
 
 def digest_of_from(load: BatchLoad) -> str:
-    return digest(differences(load.spec.from_))
+    return digest(load.spec.from_)
 
 
 def _continued(committed: Committed, partitions: Partitions) -> dict[Key, int] | Problem:

@@ -16,15 +16,36 @@ Manifest = dict[str, Any]
 CLUSTER_LABEL = "millstream.dev/cluster"
 RELEASE = "millstream.dev/release"
 """Annotation: the release of the operator that an object was made by."""
-SPEC_HASH = "millstream.dev/spec-hash"
+SPEC_HASH = "millstream.dev/user-spec-hash"
 """Annotation: of what the Cluster says about the pods. A change of it does not wait as an upgrade does."""
 MANAGED_BY = {"app.kubernetes.io/managed-by": "millstream-operator"}
 USER = 1000
 
 
 def digest(found: object) -> str:
-    """Sixteen hexadecimal digits that differ where it differs."""
-    return hashlib.sha256(msgspec.json.encode(found, order="sorted")).hexdigest()[:16]
+    """Sixteen hexadecimal digits that differ where it differs.
+
+    Of a record only what is not its default counts: a field that a new release adds, or another default, changes
+    nothing that the user wrote.
+    """
+    return hashlib.sha256(msgspec.json.encode(_given(found), order="sorted")).hexdigest()[:16]
+
+
+def _given(found: object) -> object:
+    if isinstance(found, msgspec.Struct):
+        fields = ((one, getattr(found, one.name)) for one in msgspec.structs.fields(found))
+        return {one.encode_name: _given(value) for one, value in fields if value != _default(one)}
+    if isinstance(found, Mapping):
+        return {key: _given(value) for key, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [_given(value) for value in found]
+    return found
+
+
+def _default(field: msgspec.structs.FieldInfo) -> object:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return field.default
 
 
 def is_owned_by(live: Mapping[str, Any], uid: str) -> bool:
@@ -66,7 +87,6 @@ def metadata(cluster: Cluster, name: str, component: str = "broker") -> Manifest
 def service(
     cluster: Cluster, name: str, spec: Manifest, ports: Mapping[str, int], component: str = "broker"
 ) -> Manifest:
-    # the ports are addressed by number: a container's port name changes with its listener's
     entries = [{"name": port, "port": number, "targetPort": number} for port, number in ports.items()]
     return {
         "apiVersion": "v1",
