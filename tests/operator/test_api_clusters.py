@@ -101,7 +101,7 @@ def test_objects_of_others_are_left_alone(operator: OperatorProcess, namespace: 
     found = namespace.wait_condition("cluster", "default", status="False", reason="ObjectNotOurs")
     assert found["status"]["conditions"][0]["message"] == (
         "Service default-bootstrap exists and does not belong to this Cluster: delete it, or give the Cluster another "
-        "name; it was left alone"
+        "name; it was not changed"
     )
     namespace.kubectl("delete", "service", "default-bootstrap")
     until(

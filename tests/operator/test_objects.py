@@ -100,7 +100,7 @@ SERVICE = service(OWNER, uid="s")
         (
             service(labels={"app.kubernetes.io/managed-by": "millstream-operator"}),
             "exists and does not belong to this Cluster: delete it, or give the Cluster another name; "
-            "it was left alone",
+            "it was not changed",
         ),
         (service({**OWNER, "uid": "other", "name": "west"}), "exists and does not belong to this Cluster"),
         (

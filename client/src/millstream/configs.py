@@ -82,7 +82,7 @@ def alter_configs(
     """Set keys, and reset others to their default, all or none of them. Failed with the brokers' reason."""
     _require(cluster, resource)
     if both := sorted(set(set_configs).intersection(delete_configs)):
-        raise BadInput(f"{both[0]} is to be set and reset", "name it once")
+        raise BadInput(f"{both[0]} is both set and reset", "choose one")
     wanted = _asked(resource)
     for key, value in set_configs.items():
         wanted.add_incremental_config(_change(key, value, AlterConfigOpType.SET))

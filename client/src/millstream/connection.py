@@ -1,4 +1,4 @@
-"""Reaching a cluster: each address is tried once before librdkafka, which would retry for ever, takes over.
+"""Reaching a cluster: each address is tried once before librdkafka, which would retry endlessly, takes over.
 
 `Cluster` is what all functions of this package take. It is cheap; it connects with its first use.
 """

@@ -260,7 +260,7 @@ def consume(
             if ends.all_reached and not follow:
                 return
             if not follow and time.monotonic() - heard > SILENCE_S:
-                cluster.led_partitions(topic)  # raises NoLeader rather than wait for ever
+                cluster.led_partitions(topic)  # raises NoLeader rather than wait endlessly
                 heard = time.monotonic()
     finally:
         consumer.close()

@@ -1,4 +1,4 @@
-"""Whether a resource may be as it is: the CRDs decide, here as on the API server.
+"""Whether a resource is valid: the CRDs decide, here as on the API server.
 
 The CRDs of `crds/` own the contract of a resource: its types, bounds and rules. The API server validates every write
 by them. This module validates what has not gone that way: manifests on a laptop, and resources that were stored under
@@ -20,7 +20,7 @@ until the value changes; the operator keeps such resources running."""
 
 
 def refusal(kind: str, manifest: Mapping[str, Any]) -> str:
-    """Why a stored resource may not be as it is, in one line; empty when it may. Fields that this release does not know
+    """Why a stored resource is not valid, in one line; empty when it is. Fields that this release does not know
     are ignored: the API server lets none in but those of newer definitions, which stay after a rollback."""
     return _why(kind, pruned(manifest, crd_schemas()[kind]))
 

@@ -145,7 +145,7 @@ ABSENT: Final[list[tuple[str, list[str]]]] = [
     ),
     (
         "The newer group protocol, in which the broker assigns (KIP-848); every client has the classic one. "
-        "ConsumerGroupHeartbeat says so: a client that waits for it otherwise waits for ever.",
+        "ConsumerGroupHeartbeat says so: a client that waits for it would otherwise wait endlessly.",
         ["ConsumerGroupDescribe"],
     ),
     (

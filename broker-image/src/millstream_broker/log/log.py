@@ -356,7 +356,7 @@ class Log(LogState):
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
         """Drop everything from ``offset`` on; a batch that has ``offset`` inside goes as a whole. Blocking.
 
-        So goes an epoch that begins there and has no records yet: a follower that kept it would name it for ever.
+        So goes an epoch that begins there and has no records yet: a follower that kept it would name it endlessly.
         ApiError KAFKA_STORAGE_ERROR: nothing has changed, or the log is offline.
         """
         try:

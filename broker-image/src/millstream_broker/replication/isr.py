@@ -10,7 +10,7 @@ write). No clock and no input or output: milliseconds are given.
   then both count (the *maximal* ISR, KIP-497). There is one such write at a time; it carries the version it replaces.
 - The *high watermark* is the smallest log end in the maximal ISR. It moves only while the stored ISR has
   min.insync.replicas members (KIP-966), and never back. It also waits for followers which keep up and are about to
-  join: under load they would otherwise chase it for ever.
+  join: under load they would otherwise chase it endlessly.
 - Who leaves an ISR that thereby has too few members is kept in `elr`: the high watermark stands still from then on, so
   these replicas go on having every acknowledged record. It does not move again before a state without them is stored.
 - A follower leaves the ISR when it was not caught up for `max_lag_ms`, or when it fetches below the high watermark,

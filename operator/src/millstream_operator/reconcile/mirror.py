@@ -1,6 +1,6 @@
 """MirrorMaker: may it mirror at all, and what its workers say about how far it is; pure.
 
-Records that come back to where they came from would be copied for ever, and a cluster mirrored twice would double its
+Records that come back to where they came from would be copied endlessly, and a cluster mirrored twice would double its
 records, so before a worker runs these are refused: a source that is the target, two sources that are one cluster, and
 a MirrorMaker that closes a circle with older ones for the same topics (see overlap.py). Two references mean one cluster
 if they name the same Cluster, or if they share an address of `bootstrap`.
@@ -77,14 +77,14 @@ def _addresses(endpoint: Endpoint) -> set[str]:
 
 
 def check(mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint) -> Problem | None:
-    """Why this MirrorMaker would go round in circles or double records."""
+    """Why this MirrorMaker would copy records in a loop or double them."""
     for index, source in enumerate(sources):
         for other in sources[:index]:
             if same_cluster(source, other):
                 return Problem(
                     Reason.SAME_CLUSTER,
                     f"spec.sources: {other.name} and {source.name} are one cluster ({source.bootstrap}): "
-                    "every record would be mirrored twice; name it once",
+                    "every record would be mirrored twice; list it once",
                 )
         if not same_cluster(source, target):
             continue

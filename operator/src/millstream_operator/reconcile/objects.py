@@ -84,7 +84,7 @@ def _foreign(live: Manifest, wanted: Mapping[str, Any]) -> str:
             )
     return (
         f"exists and does not belong to this {mine['kind']}: delete it, or give the {mine['kind']} another name; "
-        "it was left alone"
+        "it was not changed"
     )
 
 

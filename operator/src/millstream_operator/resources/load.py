@@ -349,7 +349,7 @@ def spark_conf(load: BatchLoad) -> dict[str, str]:
         "spark.kubernetes.memoryOverheadFactor": str(OVERHEAD_FACTOR),
         "spark.ui.enabled": "false",
         "spark.executor.extraJavaOptions": AVRO_LIMITS,
-        # A lost executor is replaced; a job that cannot go on fails instead of waiting for ever.
+        # A lost executor is replaced; a job that cannot go on fails instead of waiting endlessly.
         "spark.kubernetes.executor.deleteOnTermination": "true",
         # The driver needs rights on pods, and on nothing else.
         "spark.kubernetes.executor.disableConfigMap": "true",

@@ -280,7 +280,7 @@ class FileStore:
             log.error("%s: cannot be written: %s", self._path, error.strerror)
             self.failed(error)
             return CoordinationError(f"{self._path}: cannot be written: {error.strerror}")
-        except Exception as error:  # else those who wait for the write would wait for ever
+        except Exception as error:  # else those who wait for the write would wait endlessly
             log.exception("%s: cannot be written", self._path)
             return CoordinationError(f"{self._path}: cannot be written: {error!r}")
         return None
