@@ -15,7 +15,8 @@ def test_a_partition_without_a_leader(cluster: ClusterProcesses) -> None:
         return ended.stdout.decode(), ended.stderr.decode()
 
     run("topic", "create", "orders", "-p", "3", "-r", "1")
-    run("produce", "orders", stdin=b"a\nb\nc\n" * 100)
+    for number in range(3):
+        run("produce", "orders", "--partition", str(number), stdin=b"a\nb\nc\n" * 100)
     run("consume", "orders", "--group", "readers")
     partitions = json.loads(run("topic", "describe", "orders", "-o", "json")[0])["partitions"]
     lost = partitions[1]["leader"]

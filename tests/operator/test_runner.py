@@ -224,7 +224,7 @@ async def test_work_from_before_an_operator_acted_is_not_overdue_for_that_long()
 
 @pytest.mark.parametrize("foreign", [False, True])
 async def test_a_cluster_that_cannot_be_worked_on_gives_its_turn_back(foreign: bool) -> None:
-    spec = {} if foreign else {"nonsense": 1}
+    spec = {} if foreign else {"brokers": {"replicas": 0}}
     found = in_memory(stored({**cluster("east"), "spec": spec}), stored(cluster("west")))
     east, west = (Key("Cluster", "ns", name) for name in ("east", "west"))
     runner = Runner(found.services, CONTROLLERS)
@@ -241,7 +241,11 @@ async def test_a_cluster_that_cannot_be_worked_on_gives_its_turn_back(foreign: b
 
 @pytest.mark.parametrize("kind", ["Topic", "ConsumerGroup"])
 async def test_a_resource_that_cannot_be_understood_goes_when_its_user_gives_up(kind: str) -> None:
-    broken = {**topic("a"), "kind": kind, "spec": {"clusterRef": {"name": "default"}, "topics": "..", "x": 1}}
+    broken = {
+        **topic("a"),
+        "kind": kind,
+        "spec": {"clusterRef": {"name": "default"}, "topics": "..", "partitions": 0},
+    }
     found = in_memory(stored(broken, **deleted(1)))
     runner = Runner(found.services, CONTROLLERS)
     key = Key(kind, "ns", "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -33,13 +34,19 @@ def digest(found: object) -> str:
 
 def _given(found: object) -> object:
     if isinstance(found, msgspec.Struct):
-        fields = ((one, getattr(found, one.name)) for one in msgspec.structs.fields(found))
+        fields = ((one, getattr(found, one.name)) for one in _fields(type(found)))
         return {one.encode_name: _given(value) for one, value in fields if value != _default(one)}
     if isinstance(found, Mapping):
         return {key: _given(value) for key, value in found.items()}
     if isinstance(found, list | tuple):
         return [_given(value) for value in found]
     return found
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """msgspec reads the annotations anew each time, which takes longer than all else here."""
+    return msgspec.structs.fields(kind)
 
 
 def _default(field: msgspec.structs.FieldInfo) -> object:

@@ -12,6 +12,7 @@ all rows of the run.
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -39,6 +40,8 @@ from millstream_jobs.outputs.output import (
 from millstream_jobs.run import Output, Run
 
 LOCK = "_delta_log/.millstream.lock"
+CREATED_S = 30.0
+"""How long a driver waits for the table that another one creates."""
 
 
 class DeltaOutput:
@@ -93,8 +96,17 @@ class DeltaOutput:
         except OSError as error:
             raise cannot_write(self._run, error) from None
         except Exception:
-            if not self._exists():  # else another driver has just made it
+            # Spark takes the folder that another driver has just made for a table: its first commit follows.
+            if not self._appears():
                 raise
+
+    def _appears(self) -> bool:
+        deadline = time.monotonic() + CREATED_S
+        while not self._exists():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True
 
     def stage(self, rows: DataFrame) -> DataFrame:
         folder = f"{self._path}/{self._staging}"
