@@ -84,7 +84,7 @@ BROKER_KEYS = _table(
         "shutdown.drain.ms",
         INT,
         0,
-        "How long a broker that is told to stop still serves, no longer ready, so that load balancers leave it first.",
+        "How long a stopping broker still serves, not ready, so that load balancers leave it first.",
         between(0, 30_000),
     ),
     Key("zookeeper.session.timeout.ms", INT, 18_000, "Silence after which a broker is dead.", at_least(1)),

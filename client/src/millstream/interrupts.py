@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Interrupts:
-    """Without `install`, Python's own Ctrl-C stays as it is, and nothing is held back."""
+    """Without `install`, Ctrl-C is Python's own, and nothing is held back."""
 
     def __init__(self) -> None:
         self._pending = False

@@ -35,7 +35,7 @@ class Election:
     _spec: Mapping[str, Any] = field(default_factory=dict)
 
     def see(self, lease: Mapping[str, Any] | None, now: float) -> None:
-        """The Lease as it is, None when there is none."""
+        """The Lease; None when there is none."""
         spec = (lease or {}).get("spec") or {}
         version = lease["metadata"].get("resourceVersion") if lease is not None else None
         if self._seen != version:

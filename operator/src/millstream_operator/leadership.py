@@ -52,7 +52,7 @@ def end_process() -> None:
 
 def boot_time() -> float:
     """Seconds since the machine started, with those in which it was suspended, for others take the Lease meanwhile. The
-    monotonic clock of Linux leaves these out; on systems without this clock (macOS) it is used all the same."""
+    monotonic clock of Linux leaves these out; on systems without this clock (macOS) it is used anyway."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

@@ -21,7 +21,7 @@ from ..store import Key, key_for
 from .deletion import let_go, owes_deletion, wait
 from .group import Observed, build_status, lag_by_partition, plan_start, wanted_ages
 from .problem import Problem, is_paused
-from .reference import cluster_key, rival
+from .reference import rival_problem
 from .report import report_problem
 from .together import sort_out
 
@@ -45,16 +45,7 @@ def reconcile_groups(services: Services, groups: Sequence[ConsumerGroup]) -> Map
 
 def conflict(services: Services, group: ConsumerGroup, cluster: Cluster) -> Problem | None:
     """Does an older ConsumerGroup name the same group?"""
-    other = rival(
-        services, group, cluster, cluster_key(group.namespace, group.spec.cluster_ref), group.group_id
-    )
-    if other is None:
-        return None
-    return Problem(
-        Reason.CONFLICTING_GROUP,
-        f"group {group.group_id} of Cluster {cluster.name} belongs to the older ConsumerGroup {other.name} "
-        f"in namespace {other.namespace}",
-    )
+    return rival_problem(services, group, cluster, group.group_id, "group", Reason.CONFLICTING_GROUP)
 
 
 def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Observed]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..conditions import Reason
-from ..models import Cluster, ClusterRef, ManifestError, Resource
+from ..models import Cluster, ClusterRef, ConsumerGroup, ManifestError, Resource, Topic
 from ..services import Services
 from ..store import ClusterKey, Key
 from .problem import Problem
@@ -55,3 +55,23 @@ def rival(services: Services, resource: Resource, cluster: Cluster, key: Cluster
         if may_refer(cluster, claim.key.namespace):
             return claim.key
     return None
+
+
+def rival_problem(
+    services: Services,
+    resource: Topic | ConsumerGroup,
+    cluster: Cluster,
+    name: str,
+    what: str,
+    reason: Reason,
+) -> Problem | None:
+    """Does an older resource of the same kind name the same ``what`` (topic, group)?"""
+    key = cluster_key(resource.namespace, resource.spec.cluster_ref)
+    other = rival(services, resource, cluster, key, name)
+    if other is None:
+        return None
+    return Problem(
+        reason,
+        f"{what} {name} of Cluster {cluster.name} belongs to the older {resource.KIND} {other.name} "
+        f"in namespace {other.namespace}",
+    )

@@ -19,7 +19,7 @@ from ..status import hold_finalizer, write_status
 from ..store import Key, key_for
 from .deletion import let_go, owes_deletion, wait
 from .problem import PAUSED, Problem, is_paused
-from .reference import cluster_key, rival
+from .reference import rival_problem
 from .replication_kafka import replicate
 from .report import report_problem
 from .together import PROBLEM_INTERVAL_S, sort_out
@@ -41,16 +41,7 @@ def reconcile_topics(services: Services, topics: Sequence[Topic]) -> Mapping[Key
 
 def conflict(services: Services, topic: Topic, cluster: Cluster) -> Problem | None:
     """Does an older Topic name the same topic?"""
-    other = rival(
-        services, topic, cluster, cluster_key(topic.namespace, topic.spec.cluster_ref), topic.topic_name
-    )
-    if other is None:
-        return None
-    return Problem(
-        Reason.CONFLICTING_TOPIC,
-        f"topic {topic.topic_name} of Cluster {cluster.name} belongs to the older Topic {other.name} "
-        f"in namespace {other.namespace}",
-    )
+    return rival_problem(services, topic, cluster, topic.topic_name, "topic", Reason.CONFLICTING_TOPIC)
 
 
 def _bring_about(
