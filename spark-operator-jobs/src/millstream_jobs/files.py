@@ -13,7 +13,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -234,3 +234,8 @@ def _first_line(error: BaseException) -> str:
 def files_below(output: Output) -> PosixFiles | S3Files:
     """The files of an output."""
     return S3Files(output.path, output.s3) if output.in_s3 else PosixFiles(output.path)
+
+
+def one_at_a_time(files: Files, lock: str) -> AbstractContextManager[None]:
+    """A lock that one process has at a time, where the files lie on a file system; S3 has no locks."""
+    return files.locked(lock) if isinstance(files, PosixFiles) else contextlib.nullcontext()

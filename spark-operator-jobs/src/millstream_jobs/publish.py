@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
 
 from pyspark.sql import SparkSession
 
 from millstream_jobs import command, publication, sending
 from millstream_jobs.command import Job
-from millstream_jobs.files import Files, PosixFiles, files_below
+from millstream_jobs.files import Files, files_below, one_at_a_time
 from millstream_jobs.load import open_session
 from millstream_jobs.outputs import OutputError
 from millstream_jobs.progress import say
@@ -43,7 +42,7 @@ def publish(spark: SparkSession, wanted: Publish) -> Result:
     staging = files_below(Output(wanted.staging, s3=wanted.s3))
     try:
         staging.make_folder("")
-        with _alone(staging, wanted.name):
+        with one_at_a_time(staging, f".{wanted.name}.lock"):
             return _publish(spark, wanted, staging)
     except OSError as error:
         raise OutputError(f"staging: {wanted.staging}: {error.strerror or error}") from None
@@ -66,13 +65,6 @@ def _publish(spark: SparkSession, wanted: Publish, staging: Files) -> Result:
         staging.create(done, b"{}")
     staging.delete(wanted.name)
     return Result("Succeeded", rows=plan.rows)
-
-
-@contextlib.contextmanager
-def _alone(staging: Files, name: str) -> Iterator[None]:
-    """One driver of a publication at a time, where a file system tells; S3 does not."""
-    with staging.locked(f".{name}.lock") if isinstance(staging, PosixFiles) else contextlib.nullcontext():
-        yield
 
 
 if __name__ == "__main__":

@@ -11,16 +11,15 @@ all rows of the run.
 
 from __future__ import annotations
 
-import contextlib
 import time
 import uuid
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from millstream_jobs.files import Files, PosixFiles, files_below
+from millstream_jobs.files import Files, files_below, one_at_a_time
 from millstream_jobs.outputs.objects import staging_path
 from millstream_jobs.outputs.output import (
     OWNER,
@@ -147,9 +146,6 @@ def table_name(path: str) -> str:
     return "delta.`" + path.replace("`", "``") + "`"
 
 
-@contextlib.contextmanager
-def alone(output: Output) -> Iterator[None]:
+def alone(output: Output) -> AbstractContextManager[None]:
     """One driver of the table at a time, where it lies on a file system."""
-    files = files_below(output)
-    with files.locked(LOCK) if isinstance(files, PosixFiles) else contextlib.nullcontext():
-        yield
+    return one_at_a_time(files_below(output), LOCK)

@@ -17,15 +17,14 @@ killed attempt staged is removed by `expire_snapshots` and `remove_orphan_files`
 
 from __future__ import annotations
 
-import contextlib
 import uuid
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, IntegerType, ShortType, StructField, StructType
 
-from millstream_jobs.files import Files, PosixFiles, files_below
+from millstream_jobs.files import Files, PosixFiles, files_below, one_at_a_time
 from millstream_jobs.outputs.output import (
     OWNER,
     Committed,
@@ -236,13 +235,9 @@ def quoted(table: str) -> str:
     return ".".join(f"`{name}`" for name in table.split("."))
 
 
-@contextlib.contextmanager
-def alone(output: Output) -> Iterator[None]:
+def alone(output: Output) -> AbstractContextManager[None]:
     """A Hadoop catalog commits by a rename that may replace another's: drivers take turns."""
-    files = files_below(output)
-    hadoop = output.catalog.type == "Hadoop"
-    with files.locked(LOCK) if hadoop and isinstance(files, PosixFiles) else contextlib.nullcontext():
-        yield
+    return one_at_a_time(files_below(output), LOCK) if output.catalog.type == "Hadoop" else nullcontext()
 
 
 def _as_stored(schema: StructType) -> StructType:
