@@ -54,8 +54,11 @@ def _runs_processes(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that many tests use at once: each takes topics and groups of its own names."""
-    with BrokerProcess(tmp_path_factory.mktemp("shared-broker")) as broker:
+    """A broker that many tests use at once: each takes topics and groups of its own names.
+
+    It keeps records of any age, as tests write records of years ago.
+    """
+    with BrokerProcess(tmp_path_factory.mktemp("shared-broker"), {"log.retention.ms": "-1"}) as broker:
         yield broker
 
 

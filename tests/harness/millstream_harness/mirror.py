@@ -6,6 +6,7 @@ import functools
 import json
 import re
 import sys
+import time
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from .scenario import eventually
 
 Peer = BrokerProcess | KafkaProcess
 
+START_MS = int(time.time() * 1000)  # of the first record: none is so old that a broker would delete it
 READY = re.compile(r"ready: mirror=(?P<name>\S+) http=(?P<http>\S+)")
 
 
@@ -122,7 +124,7 @@ def produce(broker: Peer, topic: str, values: range, partitions: int = 1, **conf
                     b"value-%d" % value,
                     key=b"key-%d" % (value % 50),
                     partition=value % partitions,
-                    timestamp=1_700_000_000_000 + value,
+                    timestamp=START_MS + value,
                     headers=[("number", b"%d" % value)],
                 )
                 break
