@@ -19,7 +19,7 @@ from millstream_operator.models import (
     TopicStatus,
     decode_as,
 )
-from millstream_operator.pace import BUDGET, PER_SECOND, Pace
+from millstream_operator.pace import BUDGET, PER_SECOND, Pace, in_round_numbers, rounded
 from millstream_operator.status import write_status
 
 
@@ -98,12 +98,33 @@ def test_lags_are_such_numbers(before: msgspec.Struct, after: msgspec.Struct) ->
     assert pace.holds_back(before, after, 0.0)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("number", "shown"), [(0, 0), (1, 1), (99, 99), (100, 100), (109, 100), (34_567, 34_000), (999_999, 990_000)]
+)
+def test_a_status_shows_two_digits(number: int, shown: int) -> None:
+    assert rounded(number) == shown
+    assert in_round_numbers(sized(number)) == sized(shown)
+    lag = Lag(records=number, seconds=5)
+    topics = (TopicLag(topic="a", partitions=number, lag=number),)
+    assert in_round_numbers(ConsumerGroupStatus(lag=lag, topics=topics)) == ConsumerGroupStatus(
+        lag=Lag(records=shown, seconds=5), topics=(TopicLag(topic="a", partitions=number, lag=shown),)
+    )
+
+
+def test_a_number_that_is_the_same_in_round_numbers_is_not_written() -> None:
+    found = in_memory(stored(topic("a"), {"sizeBytes": 12_000}))
+    shown = decode_as(Topic, found.kube.objects["Topic", "a"])
+    assert not write_status(found.services, shown, TopicStatus(size_bytes=12_999))
+    assert write_status(found.services, shown, TopicStatus(size_bytes=13_001))
+    assert found.status("Topic", "a") == {"sizeBytes": 13_000}
+
+
 def test_what_is_held_back_is_not_written_and_the_rest_is() -> None:
     found = in_memory(stored(topic("a"), {"sizeBytes": 100}))
     assert found.services.pace is not None
     spent(found.services.pace, found.services.now().timestamp())
     shown = decode_as(Topic, found.kube.objects["Topic", "a"])
-    assert not write_status(found.services, shown, TopicStatus(size_bytes=101))
+    assert not write_status(found.services, shown, TopicStatus(size_bytes=110))
     assert found.kube.applied == []
-    assert write_status(found.services, shown, TopicStatus(size_bytes=101, partitions=3))
-    assert found.status("Topic", "a") == {"sizeBytes": 101, "partitions": 3}
+    assert write_status(found.services, shown, TopicStatus(size_bytes=110, partitions=3))
+    assert found.status("Topic", "a") == {"sizeBytes": 110, "partitions": 3}

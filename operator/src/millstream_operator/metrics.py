@@ -302,7 +302,7 @@ _REASONS = frozenset(one.value for one in Reason)
 
 @dataclass(slots=True)
 class Lags:
-    """How far groups are behind, more exactly than their statuses say, which are not written for every record."""
+    """How far groups and loads are behind; their statuses say it in round numbers, and not at each moment."""
 
     _lags: dict[Key, tuple[int, int]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -422,15 +422,16 @@ class _Series:
         )
 
     def add_lags(self, shown: Mapping[Key, _Status], exact: Mapping[Key, tuple[int, int]]) -> None:
-        """As they were last seen; after a restart as statuses say, until each group is looked at."""
-        lags = {
-            (key.namespace, key.name): exact.get(key) or (status.lag.records or 0, status.lag.seconds or 0)
-            for key, status in shown.items()
-            if key.kind == "ConsumerGroup" and status.lag is not None
-        }
-        furthest = sorted(lags.items(), key=lambda one: (*(-lag for lag in one[1]), one[0]))
-        self.add("millstream_group_lag_records", {at: float(records) for at, (records, _) in furthest})
-        self.add("millstream_group_lag_seconds", {at: float(seconds) for at, (_, seconds) in furthest})
+        """As they were last seen; after a restart as statuses say, until each resource is looked at."""
+        for kind, name in (("ConsumerGroup", "group"), ("BatchLoad", "load")):
+            lags = {
+                (key.namespace, key.name): exact.get(key) or (status.lag.records or 0, status.lag.seconds or 0)
+                for key, status in shown.items()
+                if key.kind == kind and status.lag is not None
+            }
+            furthest = sorted(lags.items(), key=lambda one: (*(-lag for lag in one[1]), one[0]))
+            self.add(f"millstream_{name}_lag_records", {at: float(records) for at, (records, _) in furthest})
+            self.add(f"millstream_{name}_lag_seconds", {at: float(seconds) for at, (_, seconds) in furthest})
 
     def add_loads(self, shown: Mapping[Key, _Status]) -> None:
         runs = {
@@ -463,9 +464,6 @@ class _Series:
         loads = {
             (key.namespace, key.name): one for key, one in sorted(shown.items()) if key.kind == "BatchLoad"
         }
-        lags = {at: one.lag for at, one in loads.items() if one.lag is not None}
-        self.add("millstream_load_lag_records", {at: float(lag.records or 0) for at, lag in lags.items()})
-        self.add("millstream_load_lag_seconds", {at: float(lag.seconds or 0) for at, lag in lags.items()})
         late = {
             at: condition.status == "True"
             for at, one in loads.items()

@@ -1,11 +1,12 @@
-"""How often a status is written for a number alone; pure, times are given.
+"""How exactly and how often a status shows numbers that change all the time; pure, times are given.
 
 A size or a lag changes all the time, so that thousands of resources would write the API server full. Fields of a status
-that are such numbers are ``Gauge`` in the models. A change of anything else is written at once. A change of gauges
-takes from a budget: while more than half of it is there, every change is written; below that, only one that gives a
-number more or fewer digits; and none when it is used up. So a few resources show their numbers as they are, and
-thousands the right order of magnitude, within ``PER_SECOND`` writes a second for all of them together. A status that
-is held back is tried again with the next look.
+that are such numbers are ``Gauge`` in the models. A status shows their first two digits: 99 is 99, and 34,567 is 34,000;
+the metrics have them whole. A change of anything else is written at once. A change of gauges takes from a budget:
+while more than half of it is there, every change is written; below that, only one that gives a number more or fewer
+digits; and none when it is used up. So a few resources show each new number, and thousands the right order of
+magnitude, within ``PER_SECOND`` writes a second for all of them together. A status that is held back is tried again
+with the next look.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import functools
 import threading
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,7 +24,20 @@ from .models.base import Status
 PER_SECOND = 0.4
 BUDGET = 60.0  # writes
 
+DIGITS = 2  # of a number that a status shows
+
 StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+
+def in_round_numbers(status: StructT) -> StructT:
+    """The status with each gauge rounded down to its first ``DIGITS`` digits."""
+    return _with_gauges(status, rounded)
+
+
+def rounded(number: int) -> int:
+    """A number ≥ 0, rounded down to its first ``DIGITS`` digits."""
+    unit = 10 ** max(0, _digits(number) - DIGITS)
+    return number // unit * unit
 
 
 class Pace:
@@ -36,7 +50,7 @@ class Pace:
 
     def holds_back(self, before: Status, after: Status, now: float) -> bool:
         """Whether a changed status is to wait; ``now`` in seconds. One that is not held back is taken as written."""
-        if _without_gauges(before) != _without_gauges(after):
+        if _with_gauges(before, _zero) != _with_gauges(after, _zero):
             return False
         magnitudes = [list(map(_digits, _gauges(status))) for status in (before, after)]
         crosses = magnitudes[0] != magnitudes[1]
@@ -55,6 +69,10 @@ def _digits(number: int) -> int:
     return len(str(number)) if number else 0
 
 
+def _zero(_: int) -> int:
+    return 0
+
+
 def _gauges(status: msgspec.Struct) -> Iterator[int]:
     """Every gauge of a status that has a value, in the order of its fields."""
     names = _gauge_names(type(status))
@@ -69,19 +87,19 @@ def _gauges(status: msgspec.Struct) -> Iterator[int]:
                     yield from _gauges(part)
 
 
-def _without_gauges(status: StructT) -> StructT:
-    """The status with 0 for every gauge that has a value."""
+def _with_gauges(status: StructT, change: Callable[[int], int]) -> StructT:
+    """The status with every gauge changed that has a value."""
     names = _gauge_names(type(status))
     changed: dict[str, Any] = {}
     for name in status.__struct_fields__:
         value = getattr(status, name)
         if name in names:
-            changed[name] = None if value is None else 0
+            changed[name] = None if value is None else change(value)
         elif isinstance(value, msgspec.Struct):
-            changed[name] = _without_gauges(value)
+            changed[name] = _with_gauges(value, change)
         elif isinstance(value, tuple):
             changed[name] = tuple(
-                _without_gauges(one) if isinstance(one, msgspec.Struct) else one for one in value
+                _with_gauges(one, change) if isinstance(one, msgspec.Struct) else one for one in value
             )
     return msgspec.structs.replace(status, **changed)
 

@@ -11,6 +11,7 @@ from typing import Any
 from .events import record
 from .kube import Kube, KubeError, Manifest
 from .models import API_VERSION, KINDS, ManifestError, Resource, Status, decode_as, encode_status
+from .pace import in_round_numbers
 from .services import Services
 from .store import Key, key_for
 from .transitions import events_of
@@ -20,9 +21,10 @@ FINALIZER = "millstream.dev/delete"
 
 
 def write_status(services: Services, resource: Resource, status: Status) -> bool:
-    """Write a status if it differs from what the resource shows, and not only by numbers whose time has not come (see
-    pace.py); was it written?"""
+    """Write a status, its gauges in round numbers, if it differs from what the resource shows, and not only by gauges
+    whose time has not come (see pace.py); was it written?"""
     shown: Status = resource.status  # type: ignore[attr-defined]  # every kind has one
+    status = in_round_numbers(status)
     before, after = encode_status(shown), encode_status(status)
     if before == after:
         return False

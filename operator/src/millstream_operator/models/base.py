@@ -16,7 +16,7 @@ TopicName = str
 Natural = int
 Timestamp = Annotated[datetime, Meta(tz=True)]
 Gauge = Annotated[int, Meta(extra={"gauge": True})]
-"""A number of a status that changes all the time: written as often as pace.py says."""
+"""A number of a status that changes all the time: shown as exactly and written as often as pace.py says."""
 Quantity = int | str
 DeletionPolicy = Literal["Retain", "Delete"]
 

@@ -25,6 +25,7 @@ from ..models import (
     Member,
     TopicLag,
 )
+from ..pace import rounded
 from .problem import conditions_with
 
 MAX_MEMBERS = 100  # shown in status
@@ -131,7 +132,7 @@ def _ready(observed: Observed) -> tuple[ConditionType, bool, Reason, str]:
 
 def _steady(before: Lag | None, records: int, seconds: int) -> int:
     """While nothing is consumed or produced the age only grows: shown anew when it has grown by a tenth."""
-    old = before.seconds if before is not None and before.records == records else None
+    old = before.seconds if before is not None and before.records == rounded(records) else None
     return old if old is not None and records and 0 <= seconds - old <= old // 10 else seconds
 
 

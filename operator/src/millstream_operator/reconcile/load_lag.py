@@ -8,6 +8,7 @@ from ..kafka_records import EARLIEST, LATEST, AdminError, Partition
 from ..lag_age import OffsetTimes, Wanted
 from ..models import BatchLoad, BatchLoadStatus, Lag, LoadedPartition
 from ..services import Services
+from ..store import key_for
 from .problem import Problem
 from .reference import find_cluster
 
@@ -48,4 +49,5 @@ def with_lag(services: Services, load: BatchLoad) -> BatchLoadStatus:
         replace(one, lag=lags.get(Partition(one.topic, one.partition))) for one in committed.offsets
     )
     lag = Lag(records=sum(lags.values()), seconds=max(ages.values(), default=0))
+    services.metrics.lags.put(key_for(load), lag.records or 0, lag.seconds or 0)
     return replace(load.status, committed=replace(committed, offsets=offsets), lag=lag)
