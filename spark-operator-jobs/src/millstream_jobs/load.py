@@ -92,8 +92,8 @@ def load(spark: SparkSession, run: Run) -> Result:
 def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
     """Write the run's rows, check and commit them; the commit of the run, which may be another driver's."""
     records = table.read(spark, run)
-    output.prepare(records.schema)
     try:
+        output.prepare(records.schema)
         with loss.told(spark, run), Progress(spark, run.records):
             staged = output.stage(records)
         rows, corrupt = completeness.check(spark, run, staged)

@@ -3,15 +3,20 @@
 An attempt first writes its rows as plain Parquet to `_staging/RUN/ATTEMPT` in the table's folder, which Delta
 ignores, so that they can be checked; the transaction then takes them from there. Delta refuses a second transaction
 with a txnAppId and txnVersion: one that begins later writes nothing, one at the same time fails. Mode Replace is the
-same transaction with `replaceWhere`: it rewrites files that have rows of the run's records, and no others. Where files
-are created without a store's help (Delta's log on a POSIX file system) a lock keeps drivers of one table apart; on S3,
-where Delta supports one driver at a time, two drivers of one run would write one log entry over the other, each with
-all rows of the run.
+same transaction with `replaceWhere`: it rewrites files that have rows of the run's records, and no others.
+
+A table begins to be with its first commit, `_delta_log/00000000000000000000.json`. Delta itself writes it for an empty
+table in the staging folder; `Files.create` then puts it in place, which one of several drivers does while the others
+take that one's table. A driver that dies before leaves files that count for nothing.
+
+Delta's own commits need more than that. Where files are created without a store's help (its log on a POSIX file
+system) a lock keeps drivers of one table apart; on S3, where Delta supports one driver at a time, two drivers of one
+run would write one log entry over the other, each with all rows of the run.
 """
 
 from __future__ import annotations
 
-import time
+import re
 import uuid
 from contextlib import AbstractContextManager
 
@@ -39,8 +44,10 @@ from millstream_jobs.outputs.output import (
 from millstream_jobs.run import Output, Run
 
 LOCK = "_delta_log/.millstream.lock"
-CREATED_S = 30.0
-"""How long a driver waits for the table that another one creates."""
+FIRST = f"_delta_log/{0:020}.json"
+COMMIT = re.compile(r"\d{20}\.(json|checkpoint\..*parquet)")
+OWN = ("_delta_log/", "_staging/", "_rewinds/", ".")
+"""What may be in the folder before the table is: killed drivers leave it there, and Delta's readers ignore it."""
 
 
 class DeltaOutput:
@@ -79,33 +86,48 @@ class DeltaOutput:
         added_columns(self._spark.read.format("delta").load(self._path).schema, schema)
 
     def _exists(self) -> bool:
-        """Whether the table has a first commit; another driver that creates it makes the folder before."""
-        return any(name.endswith(".json") for name in self._files.list("_delta_log"))
+        """Whether the table has its first commit, or what has replaced that since."""
+        return any(COMMIT.fullmatch(name) for name in self._files.list("_delta_log"))
 
     def _create(self, schema: StructType) -> None:
-        output = self._run.output
+        """Put the first commit in place, if no other driver has done so meanwhile."""
         try:
             self._files.make_folder("")
-            writer = self._spark.createDataFrame([], nullable(schema)).writeTo(self._table).using("delta")
-            if output.owner:
-                writer = writer.tableProperty(OWNER, output.owner)
-            if output.partition_by:
-                writer = writer.partitionedBy(*(F.col(f"`{name}`") for name in output.partition_by))
-            writer.create()
+            self._check_free()
+            first = self._first_commit(schema)
         except OSError as error:
             raise cannot_write(self._run, error) from None
-        except Exception:
-            # Spark takes the folder that another driver has just made for a table: its first commit follows.
-            if not self._appears():
-                raise
+        try:
+            self._files.create(FIRST, first)
+        except FileExistsError:
+            pass  # another driver's
+        except OSError as error:
+            raise cannot_write(self._run, error) from None
 
-    def _appears(self) -> bool:
-        deadline = time.monotonic() + CREATED_S
-        while not self._exists():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.1)
-        return True
+    def _check_free(self) -> None:
+        """OutputError when the folder has files that no load has left there."""
+        others = (name for name in self._files.list("") if not name.startswith(OWN))
+        if (name := min(others, default=None)) is not None:
+            raise OutputError(
+                f"output.path: {self._path} is no Delta table, but has files, such as {name}:"
+                " take an empty folder or another path"
+            )
+
+    def _first_commit(self, schema: StructType) -> bytes:
+        """What Delta writes for an empty table; it is made aside, with no file of rows."""
+        output = self._run.output
+        aside = f"{self._run_staging}/{self.attempt}-table"
+        table = table_name(f"{self._path}/{aside}")
+        writer = self._spark.createDataFrame([], nullable(schema)).writeTo(table).using("delta")
+        if output.owner:
+            writer = writer.tableProperty(OWNER, output.owner)
+        if output.partition_by:
+            writer = writer.partitionedBy(*(F.col(f"`{name}`") for name in output.partition_by))
+        try:
+            writer.create()
+            return self._files.read(f"{aside}/{FIRST}")
+        finally:
+            self._files.delete(aside)
 
     def stage(self, rows: DataFrame) -> DataFrame:
         folder = f"{self._path}/{self._staging}"

@@ -49,7 +49,6 @@ MARK = "millstream-run"
 COMMITS = 5
 """How often a Replace is made again because others committed meanwhile."""
 CORRUPT = "_corrupt_record"
-LOCK = ".millstream.lock"
 STORED = {"_partition": "_topic_partition"}
 """What columns of a record are called in the table."""
 
@@ -86,8 +85,16 @@ class IcebergOutput:
         return Committed(self._attempt_of(snapshot), rows, self._count_corrupt(snapshot))
 
     def prepare(self, schema: StructType) -> None:
+        try:
+            if isinstance(self._files, PosixFiles):
+                self._files.make_folder("")
+            with alone(self._run.output):
+                self._prepare(nullable(_as_stored(schema)))
+        except OSError as error:
+            raise cannot_write(self._run, error) from None
+
+    def _prepare(self, schema: StructType) -> None:
         run, output = self._run, self._run.output
-        schema = nullable(_as_stored(schema))
         if not self._exists():
             self._create(schema)
         told = {
@@ -121,26 +128,19 @@ class IcebergOutput:
         if self._partition_by:
             writer = writer.partitionedBy(*(F.col(f"`{name}`") for name in self._partition_by))
         try:
-            if isinstance(self._files, PosixFiles):
-                self._files.make_folder("")
             self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
             writer.create()
-        except OSError as error:
-            raise cannot_write(self._run, error) from None
         except Exception:
-            if not self._exists():  # else another driver has just made it
+            if not self._exists():  # else another driver has just made it, in a catalog without our lock
                 raise
 
     def stage(self, rows: DataFrame) -> DataFrame:
         rows = in_files(rows, self._run).withColumnsRenamed(STORED)
-        if self._run.output.mode == "Replace":
-            self._stage_on_branch(rows)
-        else:
-            self._spark.conf.set("spark.wap.id", self._wap_id)
-            try:
-                rows.writeTo(self._table).option(f"snapshot-property.{ATTEMPT}", self.attempt).append()
-            finally:
-                self._spark.conf.unset("spark.wap.id")
+        with alone(self._run.output):
+            if self._run.output.mode == "Replace":
+                self._stage_on_branch(rows)
+            else:
+                self._stage_by_wap_id(rows)
         staged = self._staged()
         if staged is None:
             raise OutputError(
@@ -165,8 +165,17 @@ class IcebergOutput:
 
     def discard(self) -> None:
         """The next expire_snapshots and remove_orphan_files do it, of what no branch names."""
-        if self._run.output.mode == "Replace" and self._exists():
-            self._drop_branch()
+        if self._run.output.mode == "Replace":
+            with alone(self._run.output):
+                if self._exists():
+                    self._drop_branch()
+
+    def _stage_by_wap_id(self, rows: DataFrame) -> None:
+        self._spark.conf.set("spark.wap.id", self._wap_id)
+        try:
+            rows.writeTo(self._table).option(f"snapshot-property.{ATTEMPT}", self.attempt).append()
+        finally:
+            self._spark.conf.unset("spark.wap.id")
 
     def _stage_on_branch(self, rows: DataFrame) -> None:
         """The table without the rows that are replaced, then with the new ones; its readers see neither."""
@@ -236,8 +245,9 @@ def quoted(table: str) -> str:
 
 
 def alone(output: Output) -> AbstractContextManager[None]:
-    """A Hadoop catalog commits by a rename that may replace another's: drivers take turns."""
-    return one_at_a_time(files_below(output), LOCK) if output.catalog.type == "Hadoop" else nullcontext()
+    """A Hadoop catalog commits by a rename that may replace another's: drivers take turns, also to stage."""
+    lock = f".{output.table}.lock"
+    return one_at_a_time(files_below(output), lock) if output.catalog.type == "Hadoop" else nullcontext()
 
 
 def _as_stored(schema: StructType) -> StructType:
