@@ -75,7 +75,10 @@ def test_publishing_shows_as_size_and_lag(namespace: Namespace) -> None:
     assert records_in(namespace, "flights") == ROWS
     until(
         "the group's lag is the year, in round numbers",
-        lambda: namespace.get("consumergroup", "delay-watch")["status"].get("lag", {}).get("records") == rounded(ROWS),
+        lambda: (
+            namespace.get("consumergroup", "delay-watch")["status"].get("lag", {}).get("records")
+            == rounded(ROWS)
+        ),
     )
     until(
         "the topic's size",

@@ -361,6 +361,17 @@ def test_no_pod_names_a_user_where_the_platform_assigns_them() -> None:
     for pod in pods:
         standard = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
         assert pod["securityContext"] == standard
+        # Spark does not start as a user without a name: one is written, in the same image.
+        (names,) = pod["initContainers"]
+        assert names["image"] == IMAGES.spark
+        assert (names["securityContext"]["readOnlyRootFilesystem"], names["command"][:2]) == (
+            True,
+            ["sh", "-c"],
+        )
+        assert {"name": "user", "mountPath": "/etc/passwd", "subPath": "passwd", "readOnly": True} in pod[
+            "containers"
+        ][0]["volumeMounts"]
+        assert {"name": "user", "emptyDir": {}} in pod["volumes"]
 
 
 def test_the_driver_asks_for_rights_on_pods_only() -> None:

@@ -99,7 +99,8 @@ def test_lags_are_such_numbers(before: msgspec.Struct, after: msgspec.Struct) ->
 
 
 @pytest.mark.parametrize(
-    ("number", "shown"), [(0, 0), (1, 1), (99, 99), (100, 100), (109, 100), (34_567, 34_000), (999_999, 990_000)]
+    ("number", "shown"),
+    [(0, 0), (1, 1), (99, 99), (100, 100), (109, 100), (34_567, 34_000), (999_999, 990_000)],
 )
 def test_a_status_shows_two_digits(number: int, shown: int) -> None:
     assert rounded(number) == shown

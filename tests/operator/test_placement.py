@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -96,6 +97,32 @@ def test_another_replication_factor(cluster: tuple[list[PartitionReplicas], list
 def test_the_replica_that_is_behind_goes_first() -> None:
     one = PartitionReplicas("t", 0, (0, 1, 2), (0, 2), 1)
     assert with_factor([one], 2, [0, 1, 2]) == {("t", 0): (0, 2)}
+
+
+@given(clusters(), st.data())
+def test_a_replica_in_sync_goes_only_when_no_other_is_left(
+    cluster: tuple[list[PartitionReplicas], list[int]], data: st.DataObject
+) -> None:
+    """The preferred leader, too, may be the one that is dead."""
+    partitions, brokers = cluster
+    for one in partitions:
+        isr = set(data.draw(st.lists(st.sampled_from(one.replicas), min_size=1, unique=True)))
+        factor = data.draw(st.integers(1, len(one.replicas)))
+        behind = replace(one, isr=tuple(isr))
+        after = with_factor([behind], factor, brokers).get((one.topic, one.partition), one.replicas)
+        assert len(isr & set(after)) == min(len(isr), factor)
+        assert after[0] == next(broker for broker in one.replicas if broker in after), "the order stays"
+
+
+def test_a_dead_preferred_leader_goes_before_a_follower_in_sync() -> None:
+    one = PartitionReplicas("t", 0, (0, 1, 2), (1, 2), 1)
+    assert with_factor([one], 2, [1, 2], [one]) == {("t", 0): (1, 2)}
+    assert with_factor([one], 1, [1, 2], [one]) == {("t", 0): (1,)}
+
+
+def test_a_replica_goes_from_the_rack_that_has_two() -> None:
+    racks = {0: "a", 1: "b", 2: "b"}
+    assert with_factor([partition("t", 0, [1, 0, 2])], 2, [0, 1, 2], racks=racks) == {("t", 0): (1, 0)}
 
 
 def test_racks_are_spread_over() -> None:

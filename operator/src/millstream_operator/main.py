@@ -231,6 +231,8 @@ async def operate(
     logger.info("millstream-operator %s watches %s", __version__, ", ".join(namespaces) or "all namespaces")
     services.obey(leadership.check)
     leadership.start()
+    # kopf would make one of the user's name, and a user whom the platform assigns has none. Its type for it is private.
+    identity: Any = own_identity()
     stop = asyncio.Event()
     work_task = asyncio.create_task(runner.run(), name="reconciles")
     work_task.add_done_callback(lambda _: stop.set())
@@ -238,6 +240,7 @@ async def operate(
         await kopf.operator(
             registry=registry,
             settings=settings,
+            identity=identity,
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,

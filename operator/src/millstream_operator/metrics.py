@@ -425,7 +425,8 @@ class _Series:
         """As they were last seen; after a restart as statuses say, until each resource is looked at."""
         for kind, name in (("ConsumerGroup", "group"), ("BatchLoad", "load")):
             lags = {
-                (key.namespace, key.name): exact.get(key) or (status.lag.records or 0, status.lag.seconds or 0)
+                (key.namespace, key.name): exact.get(key)
+                or (status.lag.records or 0, status.lag.seconds or 0)
                 for key, status in shown.items()
                 if key.kind == kind and status.lag is not None
             }

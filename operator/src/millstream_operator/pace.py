@@ -1,10 +1,10 @@
 """How exactly and how often a status shows numbers that change all the time; pure, times are given.
 
-A size or a lag changes all the time, so that thousands of resources would write the API server full. Fields of a status
-that are such numbers are ``Gauge`` in the models. A status shows their first two digits: 99 is 99, and 34,567 is 34,000;
-the metrics have them whole. A change of anything else is written at once. A change of gauges takes from a budget:
-while more than half of it is there, every change is written; below that, only one that gives a number more or fewer
-digits; and none when it is used up. So a few resources show each new number, and thousands the right order of
+A size or a lag changes all the time, so that thousands of resources would write the API server full. Fields of a
+status that are such numbers are ``Gauge`` in the models. A status shows their first two digits: 99 is 99, and 34,567
+is 34,000; the metrics have them whole. A change of anything else is written at once. A change of gauges takes from a
+budget: while more than half of it is there, every change is written; below that, only one that gives a number more or
+fewer digits; and none when it is used up. So a few resources show each new number, and thousands the right order of
 magnitude, within ``PER_SECOND`` writes a second for all of them together. A status that is held back is tried again
 with the next look.
 """
@@ -36,8 +36,8 @@ def in_round_numbers(status: StructT) -> StructT:
 
 def rounded(number: int) -> int:
     """A number ≥ 0, rounded down to its first ``DIGITS`` digits."""
-    unit = 10 ** max(0, _digits(number) - DIGITS)
-    return number // unit * unit
+    beyond = max(0, _digits(number) - DIGITS)
+    return number // int(10**beyond) * int(10**beyond)
 
 
 class Pace:

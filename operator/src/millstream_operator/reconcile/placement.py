@@ -77,6 +77,19 @@ class _Load:
             ),
         )
 
+    def surplus(self, replicas: Sequence[int], of: PartitionReplicas) -> int:
+        """Which of these replicas to take away: those in sync go last, for a copy that has everything is worth keeping,
+        the preferred leader after others; and of several whose loss costs no rack, the last on the fullest broker."""
+        return min(
+            reversed(replicas),
+            key=lambda broker: (
+                broker in of.isr,
+                -self.spread(other for other in replicas if other != broker),
+                broker == of.replicas[0],
+                -self.replicas[broker],
+            ),
+        )
+
 
 def drain(
     partitions: Sequence[PartitionReplicas],
@@ -118,11 +131,9 @@ def with_factor(
     load = _Load(everything, brokers, racks)
     moves: Moves = {}
     for one in partitions:
-        # Those in sync go last: a copy that has everything is worth keeping.
         wanted = list(one.replicas)
         while len(wanted) > factor:
-            surplus = min(wanted[1:], key=lambda broker: (broker in one.isr, -load.replicas[broker]))
-            wanted.remove(surplus)
+            wanted.remove(load.surplus(wanted, one))
         while len(wanted) < factor:
             wanted.append(load.best(wanted))
         if tuple(wanted) != one.replicas:

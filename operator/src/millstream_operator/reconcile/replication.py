@@ -1,7 +1,7 @@
 """Topic: another replication factor, by reassignments which the brokers carry out by themselves; pure.
 
-Replicas that are to be added are spread over the brokers evenly; of those to take away the preferred leader stays, and
-replicas in sync go last (placement.py). A Topic that names no factor keeps the replicas there are. A partition on the
+Replicas that are to be added are spread over the brokers evenly; of those to take away the ones in sync go last, and of
+these the preferred leader (placement.py). A Topic that names no factor keeps the replicas there are. A partition on the
 move counts as what it will be when it has arrived. Nothing is asked of the brokers as long as every topic has the
 replicas it should have.
 """

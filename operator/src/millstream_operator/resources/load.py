@@ -24,7 +24,8 @@ from .images import Images, SparkRole
 from .load_value import reading, value
 from .merge import merge
 from .pods import resources_of, with_template
-from .volumes import pod_security, with_owner
+from .user_name import with_user_name
+from .volumes import UserIds, pod_security, with_owner
 
 Manifest = dict[str, Any]
 # Keys of Secrets. Admission policies of the chart let pods have these from Secrets, and no others.
@@ -284,24 +285,34 @@ def driver_template(load: BatchLoad, images: Images) -> Manifest:
 def _template(load: BatchLoad, container: str, images: Images, role: Role, own: Manifest) -> Manifest:
     driver = role == "driver"
     resources = without_cpu(load, role)
+    spec = {
+        "containers": [
+            {
+                "name": container,
+                **({"resources": resources} if resources else {}),
+                **({"env": secrets} if (secrets := credentials(load)) else {}),
+                "securityContext": container_security(),
+                "volumeMounts": volume_mounts(load, driver=driver),
+            }
+        ],
+        "volumes": volumes(load, driver=driver),
+        **own,
+    }
     pod = {
         "metadata": {"labels": {**labels(load, role), RUN_LABEL: run_name(load)}},
-        "spec": {
-            "securityContext": pod_security(USER, images.user_ids),
-            "containers": [
-                {
-                    "name": container,
-                    **({"resources": resources} if resources else {}),
-                    **({"env": secrets} if (secrets := credentials(load)) else {}),
-                    "securityContext": container_security(),
-                    "volumeMounts": volume_mounts(load, driver=driver),
-                }
-            ],
-            "volumes": volumes(load, driver=driver),
-            **own,
-        },
+        "spec": as_user(load, spec, images),
     }
     return with_user_template(load, role, pod, container)
+
+
+def as_user(load: BatchLoad, pod_spec: Manifest, images: Images) -> Manifest:
+    """A pod's spec that says who runs it, who then has a name."""
+    pod_spec = {"securityContext": pod_security(USER, images.user_ids), **pod_spec}
+    if images.user_ids is UserIds.FIXED:
+        return pod_spec
+    return with_user_name(
+        pod_spec, image=image(load, images), pull_policy=images.pull_policy, security=container_security()
+    )
 
 
 def with_user_template(load: BatchLoad, role: Role, pod: Manifest, container: str) -> Manifest:

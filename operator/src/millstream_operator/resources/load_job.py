@@ -11,7 +11,6 @@ from ..models import BatchLoad
 from . import load as common
 from .images import Images
 from .load import Manifest
-from .volumes import pod_security
 
 CANNOT_RUN = 2  # millstream-load's exit status for a run that no retry can help
 DRIVER = "driver"
@@ -49,10 +48,9 @@ def _pod(load: BatchLoad, images: Images, name: str) -> Manifest:
     memory = f"{common.memory_mib(load.spec.spark.driver.memory)}Mi"
     cpu_limit = common.core_limit(load, "driver")
     others = common.without_cpu(load, "driver")
-    return {
+    pod = {
         "restartPolicy": "Never",
         "serviceAccountName": common.SERVICE_ACCOUNT,
-        "securityContext": pod_security(common.USER, images.user_ids),
         "containers": [
             {
                 "name": DRIVER,
@@ -91,6 +89,7 @@ def _pod(load: BatchLoad, images: Images, name: str) -> Manifest:
         ],
         "volumes": common.volumes(load, driver=True),
     }
+    return common.as_user(load, pod, images)
 
 
 def _ports(load: BatchLoad) -> list[Manifest]:

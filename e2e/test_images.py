@@ -1,0 +1,179 @@
+"""The images on a real Kubernetes: their sizes, and pods as OpenShift runs them.
+
+There pods are of the restricted standard and run as a user whom no image knows, of group 0.
+
+OpenShift's admission is played by the test: it gives the pods that the operator's builders make (``operator.userIds:
+Assigned``) a user and the group of their volumes, and a volume of that group, which not every storage class here has.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from millstream_harness.chart import CLIENT, SYSTEM, VERSION
+from millstream_harness.kube import Json, Namespace, run, until
+from millstream_harness.loads import a_load, started
+from millstream_operator.models import Cluster, decode_as
+from millstream_operator.resources.cluster import (
+    bootstrap_of,
+    bootstrap_service,
+    brokers_service,
+    config_map,
+    stateful_set,
+)
+from millstream_operator.resources.images import Images
+from millstream_operator.resources.listeners import broker_services
+from millstream_operator.resources.load_job import job
+from millstream_operator.resources.volumes import UserIds
+from millstream_operator.resources.zookeeper import objects as zookeeper_objects
+
+USER = 1_000_650_000
+MB = 1_000_000
+LARGEST = {"broker": 180 * MB, "client": 180 * MB, "operator": 250 * MB}
+NAME = "assigned"
+BROKERS = 2
+
+
+def admitted(manifest: Json) -> Json:
+    """A manifest of the builders as OpenShift would let it in, for nobody's Cluster."""
+    manifest["metadata"].pop("ownerReferences", None)
+    if manifest["kind"] == "StatefulSet":
+        (claim,) = manifest["spec"].pop("volumeClaimTemplates")
+        manifest["spec"].pop("persistentVolumeClaimRetentionPolicy")
+        pod = as_any_user(manifest["spec"]["template"]["spec"])
+        pod.setdefault("volumes", []).append({"name": claim["metadata"]["name"], "emptyDir": {}})
+    return manifest
+
+
+def as_any_user(pod: Json) -> Json:
+    assert {"runAsUser", "runAsGroup", "fsGroup"}.isdisjoint(pod["securityContext"])
+    pod["securityContext"] |= {"runAsUser": USER, "fsGroup": USER}
+    return pod
+
+
+def test_brokers_and_zookeeper_run_as_any_user(millstream: Namespace, namespace: Namespace) -> None:
+    spec = {
+        "brokers": {"replicas": BROKERS, "storage": {"size": "1Gi"}},
+        "zookeeper": {"replicas": 1, "storage": {"size": "1Gi"}},
+    }
+    metadata = {"name": NAME, "namespace": namespace.name, "uid": "none"}
+    wanted = decode_as(
+        Cluster,
+        {"apiVersion": "millstream.dev/v1alpha1", "kind": "Cluster", "metadata": metadata, "spec": spec},
+    )
+    namespace.kubectl("label", "namespace", namespace.name, "pod-security.kubernetes.io/enforce=restricted")
+    broker_image, zookeeper_image = f"millstream/broker:{VERSION}", "zookeeper:3.9"
+    for manifest in (
+        *zookeeper_objects(
+            wanted, image=zookeeper_image, pull_policy="IfNotPresent", user_ids=UserIds.ASSIGNED
+        ),
+        config_map(wanted, BROKERS, {}, None),
+        brokers_service(wanted),
+        bootstrap_service(wanted),
+        *broker_services(wanted, BROKERS),
+        stateful_set(wanted, image=broker_image, pull_policy="IfNotPresent", user_ids=UserIds.ASSIGNED),
+    ):
+        namespace.apply(admitted(manifest))
+    pods = [f"pod/{NAME}-brokers-{number}" for number in range(BROKERS)]
+    for pod in pods:
+        until(f"{pod} is there", lambda pod=pod: namespace.kubectl("get", pod, "--ignore-not-found"))  # type: ignore[misc]
+    namespace.kubectl("wait", "--for=condition=Ready", *pods, "--timeout=120s", timeout=150)
+    who = namespace.kubectl("exec", f"{NAME}-brokers-0", "--", "id")
+    assert f"uid={USER} gid=0(root)" in who
+
+    security = {
+        "runAsUser": USER,
+        "runAsNonRoot": True,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    said = run_once(
+        namespace,
+        security,
+        "set -e; m='millstream --bootstrap " + bootstrap_of(wanted) + "'; "
+        "$m topic create t --partitions 2 --replication-factor 2; seq 1000 | $m produce t; $m topic describe t; "
+        "$m consume t | wc -l",
+    )
+    assert said.splitlines()[-1].strip() == "1000"
+
+
+def test_a_driver_runs_as_any_user(namespace: Namespace) -> None:
+    """The pod of a load's Job, with a small job of its own."""
+    load = started(a_load())
+    pod = as_any_user(job(load, Images(user_ids=UserIds.ASSIGNED))["spec"]["template"]["spec"])
+    (driver,) = pod["containers"]
+    script = (
+        "id; printf 'from pyspark.sql import SparkSession\nspark = SparkSession.builder.getOrCreate()\n"
+        'print("counted", spark.range(1000).count())\n\' > /tmp/count.py; '
+        "/opt/spark/bin/spark-submit --master 'local[1]' /tmp/count.py"
+    )
+    driver |= {"command": ["sh", "-c", script], "args": []}
+    pod["volumes"] = [
+        {"name": one["name"], "emptyDir": {}}
+        for one in pod["volumes"]  # for the run's file and the output
+    ]
+    pod.pop("serviceAccountName")
+    said = run_pod(namespace, "driver", pod)
+    assert f"uid={USER}(assigned) gid=0(root)" in said
+    assert "counted 1000" in said
+
+
+def run_once(namespace: Namespace, security: Json, script: str) -> str:
+    """What a client's pod prints."""
+    container = {
+        "name": "client",
+        "image": CLIENT,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", script],
+        "securityContext": security,
+    }
+    return run_pod(namespace, "client", {"restartPolicy": "Never", "containers": [container]})
+
+
+def run_pod(namespace: Namespace, name: str, spec: Json) -> str:
+    """What it prints, once it has succeeded."""
+    namespace.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+    ended = ("Succeeded", "Failed")
+    until(f"{name} has ended", lambda: namespace.get("pod", name)["status"].get("phase") in ended)
+    said = namespace.kubectl("logs", name)
+    assert namespace.get("pod", name)["status"]["phase"] == "Succeeded", said
+    return said
+
+
+def test_the_operator_runs_as_any_user(millstream: Namespace) -> None:
+    deployment = "deployment/millstream-operator"
+    before = SYSTEM.get("deployment", "millstream-operator")["spec"]["template"]["spec"]["securityContext"]
+    change = {"runAsUser": USER, "runAsGroup": 0, "fsGroup": None}
+    try:
+        SYSTEM.patch(
+            "deployment",
+            "millstream-operator",
+            {"spec": {"template": {"spec": {"securityContext": change}}}},
+        )
+        SYSTEM.kubectl("rollout", "status", deployment, "--timeout=120s", timeout=150)
+        assert f"uid={USER} gid=0(root)" in SYSTEM.kubectl("exec", deployment, "--", "id")
+    finally:
+        SYSTEM.patch(
+            "deployment",
+            "millstream-operator",
+            {"spec": {"template": {"spec": {"securityContext": {**dict.fromkeys(change), **before}}}}},
+        )
+        SYSTEM.kubectl("rollout", "status", deployment, "--timeout=120s", timeout=150)
+
+
+@pytest.mark.parametrize(("name", "bytes_"), LARGEST.items(), ids=LARGEST)
+def test_an_image_is_small(millstream: Namespace, name: str, bytes_: int) -> None:
+    """As a node has it, unpacked where it was loaded unpacked. Nodes tell of their images from time to time."""
+    (size,) = until(f"a node has {name}", lambda: sizes_of(f"millstream/{name}:{VERSION}"))
+    assert size <= bytes_
+
+
+def sizes_of(image: str) -> set[int]:
+    """In bytes, as the nodes tell; empty while none has told of it."""
+    nodes = json.loads(run("kubectl", "get", "nodes", "-o", "json"))["items"]
+    images = [one for node in nodes for one in node["status"]["images"]]
+    return {one["sizeBytes"] for one in images if any(name.endswith(image) for name in one["names"])}
