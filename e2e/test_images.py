@@ -176,4 +176,4 @@ def sizes_of(image: str) -> set[int]:
     """In bytes, as the nodes tell; empty while none has told of it."""
     nodes = json.loads(run("kubectl", "get", "nodes", "-o", "json"))["items"]
     images = [one for node in nodes for one in node["status"]["images"]]
-    return {one["sizeBytes"] for one in images if any(name.endswith(image) for name in one["names"])}
+    return {one["sizeBytes"] for one in images if any(name.endswith(image) for name in one["names"] or ())}

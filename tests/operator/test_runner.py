@@ -136,10 +136,37 @@ async def test_what_the_watches_have_missed_is_forgotten(monkeypatch: pytest.Mon
         anew = stored(ghost, uid="other")
         found.services.store.put(stored(ghost))
         found.kube.put(anew)
-        found.kube.names = lambda *_: [("ns", "heir")]  # type: ignore[method-assign]  # listed before it was there
+        found.kube.versions = lambda *_: {("ns", "heir"): 0}  # type: ignore[method-assign]  # before it was there
         await until(
             lambda: (runner.store.raw(Key("Topic", "ns", "ghost")) or anew)["metadata"]["uid"] == "other"
         )
+
+
+@pytest.mark.parametrize("uid", ["u-a", "other"])
+async def test_resources_that_were_restored_from_an_older_copy_are_known_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, uid: str
+) -> None:
+    """After a restore of etcd the watches show what there is, with versions that are lower than those known."""
+    monkeypatch.setattr(controller, "GHOSTS_INTERVAL_S", 0.05)
+    looks: list[int | None] = []
+
+    def reconcile(_: Services, topics: Sequence[Topic]) -> Mapping[Key, float]:
+        looks.extend(one.spec.partitions for one in topics)
+        return {key_for(one): 60.0 for one in topics}
+
+    found = in_memory(stored(topic("a", partitions=6), resourceVersion="1000"))
+    async with running(found, reconcile) as runner:
+        await until(lambda: looks == [6])
+        older = stored(topic("a", partitions=3), uid=uid, resourceVersion="400")
+        found.kube.put(older)
+        runner.seen(None, older)
+        await until(lambda: looks == [6, 3])
+        assert runner.store.versions() == {Key("Topic", "ns", "a"): 400}
+        # from now on events count again
+        edited = stored(topic("a", partitions=4), uid=uid, resourceVersion="401", generation=3)
+        found.kube.put(edited)
+        runner.seen("MODIFIED", edited)
+        await until(lambda: looks == [6, 3, 4])
 
 
 async def test_a_watch_that_begins_anew_has_ghosts_looked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:

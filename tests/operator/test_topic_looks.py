@@ -56,6 +56,31 @@ def appearing(**topics: TopicState) -> Any:
     return answer
 
 
+def test_a_key_is_noted_before_it_is_set_and_stays_noted_whatever_else_is_refused() -> None:
+    wanted = stored(topic("flights", partitions=3, config={"retention.ms": "1"}))
+    noted: list[Any] = []
+
+    def changed(changes: Mapping[str, ConfigChange]) -> dict[str, None]:
+        noted.append(found.status("Topic", "flights")["configKeys"])
+        return dict.fromkeys(changes)
+
+    found = in_memory(
+        CLUSTER,
+        wanted,
+        topics={"flights": state(2)},
+        change_configs=changed,
+        add_partitions={"flights": Refusal("POLICY_VIOLATION", "no")},
+    )
+    reconcile_topics(found.services, [decode_as(Topic, wanted)])
+    assert noted == [["retention.ms"]]
+    shown = found.kube.objects["Topic", "flights"]
+    assert shown["status"]["configKeys"] == ["retention.ms"]
+    # both are taken back: the key is reset
+    back = stored(topic("flights"), shown["status"], generation=3)
+    asked = look(back, brokers={"topics": {"flights": state(2, **{"retention.ms": "1"})}, "change_configs": {}})
+    assert asked.brokers.requests("change_configs") == [{"flights": ConfigChange({}, ("retention.ms",))}]
+
+
 def test_a_topic_is_created_and_then_shown() -> None:
     wanted = stored(topic("flights", partitions=2, config={"retention.ms": "1", "cleanup.policy": "compact"}))
     made = state(2)
@@ -118,7 +143,7 @@ def test_a_topic_that_brokers_refuse_says_why(error: str, reason: str) -> None:
     assert found.again["flights"] == 30
 
 
-def test_a_refused_configuration_is_not_taken_for_set() -> None:
+def test_a_refused_configuration_leaves_what_is_to_be_reset() -> None:
     wanted = topic("flights", partitions=2, config={"retention.ms": "x"})
     found = look(
         stored(wanted, {"configKeys": ["segment.ms"]}),
@@ -131,7 +156,7 @@ def test_a_refused_configuration_is_not_taken_for_set() -> None:
     change = ConfigChange({"retention.ms": "x"}, ("segment.ms",))
     assert found.brokers.requests("change_configs") == [{"flights": change}]
     assert found.condition("Topic", "flights") == ("False", "InvalidConfig", "x is no number")
-    assert found.status("Topic", "flights")["configKeys"] == ["segment.ms"]
+    assert found.status("Topic", "flights")["configKeys"] == ["retention.ms", "segment.ms"]
     assert found.again["flights"] == 30
 
 

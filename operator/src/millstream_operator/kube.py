@@ -179,17 +179,18 @@ class Kube:
         # the items of a list come without these two
         return [{"apiVersion": api_version, "kind": kind, **item} for item in found.get("items") or ()]
 
-    def names(self, api_version: str, kind: str, namespace: str | None) -> Sequence[tuple[str, str]]:
-        """Namespace and name of every object of a kind, in one namespace or all: in pages and without specs, since
-        there may be thousands."""
-        found: Sequence[tuple[str, str]] = ()
+    def versions(self, api_version: str, kind: str, namespace: str | None) -> Mapping[tuple[str, str], int]:
+        """By namespace and name the resourceVersion of every object of a kind, in one namespace or all: in pages and
+        without specs, since there may be thousands."""
+        found: dict[tuple[str, str], int] = {}
         query = {"limit": str(PAGE)}
         while True:
             page = self._request(
                 "GET", path_of(api_version, kind, namespace), query, accept=f"{PARTIAL},application/json"
             )
-            names = ((one["metadata"]["namespace"], one["metadata"]["name"]) for one in page["items"] or ())
-            found = (*found, *names)
+            for one in page["items"] or ():
+                metadata = one["metadata"]
+                found[metadata["namespace"], metadata["name"]] = int(metadata.get("resourceVersion") or 0)
             if not (further := page["metadata"].get("continue")):
                 return found
             query["continue"] = further

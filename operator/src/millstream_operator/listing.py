@@ -8,8 +8,9 @@ carry it out. So the workers start when the watches have shown everything that w
 unless it has been deleted since.
 
 Ghosts: a watch that falls behind (410 Gone) begins anew with a listing, which does not show what was deleted
-meanwhile. So what the store has is compared with listings of names, when a watch has shown what was known and every few
-minutes. One that is missing is asked for by itself, and then forgotten.
+meanwhile; and where the API server's data was restored from an older copy, resources are older than what is known of
+them. So what the store has is compared with listings of versions, when a watch has shown what was known and every few
+minutes. One that is missing or older is asked for by itself, and then forgotten, or known as it is.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ async def listed(services: Services, namespaces: Sequence[str]) -> None:
             logger.warning("cannot list resources, retrying: %s", error)
             await asyncio.sleep(AGAIN_S)
             continue
-        missing = there if missing is None else missing & there
+        missing = set(there) if missing is None else missing & there.keys()
         again_at = loop.time() + AGAIN_S
         while missing and loop.time() < again_at:
             missing = {key for key in missing if key not in services.store}
@@ -52,18 +53,17 @@ async def listed(services: Services, namespaces: Sequence[str]) -> None:
 
 async def missed(services: Services, namespaces: Sequence[str]) -> list[tuple[str | None, Manifest]]:
     """Events that the watches owe us, as kopf would have given them: type and resource. Raises KubeError."""
-    held = [
-        key for kind in KINDS for key in services.store.keys(kind)
-    ]  # before the listing: younger ones are not in it
+    held = services.store.versions()  # before the listing: younger ones are not in it
     there = await asyncio.to_thread(_all, services, namespaces)
-    return await asyncio.to_thread(_confirmed, services, (key for key in held if key not in there))
+    behind = [key for key, version in held.items() if there.get(key, -1) < version]
+    return await asyncio.to_thread(_confirmed, services, behind)
 
 
-def _confirmed(services: Services, missing: Iterable[Key]) -> list[tuple[str | None, Manifest]]:
+def _confirmed(services: Services, behind: Iterable[Key]) -> list[tuple[str | None, Manifest]]:
     found: list[tuple[str | None, Manifest]] = []
     unknown: list[Key] = []
     why: KubeError | None = None
-    for key in missing:
+    for key in behind:
         held = services.store.raw(key)
         try:
             live = services.kube.get(API_VERSION, key.kind, key.namespace, key.name)
@@ -71,7 +71,7 @@ def _confirmed(services: Services, missing: Iterable[Key]) -> list[tuple[str | N
             unknown.append(key)
             why = error
             continue
-        if held is not None and (live is None or live["metadata"]["uid"] != held["metadata"]["uid"]):
+        if held is not None and (live is None or _is_another(live, held)):
             found.append(("DELETED", held))
         if live is not None:
             found.append((None, live))
@@ -85,12 +85,21 @@ def _confirmed(services: Services, missing: Iterable[Key]) -> list[tuple[str | N
     return found
 
 
-def _all(services: Services, namespaces: Sequence[str]) -> set[Key]:
-    found: set[Key] = set()
+def _is_another(live: Manifest, held: Manifest) -> bool:
+    """Whether it is not what was held, or an earlier state of it."""
+    before, now = held["metadata"], live["metadata"]
+    earlier = int(now.get("resourceVersion") or 0) < int(before.get("resourceVersion") or 0)
+    return earlier or now["uid"] != before["uid"]
+
+
+def _all(services: Services, namespaces: Sequence[str]) -> dict[Key, int]:
+    """By key the resourceVersion of every resource of ours."""
+    found: dict[Key, int] = {}
     for kind in KINDS:
         for namespace in namespaces or (None,):
             try:
-                found.update(Key(kind, *name) for name in services.kube.names(API_VERSION, kind, namespace))
+                listed = services.kube.versions(API_VERSION, kind, namespace)
+                found |= {Key(kind, *name): version for name, version in listed.items()}
             except KubeError as error:
                 if error.status != 403 or namespace is None:
                     raise

@@ -163,6 +163,11 @@ class Store:
         with self._lock:
             return {key: entry.raw for key, entry in self._entries.items()}
 
+    def versions(self) -> dict[Key, int]:
+        """Of every resource its resourceVersion."""
+        with self._lock:
+            return {key: entry.version for key, entry in self._entries.items()}
+
     def keys(self, kind: str) -> list[Key]:
         with self._lock:
             return [key for key in self._entries if key.kind == kind]

@@ -48,11 +48,9 @@ class MemoryKube(Kube):
         found = self.objects.get((kind, name))
         return found if found is not None and found["metadata"].get("namespace") == namespace else None
 
-    def names(self, api_version: str, kind: str, namespace: str | None) -> Sequence[tuple[str, str]]:
-        return [
-            (one["metadata"]["namespace"], one["metadata"]["name"])
-            for one in self.list(api_version, kind, namespace, {})
-        ]
+    def versions(self, api_version: str, kind: str, namespace: str | None) -> Mapping[tuple[str, str], int]:
+        found = [one["metadata"] for one in self.list(api_version, kind, namespace, {})]
+        return {(one["namespace"], one["name"]): int(one.get("resourceVersion") or 0) for one in found}
 
     def events_about(self, namespace: str, uid: str, reason: str) -> Manifests:
         return [

@@ -51,8 +51,8 @@ def apply_ensemble(
     services: Services, cluster: Cluster, warn: Warn, may_upgrade: Callable[[], bool] = lambda: True
 ) -> bool:
     """The ZooKeeper servers, where the Cluster brings its own; are all as they should be? Those that an earlier release
-    of the operator made stay so until they may be upgraded, since their StatefulSet restarts them by itself; without a
-    quorum they wait for nothing."""
+    of the operator made stay so until they may be upgraded, since their StatefulSet restarts them by itself, and does not
+    ask whether another one is down; without a quorum they wait for nothing."""
     if cluster.spec.zookeeper is None or cluster.spec.zookeeper.replicas is None:
         return True
     name = zookeeper.name_of(cluster)
@@ -72,9 +72,10 @@ def apply_ensemble(
             made_by = said.get(RELEASE)
             same_spec = said.get(SPEC_HASH) in (None, manifest["metadata"]["annotations"][SPEC_HASH])
             # one without a quorum has nothing to lose, and the upgrade may mend it
-            serves = ready_replicas(live) > cluster.spec.zookeeper.replicas // 2
+            ready, wanted = ready_replicas(live), cluster.spec.zookeeper.replicas
+            serves = ready > wanted // 2
             is_upgrade = live is not None and made_by != services.release and serves and same_spec
-            if is_upgrade and not may_upgrade():
+            if is_upgrade and not (ready >= wanted and may_upgrade()):
                 continue
             live = ensure(services.kube, manifest)
         else:
@@ -268,9 +269,10 @@ def _grow(
         return
     ours = selector(cluster, component)
     if not ours.items() <= (claim["metadata"].get("labels") or {}).items():
-        wants = ", ".join(f"{key}={value}" for key, value in ours.items())
+        given = labels(cluster, component)  # the operator may change nothing that lacks one of them
+        wants = " ".join(f"{key}={value}" for key, value in given.items())
         words = f"PersistentVolumeClaim {name} is not ours, so it is not grown to {wanted}"
-        words += f": grow it, or label it {wants}"
+        words += f": grow it, or let the operator: kubectl -n {namespace} label pvc {name} {wants}"
         warn(Reason.OBJECT_NOT_OURS, words)
         return
     manifest = {

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from ..conditions import ConditionType, Reason
 from ..kafka_admin import KafkaAdmin
 from ..kafka_records import AdminError, Refusal, TopicState
@@ -60,6 +62,7 @@ def _bring_about(
             plans[topic.topic_name] = plan_topic(
                 topic.topic_name, topic.spec, observed.get(topic.topic_name), topic.status.config_keys or ()
             )
+        topics = [_noted(services, topic, plans[topic.topic_name]) for topic in topics]
         refused = carry_out(admin, plans)
         if changed := [name for name, plan in plans.items() if not plan.empty]:
             observed = {**observed, **admin.topics(changed)}
@@ -78,10 +81,22 @@ def _bring_about(
             or plans[topic.topic_name].problem
             or replication.problems.get(topic.topic_name),
             beside=said(topic, cluster, observed.get(topic.topic_name), replication),
-            config_changed=topic.topic_name not in refused and topic in active,
+            config_changed=topic.topic_name not in refused and not is_paused(topic),
         )
         for topic in topics
     }
+
+
+def _noted(services: Services, topic: Topic, plan: TopicPlan) -> Topic:
+    """The Topic, with the keys in its status that are about to be set: whatever happens then, they are reset when the
+    spec no longer has them."""
+    known = topic.status.config_keys or ()
+    keys = tuple(sorted({*known, *(plan.change.set if plan.change else ())}))
+    if keys == tuple(known):
+        return topic
+    status = replace(topic.status, config_keys=keys)
+    write_status(services, topic, status)
+    return replace(topic, status=status)
 
 
 def carry_out(admin: KafkaAdmin, plans: Mapping[str, TopicPlan]) -> dict[str, Problem]:
