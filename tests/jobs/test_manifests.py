@@ -11,6 +11,7 @@ import yaml
 
 from millstream_harness.spark import ROOT
 from millstream_jobs import __version__
+from millstream_jobs.audits.file import read_audit
 from millstream_jobs.compact import read_compact
 from millstream_jobs.publish_file import read_publish
 from millstream_jobs.rewind import read_rewind
@@ -22,6 +23,7 @@ JOBS: dict[str, Callable[[Path], Any]] = {
     "publish": read_publish,
     "compact": read_compact,
     "stream": read_stream,
+    "audit": read_audit,
 }
 MANIFESTS = ROOT / "spark-operator-jobs" / "manifests"
 

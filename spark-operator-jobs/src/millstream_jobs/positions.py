@@ -24,8 +24,8 @@ def between(
     """For each partition, from the first record at or after ``since`` up to the first one at or after ``until``."""
     with consumer(bootstrap) as cluster:
         parts = [(topic, number) for topic in topics for number in partitions(cluster, topic)]
-        first = _at(cluster, parts, since)
-        last = _at(cluster, parts, until) if until else [None] * len(parts)
+        first = at(cluster, parts, since)
+        last = at(cluster, parts, until) if until else [None] * len(parts)
         ranges = []
         for (topic, number), begin, stop in zip(parts, first, last, strict=True):
             low, high = cluster.get_watermark_offsets(TopicPartition(topic, number), TIMEOUT_S)
@@ -56,15 +56,15 @@ def consumer(bootstrap: str) -> Iterator[Consumer]:
         cluster.close()
 
 
-def partitions(cluster: Consumer, topic: str) -> list[int]:
-    """The numbers of a topic's partitions; BadRun when there is no such topic."""
+def partitions(cluster: Consumer, topic: str, field: str = "topics") -> list[int]:
+    """The numbers of a topic's partitions; BadRun, with the name of the file's field, when there is no such topic."""
     told = cluster.list_topics(topic, TIMEOUT_S).topics[topic]
     if told.error is not None:
-        raise BadRun(f"topics: {topic} is not there: {told.error.str()}")
+        raise BadRun(f"{field}: {topic} is not there: {told.error.str()}")
     return sorted(told.partitions)
 
 
-def _at(cluster: Consumer, parts: Sequence[tuple[str, int]], time: datetime) -> list[int | None]:
+def at(cluster: Consumer, parts: Sequence[tuple[str, int]], time: datetime) -> list[int | None]:
     """The offset of the first record of each partition at or after a time; None when there is none."""
     wanted = [TopicPartition(topic, number, round(time.timestamp() * 1000)) for topic, number in parts]
     found = {(part.topic, part.partition): part for part in cluster.offsets_for_times(wanted, TIMEOUT_S)}

@@ -25,8 +25,8 @@ from pyspark.sql.types import BinaryType, IntegerType
 from millstream_jobs import positions
 from millstream_jobs.files import Files
 from millstream_jobs.outputs import OutputError
-from millstream_jobs.outputs.iceberg import quoted
-from millstream_jobs.outputs.session import catalog_name, configure
+from millstream_jobs.outputs.reading import read_table
+from millstream_jobs.outputs.session import configure
 from millstream_jobs.publish_file import Publish
 from millstream_jobs.run import BadRun
 
@@ -141,17 +141,11 @@ def _records(spark: SparkSession, wanted: Publish, partitions: int) -> DataFrame
 
 
 def _rows(spark: SparkSession, wanted: Publish) -> DataFrame:
-    source = wanted.source
-    if source.format == "Iceberg":
-        table = spark.table(f"`{catalog_name(wanted.table)}`.{quoted(source.table)}")
-    elif source.format == "Delta":
-        table = spark.read.format("delta").load(source.path)
-    else:
-        table = spark.read.option("mergeSchema", "true").parquet(source.path)
-    if not source.query:
+    table = read_table(spark, wanted.table)
+    if not wanted.source.query:
         return table
     table.createOrReplaceTempView("source")
-    return spark.sql(source.query)
+    return spark.sql(wanted.source.query)
 
 
 def _binary(rows: DataFrame, expression: str) -> Column:

@@ -51,6 +51,20 @@ def read(spark: SparkSession, run: Run) -> DataFrame:
 
 def records(spark: SparkSession, run: Run, ranges: Sequence[OffsetRange]) -> DataFrame:
     """The records of some of the run's ranges, as Spark's Kafka source has them, without those that are too old."""
+    source = read_ranges(spark, run.bootstrap, ranges, run.record.headers, run.min_partitions)
+    if run.from_timestamp is not None:
+        source = source.where(F.col("timestamp") >= F.lit(run.from_timestamp))
+    return source
+
+
+def read_ranges(
+    spark: SparkSession,
+    bootstrap: str,
+    ranges: Sequence[OffsetRange],
+    headers: bool = False,
+    min_partitions: int | None = None,
+) -> DataFrame:
+    """The records of ranges that are not all empty, as Spark's Kafka source has them."""
     ranges = [part for part in ranges if part.records]
     starting: dict[str, dict[str, int]] = {}
     ending: dict[str, dict[str, int]] = {}
@@ -58,19 +72,16 @@ def records(spark: SparkSession, run: Run, ranges: Sequence[OffsetRange]) -> Dat
         starting.setdefault(part.topic, {})[str(part.partition)] = part.first
         ending.setdefault(part.topic, {})[str(part.partition)] = part.until
     assigned = {topic: [int(partition) for partition in parts] for topic, parts in starting.items()}
-    source = (
+    return (
         spark.read.format("kafka")
-        .options(**source_options(run.bootstrap))
+        .options(**source_options(bootstrap))
         .option("assign", json.dumps(assigned))
         .option("startingOffsets", json.dumps(starting))
         .option("endingOffsets", json.dumps(ending))
-        .option("includeHeaders", str(run.record.headers).lower())
-        .options(**_tasks(run, ranges))
+        .option("includeHeaders", str(headers).lower())
+        .options(**_tasks(ranges, min_partitions))
         .load()
     )
-    if run.from_timestamp is not None:
-        source = source.where(F.col("timestamp") >= F.lit(run.from_timestamp))
-    return source
 
 
 def source_options(bootstrap: str) -> dict[str, str]:
@@ -84,12 +95,12 @@ def source_options(bootstrap: str) -> dict[str, str]:
     }
 
 
-def _tasks(run: Run, ranges: Sequence[OffsetRange]) -> dict[str, int]:
+def _tasks(ranges: Sequence[OffsetRange], min_partitions: int | None) -> dict[str, int]:
     """Spark's options for how ranges are split: one task each, unless one is far larger than the mean."""
     mean = -(-sum(part.records for part in ranges) // max(len(ranges), 1))
     options = {"maxRecordsPerPartition": max(SKEW * mean, MIN_SPLIT)}
-    if run.min_partitions is not None:
-        options["minPartitions"] = run.min_partitions
+    if min_partitions is not None:
+        options["minPartitions"] = min_partitions
     return options
 
 
