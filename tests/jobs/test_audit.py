@@ -14,6 +14,8 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from millstream.counts import Counts
+from millstream.errors import BadInput
 from millstream_harness.spark import publish
 from millstream_harness.spark_loads import ICEBERG_TABLE, PY4J, Loads, read_table
 from millstream_jobs import table
@@ -363,6 +365,64 @@ def test_the_report_has_plots_and_figures_and_says_what_it_leaves_out(
     bars = ET.fromstring(plot).findall(".//{*}rect")
     assert [bar.get("fill") for bar in bars] == [page.BLUE, page.RED] * 2
     assert min(float(bar.get("height") or 0) for bar in bars) > 2, "one record of a thousand is visible"
+
+
+def test_counts_of_our_own_client_agree_with_the_topic(audits: Audits) -> None:
+    """Two producers of one server: one reports window by window, and a record of an ended window later."""
+    now = START.timestamp() + 5 * 60
+    reports: list[bytes] = []
+
+    def send(report: bytes) -> None:
+        reports.append(report)
+        audits.producer.produce(audits.reports, report)
+
+    first, second = (Counts(send, server="web-1", clock=lambda: now) for _ in range(2))
+
+    def produce(counts: Counts, minute: int, number: int) -> None:
+        at = int((START + minute * MINUTE).timestamp() * 1000)
+        for _ in range(number):
+            audits.producer.produce(
+                audits.topic, b"{}", headers={"server": "web-1"}, timestamp=at, on_delivery=counts.delivered
+            )
+        assert audits.producer.flush(30) == 0
+
+    produce(first, 1, 7)
+    produce(second, 9, 5)
+    assert (first.report(), len(reports)) == (0, 0), "its window has not ended"
+    now += 10 * 60
+    produce(first, 11, 3)
+    assert len(reports) == 1, "the first record after the window's end reports it"
+    produce(first, 2, 1)
+    assert first.report() == 1
+    audits.raw_report(reports[0])  # sent twice
+    assert (first.close(), second.close(), first.close()) == (1, 1, 0)
+    assert audits.producer.flush(30) == 0
+    audits.audit(server=Server(header="server"))
+    assert audits.states("produced", "in_log") == [(0, "Complete", 13, 13), (10, "Complete", 3, 3)]
+
+
+def test_a_report_that_is_not_sent_stays_to_be_sent() -> None:
+    sent: list[bytes] = []
+
+    def send(report: bytes) -> None:
+        if not sent:
+            sent.append(b"")
+            raise BufferError("the queue is full")
+        sent.append(report)
+
+    counts = Counts(send, window_s=60, clock=lambda: 0)
+    counts.add("flights", 61_000, 2)
+    with pytest.raises(BufferError):
+        counts.close()
+    assert counts.close() == 1
+    report = json.loads(sent[1])
+    assert (report["windowStart"], report["windowSeconds"], report["count"]) == (
+        "1970-01-01T00:01:00Z",
+        60,
+        2,
+    )
+    with pytest.raises(BadInput, match="window_s: 0 is not allowed"):
+        Counts(send, window_s=0)
 
 
 def test_nothing_to_count(audits: Audits) -> None:
