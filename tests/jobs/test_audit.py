@@ -348,6 +348,8 @@ def test_the_report_has_plots_and_figures_and_says_what_it_leaves_out(
     assert '<div class="card"><span>missing</span><b class="bad">3</b></div>' in text
     assert "in the tables" not in text
     assert text.count('<div class="window">') == 2
+    told = "reported by producers <b>1,001</b> · in the log <b>1,000</b> · missing <b>1</b></small>"
+    assert text.count(told) == 2
     assert "2 of 3 rows, those with the most missing records first" in text
     assert "2 of 3 servers" in text
     assert "&lt;web&gt;" in text

@@ -40,6 +40,7 @@ NAMES = {
     "unreported": "found, but not reported",
     "expired": "deleted by retention",
 }
+ALWAYS = ("produced", "in_log", "in_table")
 
 
 def render(wanted: Audit, rows: DataFrame, done: Audited, bad: Bad, now: datetime) -> str:
@@ -176,7 +177,8 @@ def _row(wanted: Audit, row: Row) -> str:
     where = f"{utc(row['begin']):%Y-%m-%d %H:%M:%S}"
     if wanted.server is not None:
         where += f", {escape(row['server'] or '(none)')}"
-    told = [f"{NAMES[name]} <b>{row[name]:,}</b>" for name in NAMES if row[name] is not None]
+    counts = {name: row[name] for name in NAMES if row[name] or (row[name] == 0 and name in ALWAYS)}
+    told = [f"{NAMES[name]} <b>{number:,}</b>" for name, number in counts.items()]
     if row["first_missing"]:
         told.append(f"first in no table: {escape(row['first_missing'])}")
     if row["lateness_s"]:
