@@ -253,6 +253,45 @@ def test_the_younger_of_two_mirrors_in_a_circle_is_refused() -> None:
     assert found.kube.deleted == [("Deployment", "back-mirror")]
 
 
+def one_of_three(source: str, target: str, name: str, day: int, **spec: Any) -> dict[str, Any]:
+    found = a_mirror(source, target, name, naming="Same", **spec)
+    found["metadata"]["creationTimestamp"] = f"2026-01-0{day}T00:00:00Z"
+    return found
+
+
+@pytest.mark.parametrize("how", ["an invalid spec", "paused and edited", "a Cluster that may not be"])
+def test_a_circle_stays_closed_where_the_spec_of_an_older_mirror_is_not_acted_on(how: str) -> None:
+    """Its workers go on as they did, so that records would go round."""
+    clusters = [stored(cluster(name)) for name in ("west", "east", "north", "south")]
+    three = one_of_three("west", "east", "a", 1), one_of_three("east", "north", "b", 2)
+    found = in_memory(*clusters, *three, one_of_three("north", "west", "c", 3))
+
+    def put(changed: dict[str, Any]) -> None:
+        changed["metadata"]["resourceVersion"] = "9"
+        found.services.store.put(changed)
+        found.kube.objects[changed["kind"], changed["metadata"]["name"]] = changed
+
+    for name in "abc":
+        look(found, name)
+    assert (says(found, "c") or ())[:2] == ("False", "MirrorLoop")
+    match how:
+        case "an invalid spec":
+            put(one_of_three("west", "east", "a", 1, topics={"include": ["orders.*", "("]}))
+        case "paused and edited":
+            edited = one_of_three("west", "south", "a", 1)
+            edited["metadata"]["annotations"] = {"millstream.dev/paused": "true"}
+            put(edited)
+        case _:
+            put(stored(cluster("east", config={"a b": "c"})))
+    look(found, "c")
+    assert (says(found, "c") or ())[:2] == ("False", "MirrorLoop")
+    assert "c-mirror" not in found.kube.applied_names("Deployment")
+    # once the older one has no workers, nothing goes round
+    del found.kube.objects["Deployment", "a-mirror"]
+    look(found, "c")
+    assert found.kube.applied_names("Deployment")[-1] == "c-mirror"
+
+
 def test_mirrors_of_one_name_in_two_namespaces_are_two() -> None:
     older = a_mirror()
     older["metadata"] = {

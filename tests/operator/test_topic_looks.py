@@ -77,7 +77,9 @@ def test_a_key_is_noted_before_it_is_set_and_stays_noted_whatever_else_is_refuse
     assert shown["status"]["configKeys"] == ["retention.ms"]
     # both are taken back: the key is reset
     back = stored(topic("flights"), shown["status"], generation=3)
-    asked = look(back, brokers={"topics": {"flights": state(2, **{"retention.ms": "1"})}, "change_configs": {}})
+    asked = look(
+        back, brokers={"topics": {"flights": state(2, **{"retention.ms": "1"})}, "change_configs": {}}
+    )
     assert asked.brokers.requests("change_configs") == [{"flights": ConfigChange({}, ("retention.ms",))}]
 
 

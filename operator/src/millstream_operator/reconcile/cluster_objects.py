@@ -51,8 +51,8 @@ def apply_ensemble(
     services: Services, cluster: Cluster, warn: Warn, may_upgrade: Callable[[], bool] = lambda: True
 ) -> bool:
     """The ZooKeeper servers, where the Cluster brings its own; are all as they should be? Those that an earlier release
-    of the operator made stay so until they may be upgraded, since their StatefulSet restarts them by itself, and does not
-    ask whether another one is down; without a quorum they wait for nothing."""
+    of the operator made stay so until they may be upgraded, since their StatefulSet restarts them by itself, also while
+    another one is down; without a quorum they wait for nothing."""
     if cluster.spec.zookeeper is None or cluster.spec.zookeeper.replicas is None:
         return True
     name = zookeeper.name_of(cluster)

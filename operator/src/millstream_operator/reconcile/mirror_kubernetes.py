@@ -5,6 +5,8 @@ While a MirrorMaker is paused by its annotation, its workers keep running with t
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 
 from ..conditions import Reason
@@ -13,8 +15,10 @@ from ..models import Cluster, ManifestError, MirrorMaker
 from ..resources import mirror as resources
 from ..resources.cluster import bootstrap_of
 from ..resources.mirror import Endpoint
+from ..resources.owned import is_owned_by
 from ..services import Services
 from ..status import write_status
+from ..store import Key
 from . import mirror as mirrors
 from .mirror_workers import ask_all
 from .objects import delete, ensure, find
@@ -26,6 +30,8 @@ LOOK_S = 10.0
 SOON_S = 2.0
 
 Endpoints = tuple[Sequence[Endpoint], Endpoint]
+Running = Callable[[Services, Key], "mirrors.Mirrored | None"]
+"""What the workers of a MirrorMaker do, where they may do something else than its spec says."""
 
 
 def reconcile_mirror(services: Services, mirror: MirrorMaker) -> float:
@@ -35,7 +41,7 @@ def reconcile_mirror(services: Services, mirror: MirrorMaker) -> float:
     workers = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": resources.metadata(mirror)}
     if is_paused(mirror):
         return _report(services, mirror, find(services.kube, workers) or {})
-    found = find_endpoints(services, mirror, bootstrap_of)
+    found = find_endpoints(services, mirror, bootstrap_of, _running)
     if isinstance(found, Problem):
         if found.reason in (Reason.SAME_CLUSTER, Reason.MIRROR_LOOP):
             # Workers of an earlier spec must not go on; when a Cluster is away they may: its brokers may well be there.
@@ -59,7 +65,10 @@ def _report(services: Services, mirror: MirrorMaker, deployment: Manifest) -> fl
 
 
 def find_endpoints(
-    services: Services, mirror: MirrorMaker, address_of: Callable[[Cluster], str]
+    services: Services,
+    mirror: MirrorMaker,
+    address_of: Callable[[Cluster], str],
+    running: Running = lambda services, key: None,
 ) -> Endpoints | Problem:
     """Where the workers find sources and target, or why they must not run."""
     found = _endpoints(services, mirror, address_of)
@@ -67,7 +76,7 @@ def find_endpoints(
         return found
     return (
         mirrors.check(mirror, *found)
-        or mirrors.check_loop(mirror, *found, _all(services, address_of))
+        or mirrors.check_loop(mirror, *found, _all(services, address_of, running))
         or found
     )
 
@@ -86,15 +95,34 @@ def _endpoints(
 
 
 def _all(
-    services: Services, address_of: Callable[[Cluster], str]
-) -> Iterator[tuple[MirrorMaker, Sequence[Endpoint], Endpoint]]:
+    services: Services, address_of: Callable[[Cluster], str], running: Running
+) -> Iterator[mirrors.Mirrored]:
+    """What is mirrored: as specs say, and as workers do where a spec is not acted on."""
     for key in services.store.keys(MirrorMaker.KIND):
-        try:
-            other = services.store.get(MirrorMaker, key.namespace, key.name)
-        except ManifestError:
-            continue
-        if other is not None and not isinstance(found := _endpoints(services, other, address_of), Problem):
-            yield other, *found
+        found = _as_specified(services, key, address_of) or running(services, key)
+        if found is not None:
+            yield found
+
+
+def _as_specified(
+    services: Services, key: Key, address_of: Callable[[Cluster], str]
+) -> mirrors.Mirrored | None:
+    with contextlib.suppress(ManifestError):
+        mirror = services.store.get(MirrorMaker, key.namespace, key.name)
+        if mirror is not None and not is_paused(mirror):
+            found = _endpoints(services, mirror, address_of)
+            if not isinstance(found, Problem):
+                return mirror, *found
+    return None
+
+
+def _running(services: Services, key: Key) -> mirrors.Mirrored | None:
+    found, name = services.store.raw(key), resources.object_named(key.name)
+    workers = services.kube.get("apps/v1", "Deployment", key.namespace, name)
+    file = services.kube.get("v1", "ConfigMap", key.namespace, name)
+    if found is None or workers is None or file is None or not is_owned_by(file, found["metadata"]["uid"]):
+        return None
+    return resources.running(found, json.loads(file["data"][resources.CONFIG_FILE]))
 
 
 def _workers(services: Services, mirror: MirrorMaker, deployment: Manifest) -> mirrors.Workers:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..models import API_VERSION, MirrorMaker
+from ..models import API_VERSION, MirrorMaker, decode_as
 from .images import Images
 from .pods import resources_of, with_template
 from .volumes import pod_security
@@ -36,7 +36,11 @@ class Endpoint:
 
 
 def object_name(mirror: MirrorMaker) -> str:
-    return f"{mirror.name}-mirror"
+    return object_named(mirror.name)
+
+
+def object_named(mirror: str) -> str:
+    return f"{mirror}-mirror"
 
 
 def selector(mirror: MirrorMaker) -> dict[str, str]:
@@ -66,6 +70,18 @@ def mirror_file(
         "naming": spec.naming,
         "http": http,
     }
+
+
+def running(found: Manifest, file: Mapping[str, Any]) -> tuple[MirrorMaker, Sequence[Endpoint], Endpoint]:
+    """The MirrorMaker as its workers know it from their file, whatever its spec says by now."""
+    sources = [Endpoint(one["name"], one["bootstrap"]) for one in file["sources"]]
+    target = Endpoint("target", file["target"]["bootstrap"])
+    spec = {
+        "sources": [{"name": one.name, "bootstrap": one.bootstrap} for one in sources],
+        "target": {"bootstrap": target.bootstrap},
+        **{name: file[name] for name in ("topics", "mode", "naming")},
+    }
+    return decode_as(MirrorMaker, {**found, "spec": spec, "status": {}}), sources, target
 
 
 def config_map(mirror: MirrorMaker, file: Manifest) -> Manifest:
