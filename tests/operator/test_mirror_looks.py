@@ -292,6 +292,20 @@ def test_a_circle_stays_closed_where_the_spec_of_an_older_mirror_is_not_acted_on
     assert found.kube.applied_names("Deployment")[-1] == "c-mirror"
 
 
+def test_workers_end_when_their_cluster_lets_their_namespace_in_no_longer() -> None:
+    mirror = a_mirror(target="east")
+    mirror["spec"]["target"] = {"clusterRef": {"name": "far", "namespace": "other"}}
+    far = stored(cluster("far", allowedNamespaces=["ns"]), namespace="other")
+    found = in_memory(*CLUSTERS, far, mirror)
+    look(found)
+    assert found.kube.applied_names("Deployment") == ["copy-mirror"]
+    closed = stored(cluster("far", allowedNamespaces=["else"]), namespace="other", generation=3)
+    found.services.store.put({**closed, "metadata": {**closed["metadata"], "resourceVersion": "9"}})
+    look(found)
+    assert (says(found) or ())[:2] == ("False", "NamespaceNotAllowed")
+    assert found.kube.deleted == [("Deployment", "copy-mirror")]
+
+
 def test_mirrors_of_one_name_in_two_namespaces_are_two() -> None:
     older = a_mirror()
     older["metadata"] = {

@@ -43,8 +43,8 @@ def reconcile_mirror(services: Services, mirror: MirrorMaker) -> float:
         return _report(services, mirror, find(services.kube, workers) or {})
     found = find_endpoints(services, mirror, bootstrap_of, _running)
     if isinstance(found, Problem):
-        if found.reason in (Reason.SAME_CLUSTER, Reason.MIRROR_LOOP):
-            # Workers of an earlier spec must not go on; when a Cluster is away they may: its brokers may well be there.
+        if found.reason in (Reason.SAME_CLUSTER, Reason.MIRROR_LOOP, Reason.NAMESPACE_NOT_ALLOWED):
+            # Workers that were allowed must not go on; when a Cluster is away they may: its brokers may well be there.
             delete(services.kube, workers)
         write_status(services, mirror, mirrors.refused_status(mirror, found, services.now()))
         return LOOK_S
