@@ -34,6 +34,10 @@ def test_everything_carries_one_version() -> None:
         versions[module] = importlib.import_module(module).__version__
     chart = yaml.safe_load((ROOT / "charts/millstream/Chart.yaml").read_text())
     versions |= {"chart": chart["version"], "appVersion": chart["appVersion"]}
+    for path in (ROOT / "crds").glob("*.yaml"):
+        versions[path.name] = yaml.safe_load(path.read_text())["metadata"]["annotations"][
+            "millstream.dev/version"
+        ]
     assert len(set(versions.values())) == 1, versions
 
 

@@ -14,6 +14,8 @@ import yaml
 from millstream_harness.kube import Namespace, run
 from millstream_harness.manifests import topic
 from millstream_harness.tools import require
+from millstream_operator import __version__
+from millstream_operator.hooks import VERSION
 from millstream_operator.status import FINALIZER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,13 +56,16 @@ def test_the_upgrade_hook_brings_definitions_to_its_version_while_resources_stay
         admin = json.loads(run("kubectl", "config", "view", "--raw", "--minify", "-o", "json"))
         admin["users"][0]["user"] = {"token": namespace.kubectl("create", "token", account).strip()}
         (tmp_path / "kubeconfig").write_text(json.dumps(admin))
-        done = subprocess.run(
-            [sys.executable, "-m", "millstream_operator.hooks", "apply-crds", str(tmp_path)],
-            env={**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")},
-            capture_output=True,
-            text=True,
-        )
+        hook = [sys.executable, "-m", "millstream_operator.hooks", "apply-crds", str(tmp_path)]
+        env = {**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")}
+        done = subprocess.run(hook, env=env, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (0, "applied topics.yaml\n"), done.stderr
+        # one of an older chart: the newer one stays
+        older = {**definition, "metadata": {**definition["metadata"], "annotations": {VERSION: "0.0.9"}}}
+        (tmp_path / "topics.yaml").write_text(yaml.safe_dump(older))
+        done = subprocess.run(hook, env=env, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"kept topics.millstream.dev of the newer release {__version__}: ")
     finally:
         for manifest in rights[1:]:
             run("kubectl", "delete", manifest["kind"], manifest["metadata"]["name"], "--ignore-not-found")

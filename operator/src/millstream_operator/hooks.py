@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import yaml
@@ -19,6 +21,7 @@ from .models import API_VERSION, KINDS
 from .status import release_finalizer
 
 GONE_TIMEOUT_S = 90.0
+VERSION = "millstream.dev/version"  # annotation of definitions
 
 
 @click.group()
@@ -29,11 +32,26 @@ def hooks() -> None:
 @hooks.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def apply_crds(folder: Path) -> None:
-    """Apply every definition in FOLDER."""
+    """Apply every definition in FOLDER, but over newer ones: Kubernetes would drop the fields that ours do not know."""
     kube = Kube.connect()
     for path in sorted(folder.glob("*.yaml")):
-        kube.apply(yaml.safe_load(path.read_text()))
+        wanted = yaml.safe_load(path.read_text())
+        name = wanted["metadata"]["name"]
+        live = kube.get(wanted["apiVersion"], wanted["kind"], None, name)
+        if live is not None and _version(live) > _version(wanted):
+            there = live["metadata"]["annotations"][VERSION]
+            click.echo(
+                f"kept {name} of the newer release {there}: with an older one its resources would lose fields"
+            )
+            continue
+        kube.apply(wanted)
         click.echo(f"applied {path.name}")
+
+
+def _version(definition: Mapping[str, Any]) -> tuple[int, ...]:
+    """The release that a definition belongs to; ``()`` when it does not say so."""
+    said = (definition["metadata"].get("annotations") or {}).get(VERSION, "")
+    return tuple(int(part) for part in said.split(".")) if re.fullmatch(r"\d+(\.\d+)*", said) else ()
 
 
 @hooks.command()
