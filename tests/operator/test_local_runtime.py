@@ -412,6 +412,19 @@ def test_only_what_was_made_is_deleted(sandbox: Sandbox) -> None:
     assert not (sandbox.data / "clusters").exists()
 
 
+def test_folders_that_the_user_makes_later_are_not_deleted(sandbox: Sandbox) -> None:
+    sandbox.cluster()
+    assert sandbox.run("up", "-f", str(sandbox.manifests)).returncode == 0
+    for name in ("volumes", "loads"):
+        (sandbox.data / name).mkdir()
+    (sandbox.data / "volumes/mine.txt").write_text("x")
+    ended = sandbox.run("down", "--delete-data", "--yes")
+    assert f"left in {sandbox.data}, as `millstream local` did not make it: loads, volumes\n" in ended.stdout
+    assert (sandbox.data / "volumes/mine.txt").read_text() == "x"
+    assert (sandbox.data / "loads").is_dir()
+    assert not (sandbox.data / "clusters").exists()
+
+
 def test_two_regions(sandbox: Sandbox) -> None:
     for example in (ROOT / "examples/two-regions").glob("*.yaml"):
         (sandbox.manifests / example.name).write_text(example.read_text())

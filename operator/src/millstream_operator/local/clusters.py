@@ -24,8 +24,8 @@ from ..reconcile.rolling import NO_ANSWER, BrokerPod, Roll, plan_roll
 from ..resources.broker_config import broker_config, properties
 from ..resources.listeners import all_listeners, kafka_name
 from . import ports, processes, zookeeper
+from .folder import DataFolder
 from .processes import Daemon, StartFailed
-from .state import State
 
 HTTP = "http"
 HTTP_PORT = 9404
@@ -49,11 +49,12 @@ def folder_name(namespace: str, name: str) -> str:
 class LocalCluster:
     """The processes of one Cluster. Blocking."""
 
-    def __init__(self, state: State, data: Path, cluster: Cluster) -> None:
-        self.state = state
+    def __init__(self, data: DataFolder, cluster: Cluster) -> None:
+        self.data = data
+        self.state = data.state
         self.cluster = cluster
         self.brokers = range(cluster.spec.brokers.replicas)
-        self.folder = data / "clusters" / folder_name(cluster.namespace, cluster.name)
+        self.folder = data.path / "clusters" / folder_name(cluster.namespace, cluster.name)
         given = cluster.spec.zookeeper
         self.has_zookeeper = given is not None and given.connect is None
 
@@ -114,6 +115,7 @@ class LocalCluster:
 
         def launch() -> Daemon:
             port = self._zookeeper_port
+            self.data.make("clusters")
             data.mkdir(parents=True, exist_ok=True)
             file.write_text(properties(zookeeper.config(data, port)))
             return processes.start(
@@ -171,7 +173,8 @@ class LocalCluster:
         before = self.state.ports.get(key)
 
         def launch() -> Daemon:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.data.make("clusters")
+            self.folder.mkdir(exist_ok=True)
             file.write_text(properties(self.config(broker)))
             log = self.folder / f"broker-{broker}.log"
             return processes.start([command("millstream-broker"), str(file)], log)

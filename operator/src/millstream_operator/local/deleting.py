@@ -20,6 +20,7 @@ from typing import Any
 from ..models import Cluster, MirrorMaker, decode_as
 from ..status import FINALIZER
 from .clusters import LocalCluster
+from .folder import DataFolder
 from .mirrors import LocalMirror
 from .reconcile import Pass
 from .state import Resource, State
@@ -54,9 +55,9 @@ def delete(work: Pass, key: str) -> None:
             work.stays(key)
             return
     elif kind == "MirrorMaker":
-        LocalMirror(work.state, work.data, decode_as(MirrorMaker, resource)).stop()
+        LocalMirror(work.folder, decode_as(MirrorMaker, resource)).stop()
     elif kind == "Cluster":
-        cluster = LocalCluster(work.state, work.data, decode_as(Cluster, resource))
+        cluster = LocalCluster(work.folder, decode_as(Cluster, resource))
         cluster.stop()
         if lost and not _removed(work, key, cluster.folder):
             return
@@ -87,7 +88,7 @@ def _data(resource: Resource, state: State, folder: Path) -> str:
     if resource["kind"] == "Cluster":
         if spec["brokers"]["storage"].get("deletionPolicy") != "Delete":
             return ""
-        return f"all data in {LocalCluster(state, folder, decode_as(Cluster, resource)).folder}"
+        return f"all data in {LocalCluster(DataFolder(folder, state), decode_as(Cluster, resource)).folder}"
     if spec.get("deletionPolicy") != "Delete":
         return ""
     if resource["kind"] == "Topic":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from ..models import MirrorMaker
 from ..reconcile.mirror import Workers
@@ -16,17 +15,18 @@ from ..reconcile.mirror_workers import ask_all
 from ..resources.mirror import Endpoint, mirror_file
 from . import ports, processes
 from .clusters import command, folder_name
-from .state import State
+from .folder import DataFolder
 
 
 class LocalMirror:
     """The workers of one MirrorMaker. Blocking."""
 
-    def __init__(self, state: State, data: Path, mirror: MirrorMaker) -> None:
-        self.state = state
+    def __init__(self, data: DataFolder, mirror: MirrorMaker) -> None:
+        self.data = data
+        self.state = data.state
         self.mirror = mirror
         self.prefix = f"mirror/{mirror.namespace}/{mirror.name}/"
-        self.folder = data / "mirrors" / folder_name(mirror.namespace, mirror.name)
+        self.folder = data.path / "mirrors" / folder_name(mirror.namespace, mirror.name)
         self.file = self.folder / "mirror.json"
 
     def start(self, sources: Sequence[Endpoint], target: Endpoint, say: Callable[[str], None]) -> bool:
@@ -44,7 +44,8 @@ class LocalMirror:
         wanted = [f"{self.prefix}{number}" for number in range(self.mirror.spec.replicas)]
         stopped = self.stop(keep=() if changed else wanted)
         if changed:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.data.make("mirrors")
+            self.folder.mkdir(exist_ok=True)
             self.file.write_text(told)
         missing = [
             key for key in wanted if key not in self.state.daemons or not self.state.daemons[key].alive

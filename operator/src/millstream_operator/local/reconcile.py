@@ -51,6 +51,7 @@ from ..store import Key, Store
 from . import spark
 from .api import LocalApi
 from .clusters import LocalCluster
+from .folder import DataFolder
 from .java import NotInstalled
 from .mirrors import LocalMirror
 from .observing import ObservingPool
@@ -86,6 +87,7 @@ class Pass:
         self.say = say
         self.progress = progress
         self.save = save
+        self.folder = DataFolder(data, state, save)
         self.retry = True
         """Whether runs that failed are repeated, though nobody has changed their load."""
         self.failures: dict[str, str] = {}
@@ -112,7 +114,7 @@ class Pass:
             look._reconcile(Topic, reconcile_topics, keys)
             look._reconcile(ConsumerGroup, reconcile_groups, keys)
             for mirror in look._of(MirrorMaker, keys):
-                workers = LocalMirror(state, data, mirror).workers()
+                workers = LocalMirror(look.folder, mirror).workers()
                 look._write(mirror, mirror_plan.status_of(mirror, workers, look.services.now()))
             for key, resource in state.resources.items():
                 keep_cause(before[key], resource)
@@ -164,7 +166,7 @@ class Pass:
         return missing
 
     def _local(self, cluster: Cluster) -> LocalCluster:
-        return LocalCluster(self.state, self.data, cluster)
+        return LocalCluster(self.folder, cluster)
 
     def _cluster_status(self, cluster: Cluster, problem: Problem | None) -> None:
         local = self._local(cluster)
@@ -234,7 +236,7 @@ class Pass:
 
     def mirrors(self, keys: Sequence[str]) -> None:
         for mirror in self._of(MirrorMaker, keys):
-            local = LocalMirror(self.state, self.data, mirror)
+            local = LocalMirror(self.folder, mirror)
             found = find_endpoints(self.services, mirror, self.services.address_of)
             if isinstance(found, Problem):
                 local.stop()
@@ -329,6 +331,9 @@ class Pass:
         def progress(done: int, total: int) -> None:
             self.progress(name, done, total)
 
+        self.folder.make("loads")
+        if load.spec.output.volume_claim_name is not None:
+            self.folder.make("volumes")
         seen = spark.run(load, bootstrap, self.data, program, progress, load.spec.timeout_seconds)
         now = self.services.now()
         status = runs.follow(load, seen, now)

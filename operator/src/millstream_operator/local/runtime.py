@@ -21,6 +21,7 @@ from typing import Any
 from ..kafka_admin import AdminPool
 from ..models import BatchLoad
 from . import deleting, manifests, processes, scheduler
+from .folder import DataFolder
 from .reconcile import Pass
 from .state import Resource, State, StateError, Store, key_of
 
@@ -72,7 +73,7 @@ class LocalRuntime:
         found = manifests.read(folder, known)  # first, so that a mistake leaves not even a data folder
         self._stop_scheduler()
         with self.store.locked():
-            state = self.store.begin()
+            state = self.store.load()
             self.store.save(state)
             if state.resources != known:
                 found = manifests.read(folder, state.resources)
@@ -208,7 +209,8 @@ class LocalRuntime:
         """Have a scheduler when a load has a schedule."""
         state.daemons.pop(scheduler.NAME, None)
         if scheduler.has_schedules(state):
-            log = self.data / "loads" / ".schedule.log"  # the name of no load
+            folder = DataFolder(self.data, state, lambda: self.store.save(state))
+            log = folder.make("loads") / ".schedule.log"  # the name of no load
             program = [sys.executable, "-m", scheduler.__name__, str(self.data)]
             state.daemons[scheduler.NAME] = processes.start(program, log)
 

@@ -41,8 +41,8 @@ FOLDERS = ("clusters", "mirrors", "volumes", "loads")
 
 class State(msgspec.Struct, forbid_unknown_fields=True):
     version: int = 0
-    made: list[str] = msgspec.field(default_factory=lambda: list(FOLDERS))
-    """Those of FOLDERS that were not there before: only these are ours to delete."""
+    made: list[str] = []
+    """Those of FOLDERS that the runtime made itself: only these are ours to delete."""
     resources: dict[str, Resource] = {}
     daemons: dict[str, Daemon] = {}
     ports: dict[str, dict[str, int]] = {}
@@ -104,12 +104,6 @@ class Store:
     def exists(self) -> bool:
         """Whether this is a data folder of ours, and not just any folder."""
         return self.file.is_file()
-
-    def begin(self) -> State:
-        """The state; in a new data folder, one that knows what was there before it."""
-        if self.exists:
-            return self.load()
-        return State(VERSION, made=[name for name in FOLDERS if not (self.data / name).exists()])
 
     def delete(self, state: State) -> list[str]:
         """Delete what was made here, and the folder if nothing else is in it; returns what stays. OSError."""
