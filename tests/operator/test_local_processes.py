@@ -77,6 +77,21 @@ def test_where_there_is_no_proc_ps_tells_when_a_process_began(tmp_path: Path, st
     assert processes._started_at_by_ps(daemon.pid) is None
 
 
+def test_a_daemon_is_found_though_its_pid_was_never_noted(tmp_path: Path, started: list[Daemon]) -> None:
+    command = [sys.executable, "-c", SERVE]
+    daemon = processes.start(command, tmp_path / "log", mark="of-this-one")
+    started.append(daemon)
+    intended = Daemon(0, "", command, str(tmp_path / "log"), mark="of-this-one")
+    assert not intended.alive
+    store = Store(tmp_path)
+    store.save(State(1, daemons={"a": intended, "b": msgspec.structs.replace(intended, mark="of-none")}))
+    (found,) = store.load().daemons.values()
+    assert (found.pid, found.started, found.alive, found.serves) == (daemon.pid, daemon.started, True, False)
+    assert processes._marked_by_ps(f"{processes.MARK}=of-this-one") == [daemon.pid]
+    assert processes.stop(found)
+    assert store.load().daemons == {}
+
+
 @pytest.mark.parametrize(
     ("script", "message"),
     [

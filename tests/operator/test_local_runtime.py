@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
@@ -423,6 +425,64 @@ def test_folders_that_the_user_makes_later_are_not_deleted(sandbox: Sandbox) -> 
     assert (sandbox.data / "volumes/mine.txt").read_text() == "x"
     assert (sandbox.data / "loads").is_dir()
     assert not (sandbox.data / "clusters").exists()
+
+
+def brokers_of(data: Path) -> list[int]:
+    """The processes that were started with a file in this data folder."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (folder / "cmdline").read_bytes().split(b"\0")
+            if any(word.startswith(bytes(data / "clusters")) for word in command):
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
+def test_an_interrupted_up_leaves_no_broker_that_nothing_knows_of(
+    sandbox: Sandbox, sign: signal.Signals
+) -> None:
+    sandbox.cluster()
+    command = [*LOCAL, "up", "-f", str(sandbox.manifests), "--data", str(sandbox.data)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as up:
+        try:
+            assert wait_for(lambda: brokers_of(sandbox.data), DEADLINE_S)
+            up.send_signal(sign)
+            _, stderr = up.communicate(timeout=DEADLINE_S)
+        finally:
+            up.kill()
+    if sign == signal.SIGKILL:
+        (pid,) = brokers_of(sandbox.data)
+        (daemon,) = LocalRuntime(sandbox.data).status().daemons
+        assert (daemon["name"], daemon["pid"], daemon["running"]) == ("broker/default/west/0", pid, True)
+    else:
+        assert stderr == "millstream: interrupted: run `millstream local up` again to continue\n"
+        assert (up.returncode, brokers_of(sandbox.data)) == (130, [])
+    # It is started anew, at its own ports.
+    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    assert brokers_of(sandbox.data) == [sandbox.pid()]
+    assert sandbox.found("Cluster", "west")["status"]["bootstrap"] == sandbox.bootstrap
+    assert sandbox.runtime().down(delete_data=True) == ["broker/default/west/0"]
+    assert brokers_of(sandbox.data) == []
+    assert not sandbox.data.exists()
+
+
+def test_no_data_is_deleted_under_a_broker_that_is_not_known(sandbox: Sandbox) -> None:
+    sandbox.cluster()
+    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    file, pid = sandbox.data / "state.json", sandbox.pid()
+    whole = file.read_text()
+    file.write_text(json.dumps(json.loads(whole) | {"daemons": {}}))
+    refused = sandbox.run("down", "--delete-data", "--yes")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        f"millstream: --data: {sandbox.data}/clusters/west/0 is in use by a broker that is not known here (process "
+        f"{pid}): nothing was deleted; stop it first\n"
+    )
+    assert brokers_of(sandbox.data) == [pid]
+    assert (sandbox.data / "clusters/west/0/meta.properties").exists()
+    file.write_text(whole)
+    assert sandbox.runtime().down() == ["broker/default/west/0"]
 
 
 def test_two_regions(sandbox: Sandbox) -> None:

@@ -113,13 +113,17 @@ class LocalCluster:
         file, data = self.folder / "zookeeper.cfg", self.folder / "zookeeper"
         line = zookeeper.command(file)  # first, so that without Java there is not even a folder
 
-        def launch() -> Daemon:
+        def launch() -> None:
             port = self._zookeeper_port
             self.data.make("clusters")
             data.mkdir(parents=True, exist_ok=True)
             file.write_text(properties(zookeeper.config(data, port)))
-            return processes.start(
-                line, self.folder / "zookeeper.log", ready=lambda said: _ready(data, port), name="ZooKeeper"
+            self.data.start(
+                self._zookeeper_key,
+                line,
+                self.folder / "zookeeper.log",
+                ready=lambda said: _ready(data, port),
+                name="ZooKeeper",
             )
 
         self._launch(self._zookeeper_key, [(zookeeper.CLIENT, zookeeper.CLIENT_PORT)], launch)
@@ -172,12 +176,12 @@ class LocalCluster:
         key, file = self._key(broker), self._file(broker)
         before = self.state.ports.get(key)
 
-        def launch() -> Daemon:
+        def launch() -> None:
             self.data.make("clusters")
             self.folder.mkdir(exist_ok=True)
             file.write_text(properties(self.config(broker)))
             log = self.folder / f"broker-{broker}.log"
-            return processes.start([command("millstream-broker"), str(file)], log)
+            self.data.start(key, [command("millstream-broker"), str(file)], log)
 
         try:
             self._launch(key, self._asked(), launch)
@@ -223,7 +227,8 @@ class LocalCluster:
 
     # Processes and their ports
 
-    def _launch(self, key: str, asked: Sequence[tuple[str, int]], launch: Callable[[], Daemon]) -> None:
+    def _launch(self, key: str, asked: Sequence[tuple[str, int]], launch: Callable[[], None]) -> None:
+        self.data.stop(key)  # one whose start was interrupted has the ports
         for tries_left in reversed(range(START_TRIES)):
             others = [
                 port for owner, kept in self.state.ports.items() if owner != key for port in kept.values()
@@ -232,7 +237,7 @@ class LocalCluster:
                 self.state.ports[key] = ports.choose(asked, self.state.ports.get(key, {}), others)
             try:
                 with processes.files_of_a_start():
-                    self.state.daemons[key] = launch()
+                    launch()
             except StartFailed:
                 # Between our look at a port and its use somebody else may have taken it.
                 if tries_left and not all(map(ports.is_free, self.state.ports[key].values())):
@@ -242,7 +247,7 @@ class LocalCluster:
 
     def _alive(self, key: str) -> Daemon | None:
         found = self.state.daemons.get(key)
-        return found if found is not None and found.alive else None
+        return found if found is not None and found.serves else None
 
     def _asked(self) -> list[tuple[str, int]]:
         return [(listener.name, listener.port) for listener in all_listeners(self.cluster)] + [

@@ -160,7 +160,12 @@ def _errors(command: str = "up") -> Iterator[None]:
     def interrupted(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupted)  # a load's Spark must not outlive this command
+    # A load's Spark, and a broker that is not ready, must not outlive this command. `nohup` has SIGHUP ignored.
+    before = {
+        number: signal.signal(number, interrupted)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield
     except ManifestError as error:
@@ -172,7 +177,8 @@ def _errors(command: str = "up") -> Iterator[None]:
     except KeyboardInterrupt:
         raise Ended(f"interrupted: run `millstream local {command}` again to continue", 130) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

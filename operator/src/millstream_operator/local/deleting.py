@@ -19,6 +19,7 @@ from typing import Any
 
 from ..models import Cluster, MirrorMaker, decode_as
 from ..status import FINALIZER
+from . import processes
 from .clusters import LocalCluster
 from .folder import DataFolder
 from .mirrors import LocalMirror
@@ -69,6 +70,12 @@ def _removed(work: Pass, key: str, folder: Path) -> bool:
     """Remove a Cluster's data. It is set aside at once: brokers that start after an interruption find all of it or
     nothing."""
     aside = folder.with_name(f".{folder.name}")  # the name of no resource
+    for lock in folder.glob("*/.lock"):
+        if (who := processes.locked_by(lock)) is not None:
+            work.failures[key] = (
+                f"its data stays: a broker that is not known here uses {lock.parent} ({who}): stop it"
+            )
+            return False
     try:
         if aside.exists():  # of one that was interrupted
             shutil.rmtree(aside)

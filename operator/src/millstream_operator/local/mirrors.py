@@ -48,11 +48,11 @@ class LocalMirror:
             self.folder.mkdir(exist_ok=True)
             self.file.write_text(told)
         missing = [
-            key for key in wanted if key not in self.state.daemons or not self.state.daemons[key].alive
+            key for key in wanted if key not in self.state.daemons or not self.state.daemons[key].serves
         ]
         for key in missing:
             log = self.folder / f"{key.removeprefix(self.prefix)}.log"
-            self.state.daemons[key] = processes.start([command("millstream-mirror"), str(self.file)], log)
+            self.data.start(key, [command("millstream-mirror"), str(self.file)], log)
         return stopped, changed, missing
 
     def stop(self, keep: Sequence[str] = ()) -> int:
@@ -62,7 +62,7 @@ class LocalMirror:
 
     def workers(self) -> Workers:
         daemons = [daemon for key, daemon in self.state.daemons.items() if key.startswith(self.prefix)]
-        alive = [daemon for daemon in daemons if daemon.alive]
+        alive = [daemon for daemon in daemons if daemon.serves]
         dead = [daemon for daemon in daemons if not daemon.alive]
         reports = ask_all([daemon.ready["http"] for daemon in alive if "http" in daemon.ready])
         failure = processes.last_words(dead[0]) if dead else ""

@@ -7,15 +7,21 @@ whatever does not match is dead to us.
 
 A daemon writes to a log file and says that it serves by a line `ready: KEY=VALUE …`, which `start` waits for; one that
 is not ours is asked instead.
+
+A command may be killed at any time, also between the start of a daemon and the note of its pid. So a daemon has a mark
+in its environment, which is noted before the start, and by which `found` finds the process.
+
 Invariant: `start` either returns a daemon that is ready or leaves no process behind.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,22 +33,33 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.02
 READY = "ready: "
+MARK = "MILLSTREAM_LOCAL_DAEMON"
+"""The variable in a daemon's environment that holds its mark."""
 
 Found = TypeVar("Found")
 
 
 class Daemon(msgspec.Struct, frozen=True, rename="camel"):
-    """A process of ours: ``started`` is the token of its start, ``ready`` what its ready line said."""
+    """A process of ours: ``started`` is the token of its start, ``ready`` what its ready line said.
+
+    Before it is started it has no pid (0), and until it was seen to be ready an empty ``ready``.
+    """
 
     pid: int
     started: str
     command: list[str]
     log: str
     ready: dict[str, str] = {}
+    mark: str = ""
 
     @property
     def alive(self) -> bool:
-        return started_at(self.pid) == self.started
+        return self.pid > 0 and started_at(self.pid) == self.started
+
+    @property
+    def serves(self) -> bool:
+        """Whether it runs and got ready; one whose start was interrupted is to be started again."""
+        return self.alive and bool(self.ready)
 
 
 class StartFailed(Exception):
@@ -90,11 +107,12 @@ def start(
     timeout: float = START_TIMEOUT_S,
     ready: Callable[[str], dict[str, str] | None] | None = None,
     name: str = "",
+    mark: str = "",
 ) -> Daemon:
     """Start a daemon in a session of its own and wait until it is ready (blocking).
 
     ``ready`` tells from what it has said (or in another way) the fields of a ready line, None as long as it is not.
-    ``name`` is what messages call it, if not by its command.
+    ``name`` is what messages call it, if not by its command; ``mark`` is in its environment, for `found`.
     """
     name = name or Path(command[0]).name
     find = ready or _ready_line
@@ -105,7 +123,7 @@ def start(
         pid = os.posix_spawnp(
             command[0],
             list(command),
-            {**os.environ, **(environment or {})},
+            {**os.environ, **(environment or {}), MARK: mark},
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
@@ -117,21 +135,69 @@ def start(
         raise StartFailed(f"{command[0]} cannot be started: {error.strerror}") from error
     started = started_at(pid)
 
-    def found() -> dict[str, str] | None:
+    def said_ready() -> dict[str, str] | None:
         said = _since(log, begun)
         if (fields := find(said)) is None and (started is None or started_at(pid) != started):
             raise StartFailed(f"{name} ended before it was ready: {_last_lines(said)}")
         return fields
 
     try:
-        fields = wait_for(found, timeout)
+        fields = wait_for(said_ready, timeout)
         if fields is None or started is None:
             raise StartFailed(f"{name} was not ready in {timeout:.0f} s; its log is {log}")
     except BaseException:
         if started is not None:
             stop(Daemon(pid, started, list(command), str(log)), timeout=1.0)
         raise
-    return Daemon(pid, started, list(command), str(log), fields)
+    return Daemon(pid, started, list(command), str(log), fields, mark)
+
+
+def found(daemon: Daemon) -> Daemon | None:
+    """The daemon with its pid, if that is not known yet; None when no process has its mark."""
+    if daemon.pid:
+        return daemon
+    for pid in _marked(f"{MARK}={daemon.mark}"):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(pid) == pid and (started := started_at(pid)) is not None:  # not a process of its own
+                return msgspec.structs.replace(daemon, pid=pid, started=started)
+    return None
+
+
+def _marked(setting: str) -> list[int]:
+    """The processes with this in their environment."""
+    if not Path("/proc/self/environ").exists():
+        return _marked_by_ps(setting)
+    pids = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # somebody else's, or gone
+            if setting.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                pids.append(int(folder.name))
+    return pids
+
+
+def _marked_by_ps(setting: str) -> list[int]:
+    options = ["-A", "-E", "-ww"] if sys.platform == "darwin" else ["axeww"]
+    said = subprocess.run(
+        ["ps", *options, "-o", "pid=,command="], capture_output=True, text=True, errors="replace", check=False
+    ).stdout
+    return [int(line.split(None, 1)[0]) for line in said.splitlines() if f" {setting} " in f"{line} "]
+
+
+def locked_by(file: Path) -> str | None:
+    """Who holds a `flock` on a file, in words; None when nobody does, or there is no such file."""
+    try:
+        with file.open("rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        inode = f":{file.stat().st_ino} "
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/locks").read_text().splitlines():
+                if "FLOCK" in line and inode in line:
+                    return f"process {line.split()[4]}"
+        return "a process"
+    except OSError:
+        return None
+    return None
 
 
 def _ready_line(said: str) -> dict[str, str] | None:

@@ -202,17 +202,19 @@ class LocalRuntime:
     def _stop_scheduler(self) -> None:
         """Have no scheduler, which may hold the folder's lock for as long as a load runs."""
         daemon = self.store.load().daemons.get(scheduler.NAME)
-        if daemon is not None:
+        # One that another command is just starting is that command's: it has the folder.
+        if daemon is not None and (daemon.ready or self.store.holder == str(daemon.pid)):
             processes.stop(daemon, timeout=SCHEDULER_STOP_S)
 
     def _start_scheduler(self, state: State) -> None:
         """Have a scheduler when a load has a schedule."""
+        folder = DataFolder(self.data, state, lambda: self.store.save(state))
+        folder.stop(scheduler.NAME)
         state.daemons.pop(scheduler.NAME, None)
         if scheduler.has_schedules(state):
-            folder = DataFolder(self.data, state, lambda: self.store.save(state))
             log = folder.make("loads") / ".schedule.log"  # the name of no load
             program = [sys.executable, "-m", scheduler.__name__, str(self.data)]
-            state.daemons[scheduler.NAME] = processes.start(program, log)
+            folder.start(scheduler.NAME, program, log)
 
     def _delete(self, state: State) -> None:
         try:

@@ -31,6 +31,7 @@ from ..reconcile.load_runner import TIMED_OUT, Report, explained
 from ..resources.load import AVRO_LIMITS, run_file, run_id, run_name
 from .clusters import command, folder_name
 from .java import NotInstalled, find_java, pyspark_folder
+from .processes import MARK
 
 JARS_VARIABLE = "MILLSTREAM_SPARK_JARS"
 PACKAGES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0,org.apache.spark:spark-avro_2.13:4.0.0"
@@ -80,7 +81,12 @@ def run(
     told = run_file(load, bootstrap, result=str(result), output_path=path)
     (folder / "run.json").write_text(json.dumps(told, indent=1))
     arguments = [*submit_command(load), str(program), str(folder / "run.json")]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    environment = {
+        **os.environ,
+        MARK: "",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
     with log.open("ab") as out:
         process = subprocess.Popen(
             arguments,

@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from . import processes
 from .processes import Daemon
 
 Resource = dict[str, Any]
@@ -94,11 +95,24 @@ class Store:
             state = msgspec.json.decode(self.file.read_bytes(), type=State)
             if state.version != VERSION:
                 raise StateError(f"{self.file} is of another program, or of another version of this one")
-            return state
+            return self._with_pids(state)
         except FileNotFoundError:
             return State(VERSION)
         except (OSError, msgspec.MsgspecError) as error:
             raise StateError(f"{self.file} cannot be read: {error}") from error
+
+    def _with_pids(self, state: State) -> State:
+        """Daemons whose pid nobody lived to note are looked for."""
+        found = {key: processes.found(daemon) for key, daemon in state.daemons.items()}
+        state.daemons = {key: daemon for key, daemon in found.items() if daemon is not None}
+        return state
+
+    @property
+    def holder(self) -> str:
+        """The pid of the process that has the folder, or had it last."""
+        with contextlib.suppress(OSError):
+            return (self.data / ".lock").read_text().strip()
+        return ""
 
     @property
     def exists(self) -> bool:
@@ -106,7 +120,16 @@ class Store:
         return self.file.is_file()
 
     def delete(self, state: State) -> list[str]:
-        """Delete what was made here, and the folder if nothing else is in it; returns what stays. OSError."""
+        """Delete what was made here, and the folder if nothing else is in it; returns what stays. OSError.
+
+        StateError, and nothing is deleted, when a broker runs that the state does not know.
+        """
+        for lock in (self.data / "clusters").glob("*/*/.lock"):
+            if (who := processes.locked_by(lock)) is not None:
+                raise StateError(
+                    f"--data: {lock.parent} is in use by a broker that is not known here ({who}): nothing was deleted; "
+                    "stop it first"
+                )
         for folder in (self.data / name for name in FOLDERS if name in state.made):
             if folder.is_symlink():
                 folder.unlink()  # what it leads to is not ours
