@@ -73,7 +73,13 @@ def test_a_file_and_what_comes_out_as_json(run: Run, topic: str, tmp_path: Path)
 def test_where_to_start_and_how_many(run: Run, topic: str) -> None:
     run("produce", topic, "--partition", "0", stdin=b"".join(b"%d\n" % number for number in range(10)))
     assert run("consume", topic, "--from", "7").stdout == b"7\n8\n9\n"
-    assert run("consume", topic, "--from", "7000").stdout == b""
+    assert run("consume", topic, "--from", "10").stdout == b""  # the offset of the next record
+    beyond = run("consume", topic, "--from", "11", status=2)
+    assert (beyond.stdout, beyond.stderr.decode()) == (
+        b"",
+        f"millstream: from: 11 is beyond the end of {topic}, which has offsets 0 to 9: millstream topic describe "
+        f"{topic} shows the offsets of its partitions; --follow waits for more records\n",
+    )
     assert run("consume", topic, "--from", "latest").stdout == b""
     assert run("consume", topic, "--max", "2").stdout == b"0\n1\n"
 

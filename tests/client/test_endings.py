@@ -195,7 +195,7 @@ def until_read(stdin: IO[bytes]) -> None:
 
 def test_a_record_that_is_too_large(run: Run, topic: str) -> None:
     run("config", "set", f"topic/{topic}", "max.message.bytes=5000")
-    ended = run("produce", topic, stdin=b"a\nb\n" + b"x" * 6000 + b"\nc\n", status=1)
+    ended = run("produce", topic, stdin=b"a\nb\n" + b"x" * 6000 + b"\nc\n", status=2)
     assert ended.stderr.decode() == (
         f"millstream: line 3 has 6,000 bytes; {topic} takes 5,000 with a record's overhead; "
         f"2 records are in {topic}: split the line, or raise the topic's max.message.bytes (millstream config set)\n"

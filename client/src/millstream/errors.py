@@ -5,7 +5,7 @@ MillstreamError          all of these; `millstream` prints one as a line. Exit s
 ├── UnknownTopic
 ├── UnknownGroup
 ├── NoLeader             a partition has no leader, so nobody serves it
-├── RecordTooLarge       a record is larger than its topic takes
+├── RecordTooLarge       exit status 2: a record is larger than its topic takes
 ├── Failed               the broker or the client library said no
 ├── BadInput             exit status 2: an option, an address or a line of input cannot be taken
 ├── Declined             exit status 1: a question was answered with no
@@ -45,7 +45,7 @@ class NoLeader(MillstreamError):
 
 
 class RecordTooLarge(MillstreamError):
-    pass
+    exit_status = 2
 
 
 class Failed(MillstreamError):

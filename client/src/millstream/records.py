@@ -220,7 +220,8 @@ def consume(
     """The records of a topic, by partition in order of offset; ends where the topic ends unless ``follow``.
 
     Without a group all partitions are read, from ``start``: an offset applies to every partition, or the offset
-    nearest to it. With a group, its assigned partitions are read from the committed offsets, and from ``start`` where
+    nearest to it; BadInput when it is beyond the end of all of them, unless ``follow``, which waits there. With a
+    group, its assigned partitions are read from the committed offsets, and from ``start`` where
     there are none; a record is committed once the next one is requested. Close the iterator to leave the group.
     """
     if group is not None and isinstance(start, int):
@@ -243,7 +244,7 @@ def consume(
     try:
         ends = _Ends()
         if group is None:
-            at = _start(cluster, topic, numbers, start)
+            at = _start(cluster, topic, numbers, start, follow)
             consumer.assign([TopicPartition(topic, number, offset) for number, offset in at.items()])
             ends.assigned(at)
         else:
@@ -308,9 +309,17 @@ def _poll(consumer: Consumer, ends: _Ends, most: int, follow: bool) -> Iterator[
 
 
 def _start(
-    cluster: Cluster, topic: str, numbers: list[int], start: int | Literal["earliest", "latest"]
+    cluster: Cluster, topic: str, numbers: list[int], start: int | Literal["earliest", "latest"], follow: bool
 ) -> dict[int, int]:
     ends = watermarks(cluster, [(topic, number) for number in numbers])
+    first = min(earliest for earliest, _ in ends.values())
+    end = max(latest for _, latest in ends.values())
+    if isinstance(start, int) and start > end and not follow:
+        held = f"has offsets {first} to {end - 1}" if first < end else f"has no records, and its end is {end}"
+        raise BadInput(
+            f"from: {start} is beyond the end of {topic}, which {held}",
+            f"millstream topic describe {topic} shows the offsets of its partitions; --follow waits for more records",
+        )
     found = {}
     for number in numbers:
         earliest, latest = ends[topic, number]
