@@ -146,7 +146,7 @@ TABLE = (
         "millstream_cluster_brokers",
         "gauge",
         "brokers",
-        "Brokers that a Cluster asks for.",
+        "Desired brokers of a Cluster.",
         ("namespace", "name"),
     ),
     Metric(
