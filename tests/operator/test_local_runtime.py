@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -483,6 +484,31 @@ def test_no_data_is_deleted_under_a_broker_that_is_not_known(sandbox: Sandbox) -
     assert (sandbox.data / "clusters/west/0/meta.properties").exists()
     file.write_text(whole)
     assert sandbox.runtime().down() == ["broker/default/west/0"]
+
+
+def test_a_copy_leaves_the_processes_and_topics_of_its_original_alone(sandbox: Sandbox) -> None:
+    sandbox.cluster()
+    sandbox.write("Topic", "orders", "{clusterRef: {name: west}, deletionPolicy: Delete}")
+    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    pid, original, copy = sandbox.pid(), sandbox.data, sandbox.data.with_name("copy")
+    subprocess.run(["cp", "-a", str(original), str(copy)], check=True)
+    said = f"{copy} is a copy of {original}, whose processes are left alone: broker west (process {pid})\n"
+
+    sandbox.data = copy
+    status = sandbox.run("status", "-o", "json")
+    assert (status.stderr, json.loads(status.stdout)["processes"]) == (said, [])
+    assert sandbox.run("delete", "-f", str(sandbox.manifests / "Topic-orders.yaml"), "--yes").returncode == 1
+    assert partitions(sandbox.bootstrap, "orders") == 1
+    shutil.copy(original / "state.json", copy / "state.json")
+    ended = sandbox.run("down", "--delete-data", "--yes")
+    assert ended.stdout == f"{said}nothing was running\nthe data in {copy} is deleted\n"
+    assert not copy.exists()
+
+    # The original's are still its own, also when its folder has moved.
+    assert brokers_of(original) == [pid]
+    sandbox.data = original.rename(original.with_name("moved"))
+    assert sandbox.runtime().down() == ["broker/default/west/0"]
+    assert brokers_of(original) == []
 
 
 def test_two_regions(sandbox: Sandbox) -> None:

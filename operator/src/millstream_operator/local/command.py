@@ -76,10 +76,10 @@ def up(folder: Path, data: Path) -> None:
 @click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def status(data: Path, output: str) -> None:
     """Show the resources and processes of a data folder."""
-    from .runtime import LocalRuntime
+    from .runtime import LocalRuntime, Reporter
 
     with _errors():
-        snapshot = LocalRuntime(data).status()
+        snapshot = LocalRuntime(data, Reporter(say=lambda line: click.echo(line, err=True))).status()
     if output == "json":
         click.echo(json.dumps(snapshot.to_json(), indent=2, ensure_ascii=False))
     else:

@@ -48,7 +48,7 @@ from ..resources.load import run_name
 from ..services import Services
 from ..status import write_status
 from ..store import Key, Store
-from . import spark
+from . import ports, spark
 from .api import LocalApi
 from .clusters import LocalCluster
 from .folder import DataFolder
@@ -58,6 +58,7 @@ from .observing import ObservingPool
 from .processes import StartFailed
 from .state import Resource, State
 
+NOWHERE = f"{ports.HOST}:0"  # where nobody can listen
 SETTLE_S = 10.0  # for topics that were created a moment ago
 MIRROR_SETTLE_S = 5.0  # for workers that have just started to say how far they are
 # The reason that `up` gives when it could not start what is missing.
@@ -97,7 +98,7 @@ class Pass:
             store=Store(),
             admins=admins,
             pace=None,
-            address_of=lambda cluster: self._local(cluster).bootstrap,
+            address_of=self._address,
         )
         for resource in state.resources.values():
             self.services.store.put(resource)
@@ -168,6 +169,11 @@ class Pass:
     def _local(self, cluster: Cluster) -> LocalCluster:
         return LocalCluster(self.folder, cluster)
 
+    def _address(self, cluster: Cluster) -> str:
+        """Of brokers that do not run here nobody is asked: somebody else's may have their ports."""
+        local = self._local(cluster)
+        return local.bootstrap if local.running() else NOWHERE
+
     def _cluster_status(self, cluster: Cluster, problem: Problem | None) -> None:
         local = self._local(cluster)
         desired, running = cluster.spec.brokers.replicas, len(local.running())
@@ -237,7 +243,7 @@ class Pass:
     def mirrors(self, keys: Sequence[str]) -> None:
         for mirror in self._of(MirrorMaker, keys):
             local = LocalMirror(self.folder, mirror)
-            found = find_endpoints(self.services, mirror, self.services.address_of)
+            found = find_endpoints(self.services, mirror, lambda cluster: self._local(cluster).bootstrap)
             if isinstance(found, Problem):
                 local.stop()
                 self._write(mirror, mirror_plan.refused_status(mirror, found, self.services.now()))

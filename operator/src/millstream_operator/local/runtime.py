@@ -74,6 +74,7 @@ class LocalRuntime:
         self._stop_scheduler()
         with self.store.locked():
             state = self.store.load()
+            self._say_copy(state)
             self.store.save(state)
             if state.resources != known:
                 found = manifests.read(folder, state.resources)
@@ -116,6 +117,7 @@ class LocalRuntime:
     def status(self) -> Snapshot:
         """Look, change nothing."""
         state = self.store.load()
+        self._say_copy(state)
         Pass.observe(state, self.data, list(state.resources))
         daemons = [
             {
@@ -143,6 +145,7 @@ class LocalRuntime:
         self._stop_scheduler()
         with self.store.locked():
             state = self.store.load()
+            self._say_copy(state)
             if deleting.doomed(state, self.data, names) != confirmed:
                 raise StateError("what is to be deleted changed meanwhile: nothing was deleted; run it again")
             admins = AdminPool()
@@ -181,6 +184,7 @@ class LocalRuntime:
         self._stop_scheduler()
         with self.store.locked():
             state = self.store.load()
+            self._say_copy(state)
             for name in sorted(state.daemons, key=lambda name: (STOPPED.index(name.split("/")[0]), name)):
                 if processes.stop(state.daemons.pop(name)):
                     stopped.append(name)
@@ -198,6 +202,15 @@ class LocalRuntime:
                 " deleted; name the folder that you gave to `millstream local up`"
             )
         self.store.load()
+
+    def _say_copy(self, state: State) -> None:
+        if others := self.store.others:
+            named = ", ".join(
+                f"{title(key)} (process {daemon.pid})" for key, daemon in sorted(others.items())
+            )
+            self.reporter.say(
+                f"{self.data} is a copy of {state.path}, whose processes are left alone: {named}"
+            )
 
     def _stop_scheduler(self) -> None:
         """Have no scheduler, which may hold the folder's lock for as long as a load runs."""

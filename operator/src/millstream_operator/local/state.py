@@ -42,6 +42,10 @@ FOLDERS = ("clusters", "mirrors", "volumes", "loads")
 
 class State(msgspec.Struct, forbid_unknown_fields=True):
     version: int = 0
+    folder: str = ""
+    """Which folder this is the state of, by device and inode: a copy is another one, a moved folder the same."""
+    path: str = ""
+    """Where that was."""
     made: list[str] = []
     """Those of FOLDERS that the runtime made itself: only these are ours to delete."""
     resources: dict[str, Resource] = {}
@@ -89,13 +93,15 @@ class Store:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.file = data / "state.json"
+        self.others: dict[str, Daemon] = {}
+        """Where the state is a copy of another folder's: the processes of that folder which run."""
 
     def load(self) -> State:
         try:
             state = msgspec.json.decode(self.file.read_bytes(), type=State)
             if state.version != VERSION:
                 raise StateError(f"{self.file} is of another program, or of another version of this one")
-            return self._with_pids(state)
+            return self._ours(self._with_pids(state))
         except FileNotFoundError:
             return State(VERSION)
         except (OSError, msgspec.MsgspecError) as error:
@@ -106,6 +112,18 @@ class Store:
         found = {key: processes.found(daemon) for key, daemon in state.daemons.items()}
         state.daemons = {key: daemon for key, daemon in found.items() if daemon is not None}
         return state
+
+    def _ours(self, state: State) -> State:
+        """A copy of a data folder has no processes: those that its state names are the original's."""
+        if state.folder and state.folder != self._folder:
+            self.others = {key: daemon for key, daemon in state.daemons.items() if daemon.alive}
+            state.daemons = {}
+        return state
+
+    @property
+    def _folder(self) -> str:
+        status = self.data.stat()
+        return f"{status.st_dev}:{status.st_ino}"
 
     @property
     def holder(self) -> str:
@@ -147,6 +165,7 @@ class Store:
         """OSError that names the file."""
         aside = self.file.with_suffix(".json.new")
         try:
+            state.folder, state.path = self._folder, str(self.data)
             with aside.open("wb") as file:
                 file.write(msgspec.json.format(msgspec.json.encode(state, order="deterministic"), indent=1))
                 file.flush()
