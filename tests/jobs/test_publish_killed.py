@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.spark import SHORT_LIVED, SPARK_JARS
+from millstream_harness.spark import ENVIRONMENT
 from millstream_harness.spark_loads import PY4J
 from millstream_harness.spark_publications import Topic, publication
 from millstream_jobs.publish import publish
@@ -32,10 +32,13 @@ ROWS = 3000
 def process(path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """``millstream-publish`` with all its processes in a session of its own."""
     executable = str(Path(sys.executable).parent / "millstream-publish")
-    environment = {**os.environ, "MILLSTREAM_SPARK_JARS": str(SPARK_JARS), "JDK_JAVA_OPTIONS": SHORT_LIVED}
     with path.with_suffix(".log").open("ab") as log:
         started = subprocess.Popen(
-            [executable, str(path)], start_new_session=True, env=environment, stdout=log, stderr=log
+            [executable, str(path)],
+            start_new_session=True,
+            env={**os.environ, **ENVIRONMENT},
+            stdout=log,
+            stderr=log,
         )
     try:
         yield started

@@ -37,8 +37,11 @@ def run(job: Job[Config], arguments: list[str] | None = None) -> int:
     if len(given) != 1 or given[0].startswith("-"):
         print(f"usage: millstream-{job.name} FILE.json", file=sys.stderr)
         return 0 if given in (["-h"], ["--help"]) else 2
-    path = Path(given[0])
-    progress.job = job.name
+    with progress.told_by(job.name):
+        return _run(job, Path(given[0]))
+
+
+def _run(job: Job[Config], path: Path) -> int:
     try:
         result = job.start(job.read(path))
     except BadRun as error:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 EVERY_S = 1.0
+_job = "load"
 
 
-job = "load"
-"""Which job of this process speaks."""
+@contextmanager
+def told_by(job: str) -> Iterator[None]:
+    """While entered, this is the job of the process that speaks."""
+    global _job
+    before, _job = _job, job
+    try:
+        yield
+    finally:
+        _job = before
 
 
 def say(line: str) -> None:
-    print(f"{job}: {line}", flush=True)
+    print(f"{_job}: {line}", flush=True)
 
 
 class Progress:

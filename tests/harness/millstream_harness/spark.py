@@ -29,6 +29,12 @@ SPARK_JARS = ROOT / ".jars" / "spark"
 LOAD_TIMEOUT_S = 240.0
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a Spark that lives for seconds: a compiler and a collector that take long to prepare are lost on it."""
+ENVIRONMENT = {
+    "MILLSTREAM_SPARK_JARS": str(SPARK_JARS),
+    "JDK_JAVA_OPTIONS": SHORT_LIVED,
+    "SPARK_CONF_DIR": str(ROOT / "tests" / "harness" / "spark-conf"),
+}
+"""What a job is started with that has a few rows to load."""
 
 
 def spark_jars() -> Path:
@@ -50,8 +56,9 @@ def spark_session() -> Iterator[SparkSession]:
     from millstream_jobs.load import open_session
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MILLSTREAM_SPARK_JARS", str(spark_jars()))
-        patch.setenv("JDK_JAVA_OPTIONS", SHORT_LIVED)
+        spark_jars()
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
         session = open_session("tests", ["Delta", "Iceberg"])
     try:
         yield session
@@ -92,11 +99,7 @@ class LoadProcess:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                env={
-                    **os.environ,
-                    "MILLSTREAM_SPARK_JARS": str(SPARK_JARS),
-                    "JDK_JAVA_OPTIONS": SHORT_LIVED,
-                },
+                env={**os.environ, **ENVIRONMENT},
             )
 
     def kill(self) -> None:
