@@ -89,6 +89,7 @@ operator-scale: setup
 	@PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.operator_scale $(SCALE)
 
 # A cluster is broken for twenty minutes: FAULTS="--seconds 300 --faults 50 --seed 3 --out DIR".
+# Or batch loads are: FAULTS="loads --format Delta --rounds 50 --seed 3 --out DIR".
 faults: setup
 	@PYTHONPATH=tests/harness:tests/faults $(BIN)/python -P -m millstream_faults $(FAULTS)
 

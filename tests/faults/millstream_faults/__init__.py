@@ -14,4 +14,5 @@ replicas     the logs on the brokers' disks
 story        what happened to one record
 report       the summary and the timeline
 run          all of it in order
+loads        the same for batch loads
 """

@@ -1,4 +1,7 @@
-"""``make faults FAULTS="--seconds 600 --faults 100 --seed 3"``: break a cluster, and say what did not hold."""
+"""``make faults FAULTS="--seconds 600 --faults 100 --seed 3"``: break a cluster, and say what did not hold.
+
+With ``loads`` as the first argument, batch loads are broken instead (`loads`).
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,15 @@ import time
 from pathlib import Path
 
 from .isolation import inside, reenter, unshare
+from .loads import rounds
 from .plan import Kind
 from .run import Options, Run
 
 
 def main() -> int:
     """0: everything held. 1: something did not. 2: it could not be tried."""
+    if sys.argv[1:2] == ["loads"]:
+        return rounds.main(sys.argv[2:])
     given = arguments()
     if not inside() and (command := unshare()) is not None:
         return reenter(command, sys.argv[1:])

@@ -32,6 +32,7 @@ LONG = {
     ),
     "Spark started again and again": (
         "tests/jobs/test_load_command.py",
+        "tests/faults/test_load_faults.py",
         "tests/jobs/test_load_s3.py",
         "tests/jobs/test_publish_killed.py",
         "tests/operator/test_local_loads.py",

@@ -37,6 +37,7 @@ class S3Server:
     endpoint: str
     access_key: str
     secret_key: str
+    pid: int
 
     @property
     def environment(self) -> dict[str, str]:
@@ -74,7 +75,8 @@ def s3_server(log: Path) -> Iterator[S3Server]:
         told = subprocess.run(
             [folder / "python", "-c", SET_UP, endpoint, BUCKET], check=True, capture_output=True, text=True
         )
-        yield S3Server(endpoint, *json.loads(told.stdout))
+        access_key, secret_key = json.loads(told.stdout)
+        yield S3Server(endpoint, access_key, secret_key, server.pid)
     finally:
         server.kill()
         server.wait()

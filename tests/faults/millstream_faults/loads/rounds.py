@@ -1,0 +1,200 @@
+"""Rounds: one run each, one fault each, and what must hold after it. See ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.s3 import BUCKET, S3Server, s3_server
+from millstream_harness.spark import publish, spark_jars
+from millstream_harness.spark_loads import ICEBERG_TABLE
+
+from .lab import DriverDied, Lab
+from .plan import IN_S3, Fault, Kind, draw
+from .tables import PARTITIONS, Reader, Table
+
+FORMATS = ("Parquet", "Delta", "Iceberg")
+RECORDS = 20
+ATTEMPTS = 8
+ATTEMPT_S = 180.0
+
+
+def arguments(given: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog='make faults FAULTS="loads',
+        description="Batch loads whose driver, executor, broker or S3 dies or stalls at random moments.",
+    )
+    parser.add_argument("--rounds", type=int, default=50, help="how many for each format (50)")
+    parser.add_argument("--format", choices=FORMATS, action="append", help="only these; may be repeated")
+    parser.add_argument("--where", choices=("folder", "s3"), default="folder", help="where the table is")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="which faults; new ones each time")
+    parser.add_argument("--out", type=Path, help="a new or empty folder for tables and logs")
+    wanted = parser.parse_args(given)
+    if wanted.rounds < 1:
+        parser.error(f"--rounds {wanted.rounds}: is less than 1")
+    if wanted.out is not None and wanted.out.exists() and any(wanted.out.iterdir()):
+        parser.error(f"--out {wanted.out}: there is something in it already")
+    return wanted
+
+
+class Rounds:
+    """The rounds of one format."""
+
+    def __init__(self, lab: Lab, format: str, faults: Iterator[Fault]) -> None:
+        self.violations: list[str] = []
+        self.struck: Counter[str] = Counter()
+        self._lab = lab
+        self._faults = faults
+        self._topic = f"loads-{format.lower()}-{uuid.uuid4().hex[:8]}"
+        self._durations: list[float] = []
+        s3 = lab.s3
+        catalog = lab.out / f"{format}.sqlite"
+        path = f"s3a://{BUCKET}/{format}" if s3 else str(lab.out / format)
+        self._table = Table(format, path, catalog, s3, RECORDS)
+        self._output: dict[str, Any] = {"format": format, "path": path, "partitionBy": ["half"]}
+        if format == "Iceberg":
+            self._output["table"] = ICEBERG_TABLE
+        if s3 and lab.gate:
+            endpoint = f"http://127.0.0.1:{lab.gate.port}"
+            self._output["s3"] = {"endpoint": endpoint, "pathStyle": True, "region": "us-east-1"}
+            if format == "Iceberg":
+                self._output["catalog"] = {"type": "JDBC", "uri": f"jdbc:sqlite:{catalog}"}
+        publish(lab.broker.bootstrap, self._topic, [[]] * PARTITIONS)
+
+    def go(self, rounds: int) -> None:
+        self._round(0, None)  # makes the table, and says how long a run takes
+        for number in range(1, rounds + 1):
+            self._round(number, next(self._faults))
+
+    def _round(self, number: int, fault: Fault | None) -> None:
+        self._produce(number)
+        run = self._write_run(number)
+        self._lab.living()  # a new one takes a while, which is not the run's
+        reader = Reader(self._table)
+        begun = time.monotonic()
+        striking = None
+        with reader.reading():
+            if fault is not None:
+                moment = fault.moment * statistics.median(self._durations)
+                striking = threading.Thread(target=self._strike, args=(moment, fault))
+                striking.start()
+            attempts, errors = self._load(run)
+            taken = time.monotonic() - begun
+            if striking is not None:
+                striking.join()
+        if attempts == 1:
+            self._durations.append(taken)
+        said = self._judge(number, reader, errors)
+        what = f"{fault.kind.text} at {fault.moment:.0%} for {fault.seconds} s" if fault else "no fault"
+        told = "".join(f"; {error}" for error in errors)
+        print(
+            f"{self._table.format} {number}: {what}: {attempts} attempts, {taken:.1f} s,"
+            f" {reader.reads} reads{told}{': VIOLATION: ' + said if said else ''}",
+            flush=True,
+        )
+
+    def _strike(self, moment: float, fault: Fault) -> None:
+        time.sleep(moment)
+        self.struck[fault.kind.text] += 1
+        self._lab.strike(fault.kind, fault.seconds)
+
+    def _load(self, run: Path) -> tuple[int, list[str]]:
+        """Attempt after attempt, until one succeeds; how many, and why the others did not."""
+        errors: list[str] = []
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                driver = self._lab.living()
+                driver.begin(run)
+                answer = driver.answer(ATTEMPT_S)
+            except (DriverDied, TimeoutError) as error:
+                errors.append(str(error) or "the driver died")
+                self._lab.bury()
+                continue
+            if answer["state"] == "Succeeded":
+                if answer["rows"] != PARTITIONS * RECORDS:
+                    self.violations.append(f"{run}: said to have {answer['rows']} rows")
+                return attempt, errors
+            errors.append(answer["error"])
+        self.violations.append(f"{run}: not loaded in {ATTEMPTS} attempts: {errors[-1]}")
+        return ATTEMPTS, errors
+
+    def _judge(self, number: int, reader: Reader, errors: list[str]) -> str:
+        found = [self._table.wrong(number + 1), *sorted(reader.half)]
+        if self._lab.s3 is None:
+            found += [f"a reader failed: {error}" for error in reader.errors]
+        said = "; ".join(one for one in found if one)
+        if said:
+            self.violations.append(f"{self._table.format} {number}: {said}")
+        return said
+
+    def _produce(self, number: int) -> None:
+        producer = Producer({"bootstrap.servers": self._lab.broker.bootstrap})
+        for partition in range(PARTITIONS):
+            for record in range(RECORDS):
+                value = {"half": record % 2, "number": number}
+                producer.produce(self._topic, json.dumps(value).encode(), None, partition)
+        left = producer.flush(60)
+        assert left == 0, f"{left} records of round {number} were not acknowledged"
+
+    def _write_run(self, number: int) -> Path:
+        path = self._lab.out / f"{self._table.format}-{number}.json"
+        part = {"topic": self._topic, "from": number * RECORDS, "until": (number + 1) * RECORDS}
+        run = {
+            "name": f"run-{number:04}",
+            "bootstrap": self._lab.broker.bootstrap,
+            "offsets": [{**part, "partition": partition} for partition in range(PARTITIONS)],
+            "value": {"format": "JSON", "schema": "half INT, number INT"},
+            "output": self._output,
+        }
+        path.write_text(json.dumps(run))
+        return path
+
+
+def main(given: list[str]) -> int:
+    """0: everything held. 1: something did not. 2: it could not be tried."""
+    wanted = arguments(given)
+    if shutil.which("java") is None:
+        print("faults: Spark needs Java 17: install it (Debian: openjdk-17-jdk-headless)", file=sys.stderr)
+        return 2
+    spark_jars()
+    out = (wanted.out or Path(tempfile.mkdtemp(prefix="millstream-loads-"))).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    print(f"faults: loads in {out}; --seed {wanted.seed} has the same faults", flush=True)
+    kinds = [kind for kind in Kind if wanted.where == "s3" or kind not in IN_S3]
+    violations: list[str] = []
+    struck: Counter[str] = Counter()
+    with contextlib.ExitStack() as stack:
+        s3: S3Server | None = None
+        if wanted.where == "s3":
+            s3 = stack.enter_context(s3_server(out / "s3.log"))
+        broker = stack.enter_context(BrokerProcess(out / "broker").keep_port())
+        lab = Lab(out, broker, s3)
+        stack.callback(lab.bury)
+        if lab.gate:
+            stack.callback(lab.gate.shut)
+        for format in wanted.format or FORMATS:
+            rounds = Rounds(lab, format, draw(wanted.seed, kinds))
+            rounds.go(wanted.rounds)
+            violations += rounds.violations
+            struck += rounds.struck
+    for kind, times in sorted(struck.items()):
+        print(f"{kind:16}{times:5}")
+    print(f"violations: {len(violations)}")
+    for violation in violations:
+        print(f"  {violation}")
+    return 1 if violations else 0

@@ -1,0 +1,166 @@
+"""The table of a run of rounds, as readers that are not Spark see it."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.dataset
+import pyarrow.fs
+from deltalake import DeltaTable
+from pyiceberg.table import StaticTable
+
+from millstream_harness.s3 import S3Server
+from millstream_harness.spark_loads import ICEBERG_TABLE, read_table
+
+COLUMNS = ("_partition", "_offset")
+PARTITIONS = 2
+PAUSE_S = 0.2
+"""Between two looks of a reader: Spark needs the processors, too."""
+Place = tuple[int, int]
+
+
+class Table:
+    """Run number n has ``records`` records of each partition, from offset ``n * records`` on."""
+
+    def __init__(self, format: str, path: str, catalog: Path, s3: S3Server | None, records: int) -> None:
+        self.format = format
+        self.path = path
+        self.catalog = catalog
+        self.s3 = s3
+        self.records = records
+
+    @property
+    def is_atomic(self) -> bool:
+        """Whether its readers see a run whole or not at all; plain Parquet in S3 does not say so."""
+        return self.format != "Parquet" or self.s3 is None
+
+    def places(self) -> list[Place]:
+        """Partition and offset of each row."""
+        table = self._read()
+        if table is None:
+            return []
+        return list(zip(*(table[name].to_pylist() for name in COLUMNS), strict=True))
+
+    def half_seen(self, places: list[Place]) -> str:
+        """What of the runs is seen in part, or twice; "" when nothing is."""
+        runs = Counter(offset // self.records for _, offset in places)
+        whole = PARTITIONS * self.records
+        return ", ".join(
+            f"{rows} of {whole} rows of run {run}" for run, rows in sorted(runs.items()) if rows != whole
+        )
+
+    def wrong(self, runs: int) -> str:
+        """What is not as it is when so many runs are loaded; "" when everything is."""
+        found = Counter(self.places())
+        wanted = {(part, offset) for part in range(PARTITIONS) for offset in range(runs * self.records)}
+        said = {
+            "missing": wanted - found.keys(),
+            "too many": found.keys() - wanted,
+            "twice": {place for place, count in found.items() if count > 1},
+        }
+        return "; ".join(
+            f"{what}: {len(places)} rows, such as {min(places)}" for what, places in said.items() if places
+        )
+
+    def _read(self) -> pyarrow.Table | None:
+        if self.s3 is None:
+            return self._read_folder()
+        s3 = self.s3
+        if self.format == "Delta":
+            options = {
+                **s3.environment,
+                "AWS_ENDPOINT_URL": s3.endpoint,
+                "AWS_ALLOW_HTTP": "true",
+                "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
+            }
+            path = self.path.replace("s3a://", "s3://")
+            if not DeltaTable.is_deltatable(path, options):
+                return None
+            return DeltaTable(path, storage_options=options).to_pyarrow_table()
+        if self.format == "Iceberg":
+            return self._read_catalog(s3)
+        store = pyarrow.fs.S3FileSystem(
+            access_key=s3.access_key,
+            secret_key=s3.secret_key,
+            endpoint_override=s3.endpoint,
+            region="us-east-1",
+        )
+        root = self.path.removeprefix("s3a://")
+        files = store.get_file_info(pyarrow.fs.FileSelector(root, recursive=True, allow_not_found=True))
+        if not any("/load_run=" in file.path and file.is_file for file in files):
+            return None
+        return pyarrow.dataset.dataset(
+            root, filesystem=store, format="parquet", partitioning="hive"
+        ).to_table()
+
+    def _read_folder(self) -> pyarrow.Table | None:
+        path = Path(self.path)
+        first = {
+            "Parquet": "load_run=*",
+            "Delta": "_delta_log/*.json",
+            "Iceberg": f"{ICEBERG_TABLE.replace('.', '/')}/metadata/v*.metadata.json",
+        }
+        if not any(path.glob(first[self.format])):
+            return None
+        return read_table(self.format, path)
+
+    def _read_catalog(self, s3: S3Server) -> pyarrow.Table | None:
+        if not self.catalog.exists():
+            return None
+        with closing(sqlite3.connect(self.catalog)) as catalog:
+            if not catalog.execute("SELECT 1 FROM sqlite_master WHERE name = 'iceberg_tables'").fetchall():
+                return None
+            found = catalog.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
+        if not found:
+            return None
+        properties = {
+            "s3.endpoint": s3.endpoint,
+            "s3.access-key-id": s3.access_key,
+            "s3.secret-access-key": s3.secret_key,
+            "s3.region": "us-east-1",
+        }
+        table = StaticTable.from_metadata(found[0][0], properties).scan().to_arrow()
+        return table.rename_columns(
+            ["_partition" if name == "_topic_partition" else name for name in table.column_names]
+        )
+
+
+class Reader:
+    """Reads the table again and again while a run is loaded."""
+
+    def __init__(self, table: Table) -> None:
+        self.reads = 0
+        self.half: set[str] = set()
+        """What was seen of a run in part."""
+        self.errors: Counter[str] = Counter()
+        """Why the table could not be read."""
+        self._table = table
+        self._ended = threading.Event()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._read, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+
+    def _read(self) -> None:
+        while not self._ended.wait(PAUSE_S):
+            try:
+                places: list[Any] = self._table.places()
+            except Exception as error:  # whatever keeps it from reading is told
+                self.errors[f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"] += 1
+                continue
+            self.reads += 1
+            if self._table.is_atomic and (said := self._table.half_seen(places)):
+                self.half.add(said)
