@@ -15,7 +15,7 @@ from millstream_faults.loads.plan import Kind, draw
 from millstream_harness.spark import spark_jars
 
 SEED = os.environ.get("MILLSTREAM_SEED", "4")
-ROUNDS = 2
+ROUNDS = 1
 FOLDERS = [Path(__file__).parent, Path(__file__).parents[1] / "harness"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
 COMMAND = [sys.executable, "-P", "-m", "millstream_faults", "loads"]

@@ -38,6 +38,13 @@ LONG = {
         "tests/operator/test_local_loads.py",
         "tests/compat/test_spark_source.py",
     ),
+    "a job of Spark in each format and case; tests/jobs/test_load_table.py has a load": (
+        "tests/jobs/test_audit.py",
+        "tests/jobs/test_compact.py",
+        "tests/jobs/test_publish.py",
+        "tests/jobs/test_rewind.py",
+        "tests/jobs/test_stream.py",
+    ),
     "programs in Go and JavaScript, fetched and built first": (
         "tests/compat/test_client_franz_go.py",
         "tests/compat/test_client_kafkajs.py",
