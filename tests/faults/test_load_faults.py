@@ -36,7 +36,7 @@ def test_loads_of_each_format_that_are_struck(tmp_path: Path) -> None:
     assert "violations: 0" in done.stdout
     for format in ("Parquet", "Delta", "Iceberg"):
         told = re.findall(rf"^{format} \d: .* (\d+) reads", done.stdout, re.MULTILINE)
-        assert len(told) == ROUNDS + 1
+        assert len(told) == ROUNDS + 2
         assert all(int(reads) > 0 for reads in told), "the table was read meanwhile"
 
 

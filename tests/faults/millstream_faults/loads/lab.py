@@ -111,10 +111,14 @@ class Driver:
                     found.append(int(folder.name))
         return found
 
-    def signal(self, sign: signal.Signals, *, executors: bool) -> None:
+    def signal(self, sign: signal.Signals, *, executors: bool) -> bool:
+        """Whether there was one to get it."""
+        got = False
         for pid in self.pids(executors=executors):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, sign)
+                got = True
+        return got
 
     def end(self) -> None:
         """SIGKILL for whatever is left of it."""
@@ -148,20 +152,21 @@ class Lab:
             self._driver.end()
             self._driver = None
 
-    def strike(self, kind: Kind, seconds: float) -> None:
-        """Do it, wait, undo it; whatever it strikes may have ended by itself."""
+    def strike(self, kind: Kind, seconds: float) -> bool:
+        """Do it, wait, undo it. False when there was nothing to strike, as while a driver or executor starts anew."""
         do, undo = self._acts(kind)
-        do()
+        if do() is False:
+            return False
         time.sleep(seconds)
         undo()
+        return True
 
     def _acts(self, kind: Kind) -> tuple[Callable[[], object], Callable[[], object]]:
         driver = self._driver
 
         def to(sign: signal.Signals, *, executors: bool = False) -> Callable[[], object]:
-            def act() -> None:
-                if driver is not None:
-                    driver.signal(sign, executors=executors)
+            def act() -> bool:
+                return driver is not None and driver.signal(sign, executors=executors)
 
             return act
 

@@ -31,7 +31,7 @@ IN_S3 = (Kind.S3_AWAY, Kind.STALL_S3)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``moment`` is a share of the time that a run takes when nothing happens; above 1 it may strike after the end."""
+    """``moment`` is a share of the time of an undisturbed run; a faster run ends before a late fault."""
 
     kind: Kind
     moment: float
@@ -48,5 +48,5 @@ def draw(seed: int, kinds: Sequence[Kind]) -> Iterator[Fault]:
             drawn.shuffle(deck)
         kind = deck.pop()
         yield Fault(
-            kind, round(drawn.uniform(0.0, 1.1), 3), round(drawn.uniform(kind.shortest, kind.longest), 2)
+            kind, round(drawn.uniform(0.0, 1.0), 3), round(drawn.uniform(kind.shortest, kind.longest), 2)
         )

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import shutil
-import statistics
 import sys
 import tempfile
 import threading
@@ -57,11 +56,13 @@ class Rounds:
 
     def __init__(self, lab: Lab, format: str, faults: Iterator[Fault]) -> None:
         self.violations: list[str] = []
-        self.struck: Counter[str] = Counter()
+        self.struck: Counter[tuple[str, bool]] = Counter()
+        """By kind, and whether a run was under way."""
         self._lab = lab
         self._faults = faults
         self._topic = f"loads-{format.lower()}-{uuid.uuid4().hex[:8]}"
-        self._durations: list[float] = []
+        self._usual = 0.0  # how long a run takes, in s
+        self._ended = threading.Event()
         s3 = lab.s3
         catalog = lab.out / f"{format}.sqlite"
         path = f"s3a://{BUCKET}/{format}" if s3 else str(lab.out / format)
@@ -77,11 +78,13 @@ class Rounds:
         publish(lab.broker.bootstrap, self._topic, [[]] * PARTITIONS)
 
     def go(self, rounds: int) -> None:
-        self._round(0, None)  # makes the table, and says how long a run takes
-        for number in range(1, rounds + 1):
+        self._round(0, None)  # makes the table
+        self._usual = self._round(1, None)
+        for number in range(2, rounds + 2):
             self._round(number, next(self._faults))
 
-    def _round(self, number: int, fault: Fault | None) -> None:
+    def _round(self, number: int, fault: Fault | None) -> float:
+        """How long its run took, in s."""
         self._produce(number)
         run = self._write_run(number)
         self._lab.living()  # a new one takes a while, which is not the run's
@@ -90,15 +93,14 @@ class Rounds:
         striking = None
         with reader.reading():
             if fault is not None:
-                moment = fault.moment * statistics.median(self._durations)
-                striking = threading.Thread(target=self._strike, args=(moment, fault))
+                self._ended.clear()
+                striking = threading.Thread(target=self._strike, args=(fault.moment * self._usual, fault))
                 striking.start()
             attempts, errors = self._load(run)
+            self._ended.set()
             taken = time.monotonic() - begun
             if striking is not None:
                 striking.join()
-        if attempts == 1:
-            self._durations.append(taken)
         said = self._judge(number, reader, errors)
         what = f"{fault.kind.text} at {fault.moment:.0%} for {fault.seconds} s" if fault else "no fault"
         told = "".join(f"; {error}" for error in errors)
@@ -107,11 +109,13 @@ class Rounds:
             f" {reader.reads} reads{told}{': VIOLATION: ' + said if said else ''}",
             flush=True,
         )
+        return taken
 
     def _strike(self, moment: float, fault: Fault) -> None:
         time.sleep(moment)
-        self.struck[fault.kind.text] += 1
-        self._lab.strike(fault.kind, fault.seconds)
+        is_during = not self._ended.is_set()
+        if self._lab.strike(fault.kind, fault.seconds):
+            self.struck[fault.kind.text, is_during] += 1
 
     def _load(self, run: Path) -> tuple[int, list[str]]:
         """Attempt after attempt, until one succeeds; how many, and why the others did not."""
@@ -177,7 +181,7 @@ def main(given: list[str]) -> int:
     print(f"faults: loads in {out}; --seed {wanted.seed} has the same faults", flush=True)
     kinds = [kind for kind in Kind if wanted.where == "s3" or kind not in IN_S3]
     violations: list[str] = []
-    struck: Counter[str] = Counter()
+    struck: Counter[tuple[str, bool]] = Counter()
     with contextlib.ExitStack() as stack:
         s3: S3Server | None = None
         if wanted.where == "s3":
@@ -192,8 +196,9 @@ def main(given: list[str]) -> int:
             rounds.go(wanted.rounds)
             violations += rounds.violations
             struck += rounds.struck
-    for kind, times in sorted(struck.items()):
-        print(f"{kind:16}{times:5}")
+    print(f"{'struck':16}{'in a run':>10}{'after it':>10}")
+    for kind in sorted({kind for kind, _ in struck}):
+        print(f"{kind:16}{struck[kind, True]:10}{struck[kind, False]:10}")
     print(f"violations: {len(violations)}")
     for violation in violations:
         print(f"  {violation}")
