@@ -102,3 +102,21 @@ def test_the_s3_server_of_tests_is_locked_with_hashes() -> None:
     pinned = [line for line in lines if line and not line.startswith("#")]
     assert pinned
     assert all("==" in line and "--hash=sha256:" in line for line in pinned)
+
+
+def test_each_limit_is_where_the_document_says() -> None:
+    """docs/limits.md names constants with their modules, of the broker unless a package is named."""
+    sources = ROOT / "broker-image/src"
+    named = re.findall(
+        r"`([A-Z][A-Z0-9_]{3,})`(?:, `[A-Z0-9_]+`)* \(`([a-z_.]+)`\)", (ROOT / "docs/limits.md").read_text()
+    )
+    assert len(named) > 20
+    for constant, module in named:
+        parts = module.split(".")
+        if not (sources / parts[0]).exists():
+            parts.insert(0, "millstream_broker")
+        path = sources.joinpath(*parts)
+        file = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
+        assert re.search(rf"^ *(?:\w+, )*{constant}\b.*=", file.read_text(), re.MULTILINE), (
+            f"{constant} ({module})"
+        )
