@@ -6,6 +6,7 @@ the NodePort listener: every broker's advertised address is used.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from millstream_harness.chart import ROOT
 from millstream_harness.kube import Json, Namespace, until
 from millstream_harness.ledger import Load, check
 from millstream_operator.kafka_admin import KafkaAdmin
+from millstream_operator.kafka_records import AdminError
 
 EXAMPLE = ROOT / "examples/cluster"
 KIND, TOPIC_KIND = "cluster.millstream.dev", "topic.millstream.dev"
@@ -49,6 +51,13 @@ def bootstrap(namespace: Namespace) -> str:
 @pytest.fixture(scope="module")
 def admin(bootstrap: str) -> Iterator[KafkaAdmin]:
     admin = KafkaAdmin(bootstrap)
+
+    def reached() -> bool:
+        with contextlib.suppress(AdminError):
+            return bool(admin.brokers())
+        return False
+
+    until("nodes lead to the brokers, which takes them a moment", reached, timeout=60)
     yield admin
     admin.close()
 
