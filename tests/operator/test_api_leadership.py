@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream_harness.kube import Namespace, run, until
-from millstream_harness.manifests import topic
+from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
 from millstream_operator.claims import CLAIM
 from millstream_operator.status import FINALIZER
 
+NewNamespace = Callable[[], Namespace]
 StartOperator = Callable[..., OperatorProcess]
 
 
@@ -123,6 +124,28 @@ def test_of_two_releases_that_watch_a_namespace_one_acts_and_the_other_says_so(
     is_looked_at(namespace, "two")
     assert namespace.get("lease", CLAIM)["spec"]["holderIdentity"] == second.lease
     until("its health, too", lambda: foreign(second) == {}, timeout=30)
+
+
+def test_a_release_does_not_act_on_a_cluster_where_another_one_does(
+    new_namespace: NewNamespace, namespace: Namespace, start_operator: StartOperator
+) -> None:
+    """Both would give one topic what their own Topics say: the ages of these are compared by one release only."""
+    other = new_namespace()
+    shared = cluster("shared", allowedNamespaces=[other.name])
+    shared["metadata"]["annotations"] = {"millstream.dev/paused": "true"}  # its pods are of no interest
+    namespace.apply(shared)
+    first = start_operator({})
+    until("the namespace is taken", lambda: namespace.list("lease") != [], timeout=40)
+    second = start_operator({}, (namespace, other), release=other.name)
+    reference = {"name": "shared", "namespace": namespace.name}
+    other.apply(topic("flights", clusterRef=reference))
+    until("it is refused", lambda: reason(other, "flights") == "OtherRelease", timeout=40)
+    (condition,) = other.get("topics.millstream.dev", "flights")["status"]["conditions"]
+    assert "give both namespaces to one release" in condition["message"]
+    first.stop()
+    namespace.kubectl("delete", "lease", CLAIM)
+    until("it is acted on", lambda: reason(other, "flights") == "ClusterNotReady", timeout=60)
+    assert namespace.get("lease", CLAIM)["spec"]["holderIdentity"] == second.lease
 
 
 def test_uninstalling_leaves_the_namespaces_to_others(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,6 +48,31 @@ def test_a_cluster_may_not_be_used_from_elsewhere(allowed: list[str]) -> None:
         "Cluster east in namespace ns does not allow resources of namespace other: add it to the Cluster's "
         "spec.allowedNamespaces",
     )
+
+
+def test_a_cluster_where_another_release_acts_may_be_used_only_there() -> None:
+    """Each release compares the ages only of what it acts on: both would set their own partitions and configuration."""
+    east = stored(cluster("east", allowedNamespaces=["other"]))
+    services = replace(in_memory(east).services, acts_in=lambda namespace: namespace == "other")
+    found = find_cluster(services, "other", ClusterRef(name="east", namespace="ns"))
+    assert isinstance(found, Problem)
+    assert (found.reason.value, found.message) == (
+        "OtherRelease",
+        "another release of the operator acts in namespace ns, where Cluster east is, and this one in namespace other: "
+        "give both namespaces to one release",
+    )
+
+
+def test_a_resource_on_which_another_release_acts_has_no_claim() -> None:
+    """That release refuses it."""
+    east = stored(cluster("east", allowedNamespaces=["other"]))
+    theirs = a_topic("theirs", "2026-01-01T00:00:00Z", "other")
+    ours = a_topic("ours", "2026-02-01T00:00:00Z")
+    services = in_memory(east, theirs, ours).services
+    key = cluster_key("ns", ClusterRef(name="east"))
+    asked = (decode_as(Topic, ours), decode_as(Cluster, east), key, "flights")
+    assert rival(services, *asked) == ("Topic", "other", "theirs")
+    assert rival(replace(services, acts_in=lambda namespace: namespace == "ns"), *asked) is None
 
 
 def test_a_cluster_that_is_being_deleted_is_used_no_more() -> None:

@@ -39,6 +39,7 @@ class Reason(StrEnum):
     CLUSTER_NOT_FOUND = "ClusterNotFound"
     CLUSTER_NOT_READY = "ClusterNotReady"
     NAMESPACE_NOT_ALLOWED = "NamespaceNotAllowed"
+    OTHER_RELEASE = "OtherRelease"
     # Cluster
     ALL_BROKERS_READY = "AllBrokersReady"
     BROKERS_STARTING = "BrokersStarting"

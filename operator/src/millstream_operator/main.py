@@ -12,6 +12,7 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,7 @@ async def operate(
 ) -> None:
     """Run until stopped. ``metrics``: host and port to serve them at."""
     claims = Claims(services.kube, str(leadership.name))
+    services = replace(services, acts_in=claims.ours)
     runner = Runner(services, handlers.CONTROLLERS, namespaces, leadership, claims)
     services.metrics.show(services.store)
     services.kube.observe = services.metrics.api_request

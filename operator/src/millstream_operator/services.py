@@ -46,6 +46,8 @@ class Services:
     # Where its own pod is, for NetworkPolicies; None outside Kubernetes.
     operator_namespace: str | None = None
     now: Callable[[], datetime] = now_utc
+    acts_in: Callable[[str], bool] = lambda namespace: True
+    """Whether this release acts in a namespace (see claims.py). Raises KubeError where that cannot be known."""
     # Where the operator itself reaches a Cluster's brokers; elsewhere than clients when it runs outside Kubernetes.
     address_of: Callable[[Cluster], str] = bootstrap_of
 

@@ -70,7 +70,7 @@ def let_go(services: Services, resource: Topic | ConsumerGroup, what: str, why: 
 
 def end_without(services: Services, resource: Topic | ConsumerGroup, what: str, problem: Problem) -> float:
     """End a resource that is being deleted, though it cannot use its Cluster or what it names."""
-    if problem.reason is Reason.CLUSTER_NOT_READY and owes_deletion(resource):
+    if problem.reason in (Reason.CLUSTER_NOT_READY, Reason.OTHER_RELEASE) and owes_deletion(resource):
         return wait(services, resource, what, problem.message)
     return let_go(services, resource, what, problem.message)
 

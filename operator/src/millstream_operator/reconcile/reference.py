@@ -35,6 +35,12 @@ def find_cluster(
             "add it to the Cluster's spec.allowedNamespaces"
         )
         return Problem(Reason.NAMESPACE_NOT_ALLOWED, message)
+    if not services.acts_in(key.namespace):
+        message = (
+            f"another release of the operator acts in namespace {key.namespace}, where Cluster {key.name} is, and this "
+            f"one in namespace {namespace}: give both namespaces to one release"
+        )
+        return Problem(Reason.OTHER_RELEASE, message)
     if cluster.metadata.deletion_timestamp is not None and not to_delete:
         return Problem(
             Reason.CLUSTER_NOT_FOUND, f"Cluster {key.name} in namespace {key.namespace} is being deleted"
@@ -48,11 +54,12 @@ def may_refer(cluster: Cluster, namespace: str) -> bool:
 
 
 def rival(services: Services, resource: Resource, cluster: Cluster, key: ClusterKey, name: str) -> Key | None:
-    """The older resource of the same kind that claims a topic or group, if there is one; the oldest has it."""
+    """The older resource of the same kind that claims a topic or group, if there is one; the oldest has it. One that
+    another release would have to act on has no claim: that release refuses it."""
     for claim in services.store.claims(resource.KIND, key, name):
         if claim.uid == resource.metadata.uid:
             return None
-        if may_refer(cluster, claim.key.namespace):
+        if may_refer(cluster, claim.key.namespace) and services.acts_in(claim.key.namespace):
             return claim.key
     return None
 
