@@ -66,6 +66,12 @@ def test_the_upgrade_hook_brings_definitions_to_its_version_while_resources_stay
         done = subprocess.run(hook, env=env, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith(f"kept topics.millstream.dev of the newer release {__version__}: ")
+        # one that is no plain release, which nobody can compare, and back
+        for version in ("9.0.0-rc1", __version__):
+            definition["metadata"]["annotations"][VERSION] = version
+            (tmp_path / "topics.yaml").write_text(yaml.safe_dump(definition))
+            done = subprocess.run(hook, env=env, capture_output=True, text=True)
+            assert (done.returncode, done.stdout) == (0, "applied topics.yaml\n"), done.stderr
     finally:
         for manifest in rights[1:]:
             run("kubectl", "delete", manifest["kind"], manifest["metadata"]["name"], "--ignore-not-found")

@@ -14,7 +14,7 @@ from millstream_operator.reconcile import mirror_kubernetes
 from millstream_operator.reconcile.mirror import SourceReport, WorkerReport
 from millstream_operator.reconcile.mirror_kubernetes import reconcile_mirror
 from millstream_operator.reconcile.objects import NotOurs
-from millstream_operator.resources.mirror import metadata, selector
+from millstream_operator.resources.mirror import CONFIG_FILE, metadata, selector
 from millstream_operator.store import Key
 
 LOOK, SOON = 10, 2
@@ -290,6 +290,28 @@ def test_a_circle_stays_closed_where_the_spec_of_an_older_mirror_is_not_acted_on
     del found.kube.objects["Deployment", "a-mirror"]
     look(found, "c")
     assert found.kube.applied_names("Deployment")[-1] == "c-mirror"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no JSON",
+        "[]",
+        "{}",
+        '{"sources": 1, "target": 2, "topics": 3, "mode": 4, "naming": 5}',
+        "[" * 100_000,
+        '{"sources": [{"name": "w", "bootstrap": "w:1"}], "target": {"bootstrap": "e:1"}, "naming": "Same",'
+        ' "topics": {"include": ["("]}, "mode": "AtLeastOnce"}',
+    ],
+)
+def test_what_a_user_writes_into_a_mirrors_file_stops_no_other_mirror(text: str) -> None:
+    found = in_memory(*CLUSTERS, a_mirror("west", "east", "bad"), a_mirror("east", "west"))
+    look(found, "bad")
+    invalid = a_mirror("west", "east", "bad", topics={"include": ["("]})
+    found.services.store.put({**invalid, "metadata": {**invalid["metadata"], "resourceVersion": "9"}})
+    found.kube.objects["ConfigMap", "bad-mirror"]["data"] = {CONFIG_FILE: text}
+    look(found)
+    assert (says(found) or ())[1] == "WorkersStarting"
 
 
 def test_workers_end_when_their_cluster_lets_their_namespace_in_no_longer() -> None:

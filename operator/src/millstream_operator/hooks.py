@@ -38,7 +38,7 @@ def apply_crds(folder: Path) -> None:
         wanted = yaml.safe_load(path.read_text())
         name = wanted["metadata"]["name"]
         live = kube.get(wanted["apiVersion"], wanted["kind"], None, name)
-        if live is not None and _version(live) > _version(wanted):
+        if live is not None and () < _version(wanted) < _version(live):
             there = live["metadata"]["annotations"][VERSION]
             click.echo(
                 f"kept {name} of the newer release {there}: with an older one its resources would lose fields"
@@ -49,7 +49,7 @@ def apply_crds(folder: Path) -> None:
 
 
 def _version(definition: Mapping[str, Any]) -> tuple[int, ...]:
-    """The release that a definition belongs to; ``()`` when it does not say so."""
+    """The release that a definition belongs to; ``()`` when it does not say so, or is no plain release (1.2.0-rc1)."""
     said = (definition["metadata"].get("annotations") or {}).get(VERSION, "")
     return tuple(int(part) for part in said.split(".")) if re.fullmatch(r"\d+(\.\d+)*", said) else ()
 

@@ -10,7 +10,7 @@ unless it has been deleted since.
 Ghosts: a watch that falls behind (410 Gone) begins anew with a listing, which does not show what was deleted
 meanwhile; and where the API server's data was restored from an older copy, resources are older than what is known of
 them. So what the store has is compared with listings of versions, when a watch has shown what was known and every few
-minutes. One that is missing or older is asked for by itself, and then forgotten, or known as it is.
+minutes. A resource that is missing or older is read by itself; the store then takes what is there, or forgets it.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ def in_round_numbers(status: StructT) -> StructT:
 
 def rounded(number: int) -> int:
     """A number ≥ 0, rounded down to its first ``DIGITS`` digits."""
-    beyond = max(0, _digits(number) - DIGITS)
-    return number // int(10**beyond) * int(10**beyond)
+    unit: int = 10 ** max(0, _digits(number) - DIGITS)
+    return number // unit * unit
 
 
 class Pace:

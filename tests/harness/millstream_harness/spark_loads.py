@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,19 @@ def read_table(format: str, path: Path, add: str = "") -> pyarrow.Table:
     if format == "Iceberg":
         metadata = path.joinpath(*ICEBERG_TABLE.split("."), "metadata")
         newest = max(metadata.glob("v*.metadata.json"), key=lambda file: int(file.name[1:].split(".")[0]))
-        table = StaticTable.from_metadata(str(newest)).scan().to_arrow()
-        return table.rename_columns(
-            ["_partition" if name == "_topic_partition" else name for name in table.column_names]
-        )
+        return read_iceberg(str(newest))
     dataset = pyarrow.dataset.dataset(path, partitioning="hive")
     if add and add not in dataset.schema.names:
         dataset = dataset.replace_schema(dataset.schema.append(pyarrow.field(add, pyarrow.int32())))
     return dataset.to_table()
+
+
+def read_iceberg(metadata: str, properties: Mapping[str, str] | None = None) -> pyarrow.Table:
+    """The table of a metadata file, with the other formats' column names; ``properties`` say how S3 is reached."""
+    table = StaticTable.from_metadata(metadata, dict(properties or {})).scan().to_arrow()
+    return table.rename_columns(
+        ["_partition" if name == "_topic_partition" else name for name in table.column_names]
+    )
 
 
 def files_of(format: str, path: Path) -> list[str]:

@@ -70,12 +70,9 @@ def _removed(work: Pass, key: str, folder: Path) -> bool:
     """Remove a Cluster's data. It is set aside at once: brokers that start after an interruption find all of it or
     nothing."""
     aside = folder.with_name(f".{folder.name}")  # the name of no resource
-    for lock in folder.glob("*/.lock"):
-        if (who := processes.locked_by(lock)) is not None:
-            work.failures[key] = (
-                f"its data stays: a broker that is not known here uses {lock.parent} ({who}): stop it"
-            )
-            return False
+    if (used := processes.user_of(folder.glob("*/.lock"))) is not None:
+        work.failures[key] = f"its data stays: {used}: stop it"
+        return False
     try:
         if aside.exists():  # of one that was interrupted
             shutil.rmtree(aside)

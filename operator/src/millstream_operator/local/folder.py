@@ -1,4 +1,5 @@
-"""`DataFolder`: what a command makes in a data folder whose lock it holds, written down as it is made."""
+"""`DataFolder`: creates folders and processes in a data folder whose lock the command holds, and saves each in the
+state before its first use."""
 
 from __future__ import annotations
 

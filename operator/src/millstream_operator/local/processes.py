@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -197,6 +197,14 @@ def locked_by(file: Path) -> str | None:
         return "a process"
     except OSError:
         return None
+    return None
+
+
+def user_of(locks: Iterable[Path]) -> str | None:
+    """Which folder of these `flock` files is in use, in words; None when none is."""
+    for lock in locks:
+        if (who := locked_by(lock)) is not None:
+            return f"{lock.parent} is in use by a broker that is not known here ({who})"
     return None
 
 

@@ -142,12 +142,8 @@ class Store:
 
         StateError, and nothing is deleted, when a broker runs that the state does not know.
         """
-        for lock in (self.data / "clusters").glob("*/*/.lock"):
-            if (who := processes.locked_by(lock)) is not None:
-                raise StateError(
-                    f"--data: {lock.parent} is in use by a broker that is not known here ({who}): nothing was deleted; "
-                    "stop it first"
-                )
+        if (used := processes.user_of((self.data / "clusters").glob("*/*/.lock"))) is not None:
+            raise StateError(f"--data: {used}: nothing was deleted; stop it first")
         for folder in (self.data / name for name in FOLDERS if name in state.made):
             if folder.is_symlink():
                 folder.unlink()  # what it leads to is not ours

@@ -9,9 +9,10 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 
+from ..admission import refusal
 from ..conditions import Reason
 from ..kube import Manifest
-from ..models import Cluster, ManifestError, MirrorMaker
+from ..models import Cluster, ManifestError, MirrorMaker, decode_as
 from ..resources import mirror as resources
 from ..resources.cluster import bootstrap_of
 from ..resources.mirror import Endpoint
@@ -30,7 +31,7 @@ LOOK_S = 10.0
 SOON_S = 2.0
 
 Endpoints = tuple[Sequence[Endpoint], Endpoint]
-Running = Callable[[Services, Key], "mirrors.Mirrored | None"]
+Running = Callable[[Services, Key], mirrors.Mirrored | None]
 """What the workers of a MirrorMaker do, where they may do something else than its spec says."""
 
 
@@ -117,12 +118,26 @@ def _as_specified(
 
 
 def _running(services: Services, key: Key) -> mirrors.Mirrored | None:
-    found, name = services.store.raw(key), resources.object_named(key.name)
-    workers = services.kube.get("apps/v1", "Deployment", key.namespace, name)
-    file = services.kube.get("v1", "ConfigMap", key.namespace, name)
-    if found is None or workers is None or file is None or not is_owned_by(file, found["metadata"]["uid"]):
+    """What the workers of a MirrorMaker were last told to do; None without workers, or where a user has changed their
+    file into one that they refuse."""
+    found = services.store.raw(key)
+    if found is None:
         return None
-    return resources.running(found, json.loads(file["data"][resources.CONFIG_FILE]))
+    live = []
+    for api, kind in (("apps/v1", "Deployment"), ("v1", "ConfigMap")):
+        one = services.kube.get(api, kind, key.namespace, resources.object_named(key.name))
+        if one is None or not is_owned_by(one, found["metadata"]["uid"]):
+            return None
+        live.append(one)
+    try:
+        spec = resources.specified(json.loads(live[1]["data"][resources.CONFIG_FILE]))
+        told = {**found, "spec": spec, "status": {}}
+        if refusal(MirrorMaker.KIND, told):
+            return None
+        mirror = decode_as(MirrorMaker, told)
+        return mirror, *mirrors.endpoints_of(mirror, {})
+    except (ManifestError, ValueError, LookupError, TypeError, RecursionError):
+        return None
 
 
 def _workers(services: Services, mirror: MirrorMaker, deployment: Manifest) -> mirrors.Workers:

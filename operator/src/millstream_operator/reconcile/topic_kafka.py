@@ -90,11 +90,11 @@ def _bring_about(
 def _noted(services: Services, topic: Topic, plan: TopicPlan) -> Topic:
     """The Topic, with the keys in its status that are about to be set: whatever happens then, they are reset when the
     spec no longer has them."""
-    known = topic.status.config_keys or ()
-    keys = tuple(sorted({*known, *(plan.change.set if plan.change else ())}))
-    if keys == tuple(known):
+    known = set(topic.status.config_keys or ())
+    new = set(plan.change.set if plan.change else ()) - known
+    if not new:
         return topic
-    status = replace(topic.status, config_keys=keys)
+    status = replace(topic.status, config_keys=tuple(sorted(known | new)))
     write_status(services, topic, status)
     return replace(topic, status=status)
 

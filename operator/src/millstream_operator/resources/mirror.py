@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..models import API_VERSION, MirrorMaker, decode_as
+from ..models import API_VERSION, MirrorMaker
 from .images import Images
 from .pods import resources_of, with_template
 from .volumes import pod_security
@@ -72,16 +72,9 @@ def mirror_file(
     }
 
 
-def running(found: Manifest, file: Mapping[str, Any]) -> tuple[MirrorMaker, Sequence[Endpoint], Endpoint]:
-    """The MirrorMaker as its workers know it from their file, whatever its spec says by now."""
-    sources = [Endpoint(one["name"], one["bootstrap"]) for one in file["sources"]]
-    target = Endpoint("target", file["target"]["bootstrap"])
-    spec = {
-        "sources": [{"name": one.name, "bootstrap": one.bootstrap} for one in sources],
-        "target": {"bootstrap": target.bootstrap},
-        **{name: file[name] for name in ("topics", "mode", "naming")},
-    }
-    return decode_as(MirrorMaker, {**found, "spec": spec, "status": {}}), sources, target
+def specified(file: Mapping[str, Any]) -> Manifest:
+    """The spec that a mirror.json comes from, with addresses for Clusters."""
+    return {name: file[name] for name in ("sources", "target", "topics", "mode", "naming")}
 
 
 def config_map(mirror: MirrorMaker, file: Manifest) -> Manifest:

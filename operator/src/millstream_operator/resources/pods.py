@@ -10,6 +10,9 @@ from .merge import merge
 
 Manifest = dict[str, Any]
 
+SMALL_STEP: Manifest = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}}
+"""The resources of an init container that runs one small command."""
+
 
 def with_template(
     pod: Manifest, template: PodTemplate[Any], *, container: str, selector: Mapping[str, str]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .pods import SMALL_STEP
+
 Manifest = dict[str, Any]
 
 VOLUME = "user"
@@ -23,7 +25,7 @@ def with_user_name(pod_spec: Manifest, *, image: str, pull_policy: str, security
         "image": image,
         "imagePullPolicy": pull_policy,
         "command": ["sh", "-c", PASSWD],
-        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+        "resources": SMALL_STEP,
         "securityContext": security,
         "volumeMounts": [{"name": VOLUME, "mountPath": "/user"}],
     }

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+from .pods import SMALL_STEP
+
 Manifest = dict[str, Any]
 
 OWNER_CONTAINER = "volume-owner"
@@ -73,7 +75,7 @@ def with_owner(pod_spec: Manifest, *, volume: str, user: int, image: str, pull_p
         "image": image,
         "imagePullPolicy": pull_policy,
         "command": ["chown", f"{user}:{user}", "/volume"],
-        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+        "resources": SMALL_STEP,
         "securityContext": {
             "runAsUser": 0,
             "runAsGroup": 0,

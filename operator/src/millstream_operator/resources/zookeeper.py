@@ -31,7 +31,7 @@ from .owned import (
     spread_over_nodes,
     spread_over_racks,
 )
-from .pods import resources_of, with_template
+from .pods import SMALL_STEP, resources_of, with_template
 from .volumes import UserIds, pod_security, with_owner
 
 COMPONENT = "zookeeper"
@@ -203,7 +203,7 @@ def _pod_spec(
                 "command": ["sh", "-c", f"{PREPARE} && {COPY_CONF}" if own_folder else PREPARE],
                 "env": [{"name": "JAVA_SECURITY", "value": JAVA_SECURITY}],
                 "workingDir": "/volume",
-                "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+                "resources": SMALL_STEP,
                 "securityContext": CONTAINER_SECURITY,
                 "volumeMounts": [{"name": "data", "mountPath": "/volume"}, *_conf(own_folder, "/own-conf")],
             }

@@ -278,8 +278,7 @@ def _time_of_text(text: Column) -> Column:
 
 def _window(time: Column, width: int) -> Column:
     """The begin of the window that a time lies in."""
-    seconds = F.unix_seconds(time)
-    return F.timestamp_seconds(seconds - F.pmod(seconds, F.lit(width)))
+    return F.timestamp_seconds(reported.window_at(F.unix_seconds(time), width))
 
 
 def _in_period(column: str, since: datetime | None, until: datetime | None) -> Column:

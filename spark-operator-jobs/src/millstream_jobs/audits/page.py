@@ -19,7 +19,7 @@ from millstream_jobs.audits.bars import Bar
 from millstream_jobs.audits.counts import STATES
 from millstream_jobs.audits.file import Audit, utc
 from millstream_jobs.audits.reported import Bad
-from millstream_jobs.audits.result import Audited
+from millstream_jobs.audits.result import Audited, closed_sum
 
 TOPICS, BARS, SERVERS, ROWS = 12, 96, 30, 100
 BLUE, PALE, AMBER, RED, GREY = "#2f6fde", "#b9cdf3", "#e08a1e", "#c8372d", "#a9b3bd"
@@ -45,8 +45,7 @@ ALWAYS = ("produced", "in_log", "in_table")
 
 def render(wanted: Audit, rows: DataFrame, done: Audited, bad: Bad, now: datetime) -> str:
     """The page of an audit's rows, which are summed up in ``done``."""
-    closed = F.col("state") != "Open"
-    sums = [F.sum(F.when(closed, F.col(name))).alias(name) for name in ("found", "missing")]
+    sums = [closed_sum(name) for name in ("found", "missing")]
     topics = rows.groupBy("topic").agg(
         *sums,
         F.unix_seconds(F.min("window_start")).alias("first"),

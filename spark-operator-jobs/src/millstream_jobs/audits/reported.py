@@ -52,8 +52,8 @@ def parse(records: DataFrame, window_s: int) -> DataFrame:
         _why(F.col("r.windowSeconds") <= 0, "has windowSeconds that are not above zero"),
         _why(F.col("r.count") < 0, "has a count below zero"),
         _why(
-            _floor(F.col("begin"), window_s)
-            != _floor(F.col("begin") + F.col("r.windowSeconds") - 1, window_s),
+            window_at(F.col("begin"), window_s)
+            != window_at(F.col("begin") + F.col("r.windowSeconds") - 1, window_s),
             f"has a window that reaches into two of the audit's, of {window_s} s",
         ),
     )
@@ -68,7 +68,7 @@ def parse(records: DataFrame, window_s: int) -> DataFrame:
         F.coalesce("r.producer", F.lit("")).alias("producer"),
         F.coalesce("r.sequence", F.lit(0)).alias("sequence"),
         F.col("r.count").alias("count"),
-        F.timestamp_seconds(_floor(F.col("begin"), window_s)).alias("window_start"),
+        F.timestamp_seconds(window_at(F.col("begin"), window_s)).alias("window_start"),
         why.alias("why"),
     )
 
@@ -102,5 +102,6 @@ def _why(is_so: Column, reason: str) -> Column:
     return F.when(is_so, F.lit(reason))
 
 
-def _floor(seconds: Column, width: int) -> Column:
+def window_at(seconds: Column, width: int) -> Column:
+    """The begin of the window of ``width`` seconds that a time lies in; both in seconds since 1970."""
     return seconds - F.pmod(seconds, F.lit(width))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgspec import field
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from millstream_jobs.audits.counts import STATES
@@ -29,8 +29,13 @@ class Audited(Result, frozen=True, rename="camel", omit_defaults=False):
     bad_reports: int = 0
 
 
+def closed_sum(name: str) -> Column:
+    """The sum of a column over windows that are closed, under its name."""
+    return F.sum(F.when(F.col("state") != "Open", F.col(name))).alias(name)
+
+
 def summary(rows: DataFrame, bad_reports: int) -> Audited:
-    sums = [F.sum(F.when(F.col("state") != "Open", F.col(name))).alias(name) for name in SUMS]
+    sums = map(closed_sum, SUMS)
     states = [F.count_if(F.col("state") == state).alias(state) for state in STATES]
     row = rows.agg(F.count("*").alias("rows"), *sums, *states).collect()[0].asDict()
     windows = {state: row.pop(state) for state in STATES}

@@ -16,6 +16,7 @@ run would write one log entry over the other, each with all rows of the run.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
 from contextlib import AbstractContextManager
@@ -95,12 +96,8 @@ class DeltaOutput:
             self._files.make_folder("")
             self._check_free()
             first = self._first_commit(schema)
-        except OSError as error:
-            raise cannot_write(self._run, error) from None
-        try:
-            self._files.create(FIRST, first)
-        except FileExistsError:
-            pass  # another driver's
+            with contextlib.suppress(FileExistsError):  # another driver's
+                self._files.create(FIRST, first)
         except OSError as error:
             raise cannot_write(self._run, error) from None
 

@@ -14,10 +14,9 @@ import pyarrow
 import pyarrow.dataset
 import pyarrow.fs
 from deltalake import DeltaTable
-from pyiceberg.table import StaticTable
 
 from millstream_harness.s3 import S3Server
-from millstream_harness.spark_loads import ICEBERG_TABLE, read_table
+from millstream_harness.spark_loads import ICEBERG_TABLE, read_iceberg, read_table
 
 COLUMNS = ("_partition", "_offset")
 PARTITIONS = 2
@@ -126,10 +125,7 @@ class Table:
             "s3.secret-access-key": s3.secret_key,
             "s3.region": "us-east-1",
         }
-        table = StaticTable.from_metadata(found[0][0], properties).scan().to_arrow()
-        return table.rename_columns(
-            ["_partition" if name == "_topic_partition" else name for name in table.column_names]
-        )
+        return read_iceberg(found[0][0], properties)
 
 
 class Reader:
