@@ -3,77 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from millstream_harness.in_memory import InMemory, in_memory, stored
-from millstream_harness.manifests import resource
+from millstream_harness.cluster_objects import ENSEMBLE, a_cluster, claim, claimed, sizes, stateful_set
+from millstream_harness.in_memory import InMemory, in_memory
 from millstream_operator.conditions import Reason
 from millstream_operator.kube import KubeError
-from millstream_operator.models import Cluster, decode_as
+from millstream_operator.models import Cluster
 from millstream_operator.reconcile.cluster import Outside, is_settled, listener_status, ready_replicas
 from millstream_operator.reconcile.cluster_objects import (
     apply_brokers,
-    apply_ensemble,
     apply_listeners,
     apply_network_policies,
     live_brokers,
     racks_by_node,
-    server_address,
-    updates_ensemble,
-    why_no_zookeeper,
 )
-from millstream_operator.resources.images import Images
+from millstream_operator.reconcile.ensemble import apply_ensemble
 from millstream_operator.resources.listeners import Address
 from millstream_operator.resources.owned import labels, metadata
 from millstream_operator.resources.volumes import VolumeOwnership
 
-ENSEMBLE = {"brokers": {"replicas": 3}, "zookeeper": {"replicas": 3}}
 LISTENERS = [
     {"name": "internal", "type": "Internal", "port": 9092},
     {"name": "public", "type": "LoadBalancer", "port": 9094, "allowPlaintext": True},
 ]
 Said = list[tuple[Reason, str]]
-
-
-def a_cluster(**spec: Any) -> Cluster:
-    return decode_as(Cluster, stored(resource("Cluster", "east", **spec)))
-
-
-def stateful_set(name: str, claim: str = "1Gi", **status: Any) -> dict[str, Any]:
-    template = {"spec": {"resources": {"requests": {"storage": claim}}}}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": metadata(a_cluster(), name),
-        "spec": {"volumeClaimTemplates": [template]},
-        **({"status": status} if status else {}),
-    }
-
-
-def claim(name: str, size: str) -> dict[str, Any]:
-    """As the StatefulSet made it."""
-    component = "zookeeper" if "zookeeper" in name else "broker"
-    labels = {"millstream.dev/cluster": "east", "app.kubernetes.io/component": component}
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"namespace": "ns", "name": name, "labels": labels},
-        "spec": {"resources": {"requests": {"storage": size}}},
-    }
-
-
-def sizes(found: InMemory) -> dict[str, str]:
-    """The volumes that were made bigger."""
-    return {
-        one["metadata"]["name"]: one["spec"]["resources"]["requests"]["storage"]
-        for one in found.kube.applied
-        if one["kind"] == "PersistentVolumeClaim"
-    }
 
 
 def brokers(
@@ -91,12 +49,6 @@ def brokers(
         **more,
     )
     return made, said
-
-
-def ensemble(found: InMemory, cluster: Cluster) -> Said:
-    said: Said = []
-    apply_ensemble(found.services, cluster, lambda reason, words: said.append((reason, words)))
-    return said
 
 
 @pytest.mark.parametrize(
@@ -123,12 +75,6 @@ def test_brokers_find_their_configuration_when_they_start() -> None:
         "broker-1.properties",
         "server.properties",
     ]
-
-
-def claimed(manifest: Mapping[str, Any]) -> str:
-    """The size in a StatefulSet's claim template."""
-    size: str = manifest["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
-    return size
 
 
 def test_a_claim_template_keeps_its_size() -> None:
@@ -210,31 +156,6 @@ def test_an_operator_that_may_not_look_at_nodes_says_so() -> None:
         racks_by_node(found.services, cluster)
 
 
-@pytest.mark.parametrize("zookeeper", [None, {"connect": "zk:2181"}])
-def test_zookeeper_servers_of_others_are_left_alone(zookeeper: dict[str, Any] | None) -> None:
-    found = in_memory()
-    assert ensemble(found, a_cluster(zookeeper=zookeeper)) == []
-    assert found.kube.applied == []
-
-
-def test_an_ensemble_comes_after_its_services() -> None:
-    found = in_memory()
-    ensemble(found, a_cluster(**ENSEMBLE))
-    made = [(one["kind"], one["metadata"]["name"]) for one in found.kube.applied]
-    names = ["east-zookeeper", "east-zookeeper1", "east-zookeeper2", "east-zookeeper3"]
-    others = [("PodDisruptionBudget", "east-zookeeper"), ("StatefulSet", "east-zookeeper")]
-    assert made == [*(("Service", name) for name in names), *others]
-    assert found.kube.objects["StatefulSet", "east-zookeeper"]["spec"]["replicas"] == 3
-
-
-def test_an_ensembles_volumes_grow_too() -> None:
-    names = [f"data-east-zookeeper-{server}" for server in range(5)]
-    found = in_memory(stateful_set("east-zookeeper", "1Gi"), *(claim(name, "1Gi") for name in names))
-    ensemble(found, a_cluster(**ENSEMBLE | {"zookeeper": {"replicas": 3, "storage": {"size": "2Gi"}}}))
-    assert sizes(found) == dict.fromkeys(names[1:4], "2Gi")  # its servers are counted from 1
-    assert claimed(found.kube.objects["StatefulSet", "east-zookeeper"]) == "1Gi"
-
-
 @pytest.mark.parametrize("how", [VolumeOwnership.INIT_CONTAINER, VolumeOwnership.FS_GROUP])
 def test_volumes_get_an_owner_where_they_need_one(how: VolumeOwnership) -> None:
     found = in_memory()
@@ -244,92 +165,6 @@ def test_volumes_get_an_owner_where_they_need_one(how: VolumeOwnership) -> None:
     for manifest in (made, found.kube.objects["StatefulSet", "east-zookeeper"]):
         names = [one["name"] for one in manifest["spec"]["template"]["spec"].get("initContainers", ())]
         assert ("volume-owner" in names) is (how is VolumeOwnership.INIT_CONTAINER)
-
-
-@pytest.mark.parametrize(
-    ("servers", "ready", "waits"),
-    [
-        (1, 0, "0 of 1 servers are ready, and 1 are needed"),
-        (1, 1, None),
-        (3, 1, "1 of 3 servers are ready, and 2 are needed"),
-        (3, 2, None),
-    ],
-)
-def test_brokers_wait_for_a_majority_of_their_zookeeper(servers: int, ready: int, waits: str | None) -> None:
-    found = in_memory(stateful_set("east-zookeeper", readyReplicas=ready))
-    problem = why_no_zookeeper(found.services, a_cluster(zookeeper={"replicas": servers}))
-    if waits is None:
-        assert problem is None
-    else:
-        assert problem is not None
-        assert problem.reason is Reason.ZOOKEEPER_NOT_READY
-        assert problem.message == f"the brokers wait for ZooKeeper: {waits}"
-
-
-@pytest.mark.parametrize(
-    ("seen", "status", "waits"),
-    [
-        (2, {"currentRevision": "a", "updateRevision": "a", "updatedReplicas": 3}, ""),
-        (
-            2,  # a change that was taken back while one server was new
-            {"currentRevision": "a", "updateRevision": "a", "updatedReplicas": 2},
-            "2 of 3 servers are restarted",
-        ),
-        (
-            2,
-            {"currentRevision": "a", "updateRevision": "b", "updatedReplicas": 1},
-            "1 of 3 servers are restarted",
-        ),
-        (2, {"currentRevision": "a", "updateRevision": "b"}, "0 of 3 servers are restarted"),
-        (
-            1,
-            {"currentRevision": "a", "updateRevision": "a", "updatedReplicas": 3},
-            "0 of 3 servers are restarted",
-        ),
-    ],
-)
-def test_a_roll_waits_while_kubernetes_updates_zookeeper(
-    seen: int, status: dict[str, Any], waits: str
-) -> None:
-    servers = stateful_set("east-zookeeper", observedGeneration=seen, **status)
-    servers["metadata"]["generation"] = 2
-    said = updates_ensemble(in_memory(servers).services, a_cluster(**ENSEMBLE))
-    assert said == (f"waiting for ZooKeeper: {waits}" if waits else "")
-
-
-@pytest.mark.parametrize("spec", [{}, {"zookeeper": {"connect": "zk:2181"}}, ENSEMBLE])
-def test_a_roll_waits_for_no_zookeeper_that_is_not_there_or_not_ours(spec: dict[str, Any]) -> None:
-    assert updates_ensemble(in_memory().services, a_cluster(**spec)) == ""
-
-
-def test_a_broker_without_zookeeper_does_not_wait_for_it() -> None:
-    assert why_no_zookeeper(in_memory().services, a_cluster()) is None
-
-
-def test_one_server_that_answers_is_enough() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        gone = f"127.0.0.1:{closed.getsockname()[1]}"
-    cluster = a_cluster(zookeeper={"connect": f"{gone},nonsense:port/east"})
-    problem = why_no_zookeeper(in_memory().services, cluster)
-    assert problem is not None
-    assert problem.message.endswith(f"no server answers at {gone},nonsense:port")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        there = f"127.0.0.1:{server.getsockname()[1]}"
-        cluster = a_cluster(zookeeper={"connect": f"{gone}, {there}/east"})
-        assert why_no_zookeeper(in_memory().services, cluster) is None
-
-
-@pytest.mark.parametrize(
-    ("server", "address"),
-    [
-        ("zk", ("zk", 2181)),
-        ("zk:2182", ("zk", 2182)),
-        (" zk.ns.svc:2181 ", ("zk.ns.svc", 2181)),
-        ("[::1]:2181", ("::1", 2181)),
-    ],
-)
-def test_a_server_of_zookeeper_is_a_host_and_maybe_a_port(server: str, address: tuple[str, int]) -> None:
-    assert server_address(server) == address
 
 
 def balancer(name: str, ip: str) -> dict[str, Any]:
@@ -428,47 +263,6 @@ def test_the_status_has_the_address_of_each_broker_that_stays() -> None:
     (public,) = listener_status(east, Outside(addresses, {"public": Address("lb", 9094)}), {1: "10.0.0.7"})
     assert public.addresses == ("lb-0:9094", "10.0.0.7:9094", "lb-2:9094")
     assert public.bootstrap == "lb:9094"
-
-
-def test_servers_of_an_earlier_release_wait_for_their_upgrade() -> None:
-    found, cluster = in_memory(), a_cluster(**ENSEMBLE)
-
-    def image() -> str:
-        live = found.kube.objects["StatefulSet", f"{cluster.name}-zookeeper"]
-        return str(live["spec"]["template"]["spec"]["containers"][0]["image"])
-
-    apply_ensemble(found.services, cluster, lambda *_: None)
-    before = image()
-    live = f"{cluster.name}-zookeeper"
-    found.kube.objects["StatefulSet", live]["status"] = {"readyReplicas": 2}
-    newer = dataclasses.replace(found.services, images=Images(zookeeper="zookeeper:later"))
-    asked: list[bool] = []
-
-    def may(answer: bool) -> bool:
-        asked.append(answer)
-        return answer
-
-    apply_ensemble(newer, cluster, lambda *_: None, lambda: may(True))
-    assert (image(), asked) == (before, []), "one is down, and a restart of another would cost the quorum"
-    found.kube.objects["StatefulSet", live]["status"] = {"readyReplicas": 3}
-    apply_ensemble(newer, cluster, lambda *_: None, lambda: may(False))
-    assert image() == before
-    apply_ensemble(newer, cluster, lambda *_: None, lambda: may(True))
-    assert image() == "zookeeper:later"
-    apply_ensemble(newer, cluster, lambda *_: None, lambda: may(False))
-    assert asked == [False, True], "what is done is not asked for again"
-
-
-def test_servers_without_a_quorum_wait_for_nothing() -> None:
-    """As when their image was not there: nobody could upgrade a Cluster that waits for its brokers."""
-    found, cluster = in_memory(), a_cluster(**ENSEMBLE)
-    apply_ensemble(found.services, cluster, lambda *_: None)
-    live = f"{cluster.name}-zookeeper"
-    found.kube.objects["StatefulSet", live]["status"] = {"readyReplicas": 1}
-    newer = dataclasses.replace(found.services, images=Images(zookeeper="zookeeper:later"))
-    apply_ensemble(newer, cluster, lambda *_: None, lambda: False)
-    template = found.kube.objects["StatefulSet", live]["spec"]["template"]
-    assert template["spec"]["containers"][0]["image"] == "zookeeper:later"
 
 
 def test_an_ensemble_is_settled_when_all_its_servers_are_the_new_ones() -> None:

@@ -25,9 +25,12 @@ from millstream_operator.kafka_records import (
     Refusal,
 )
 from millstream_operator.kube import KubeError
+from millstream_operator.models import Cluster, decode_as
 from millstream_operator.reconcile.cluster import broker_pods
+from millstream_operator.reconcile.ensemble import REVISION
 from millstream_operator.resources import broker_config
 from millstream_operator.resources.images import Images
+from millstream_operator.resources.owned import selector
 from millstream_operator.store import Key
 from millstream_operator.turns import Turns
 
@@ -57,7 +60,7 @@ def test_brokers_restart_one_after_the_other_and_the_controller_last() -> None:
     assert [one for one in east.kube.events if one.reason == "ConfigurationChanged"] == restarts
     assert east.look(**answers(WHOLE)) == SETTLED
     assert east.says("RollingUpdate") is None
-    complete = ("Normal", "RollingUpdateComplete", "every broker runs as the Cluster says")
+    complete = ("Normal", "RollingUpdateComplete", "every pod runs as the Cluster says")
     assert east.kube.events.count(complete) == 1
 
 
@@ -94,20 +97,43 @@ def test_brokers_wait_until_zookeeper_is_updated() -> None:
     east.look(**answers(brokers=AdminError("no"), replicas=AdminError("no")))
     east.run(True, True, True)
     servers = east.kube.objects["StatefulSet", "east-zookeeper"]
-    servers["status"] = {
-        "currentRevision": "a",
-        "updateRevision": "b",
-        "updatedReplicas": 2,
-        "readyReplicas": 3,
-    }
+    servers["status"] = {"updateRevision": "b", "updatedReplicas": 2, "readyReplicas": 3}
+    east_cluster = decode_as(Cluster, east.kube.objects["Cluster", "east"])
+    for server, revision in enumerate("bab", 1):
+        labels = {**selector(east_cluster, "zookeeper"), REVISION: revision}
+        metadata = {"namespace": "ns", "name": f"east-zookeeper-{server}", "labels": labels}
+        status = {"conditions": [{"type": "Ready", "status": "True"}]}
+        east.kube.put({"kind": "Pod", "metadata": metadata, "status": status})
     east.kube.deleted.clear()
-    east.look(**answers(WHOLE))
-    words = "waiting for ZooKeeper: 2 of 3 servers are restarted"
+    assert east.look(**answers(WHOLE)) == SOON
+    words = "restarting east-zookeeper-2; 1 to go"
     assert east.says("RollingUpdate") == ("True", "RestartBlocked", words)
-    assert east.kube.deleted == []
-    servers["status"] |= {"currentRevision": "b", "updatedReplicas": 3}
+    assert east.kube.deleted == [("Pod", "east-zookeeper-2")]
+    servers["status"]["updatedReplicas"] = 3
     east.look(**answers(WHOLE))
-    assert east.kube.deleted == [("Pod", "east-brokers-1")]
+    assert east.kube.deleted[1:] == [("Pod", "east-brokers-1")]
+
+
+def test_servers_of_zookeeper_restart_while_no_broker_has_to() -> None:
+    east = running(3)
+    east.change(3, zookeeper={"replicas": 3})
+    east.look(**answers(WHOLE))
+    east.run(True, True, True)
+    for name in [name for kind, name in east.kube.objects if (kind, name[:4]) == ("Pod", "east")]:
+        template = east.kube.objects["StatefulSet", "east-brokers"]["spec"]["template"]
+        east.kube.objects["Pod", name]["metadata"]["annotations"] = template["metadata"]["annotations"]
+    servers = east.kube.objects["StatefulSet", "east-zookeeper"]
+    servers["status"] = {"updateRevision": "b", "readyReplicas": 1}
+    labels = {
+        **selector(decode_as(Cluster, east.kube.objects["Cluster", "east"]), "zookeeper"),
+        REVISION: "a",
+    }
+    metadata = {"namespace": "ns", "name": "east-zookeeper-1", "labels": labels}
+    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+    east.kube.put({"kind": "Pod", "metadata": metadata, "status": status})
+    assert east.look(**answers(WHOLE)) == SOON
+    words = "waiting for ZooKeeper servers to be ready: 1 of 3 pods are there"
+    assert east.says("RollingUpdate") == ("True", "RestartBlocked", words)
 
 
 def test_brokers_wait_for_pods_that_are_not_there_yet() -> None:

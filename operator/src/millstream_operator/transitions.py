@@ -138,7 +138,7 @@ def _others(old: Mapping[str, _Seen], new: Mapping[str, _Seen]) -> Iterator[Even
         if now.reason == Reason.RESTART_BLOCKED:
             yield Event(EventType.WARNING, now.reason, now.message)
         elif not now.status and is_well:  # each restart has had its own Event
-            yield Event(EventType.NORMAL, "RollingUpdateComplete", "every broker runs as the Cluster says")
+            yield Event(EventType.NORMAL, "RollingUpdateComplete", "every pod runs as the Cluster says")
     if change := turned(ConditionType.REBALANCING):
         was, now = change
         if now.status == "True":

@@ -22,7 +22,7 @@ from ..resources.listeners import (
     external_listeners,
     shared_address,
 )
-from .pods import trouble_of
+from .pods import is_ready, trouble_of
 from .problem import Problem, conditions_with
 from .rolling import UPGRADE, BrokerPod, Roll, restart_reasons
 
@@ -139,14 +139,10 @@ def broker_pods(live: StatefulSet, pods: Sequence[Mapping[str, Any]]) -> list[Br
         broker = int(number)
         going = bool(metadata.get("deletionTimestamp"))
         status = pod.get("status") or {}
-        ready = any(
-            condition.get("type") == "Ready" and condition.get("status") == "True"
-            for condition in status.get("conditions") or ()
-        )
         containers = status.get("containerStatuses") or ()
         running = not containers or any("running" in (one.get("state") or {}) for one in containers)
         reasons = () if going else restart_reasons(broker, metadata.get("annotations") or {}, wanted)
-        found.append(BrokerPod(broker, metadata["name"], ready and not going, reasons, running))
+        found.append(BrokerPod(broker, metadata["name"], is_ready(pod) and not going, reasons, running))
     return sorted(found, key=lambda pod: pod.broker)
 
 

@@ -4,7 +4,8 @@ A look goes this way; each step writes only what differs, and what cannot be don
 
     fewer or more brokers                          replicas move first, or after (scaling.py)
     configuration that brokers take live           is set on them (cluster_kafka.py)
-    ZooKeeper, listeners, configuration, brokers   the objects (cluster_objects.py)
+    ZooKeeper                                      its servers, one restart at a time (ensemble.py)
+    listeners, configuration, brokers              the objects (cluster_objects.py)
     restarts                                       one broker at a time, as partitions allow (rolling.py)
 
 A spec that cannot be is refused before anything is touched: brokers that run go on as they are. So they do while the
@@ -17,7 +18,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..conditions import Reason
+from ..conditions import ConditionType, Reason
 from ..kafka_records import AdminError
 from ..models import Cluster
 from ..resources.listeners import external_listeners
@@ -25,6 +26,7 @@ from ..resources.owned import selector
 from ..services import Services
 from ..status import write_status
 from ..store import key_for
+from . import ensemble
 from .cluster import (
     NOWHERE,
     Look,
@@ -43,12 +45,9 @@ from .cluster import (
 from .cluster_kafka import View, configure_live, scale, spread
 from .cluster_objects import (
     apply_brokers,
-    apply_ensemble,
     apply_listeners,
     apply_network_policies,
     live_brokers,
-    updates_ensemble,
-    why_no_zookeeper,
 )
 from .problem import is_paused
 from .refused_pods import why_no_pods
@@ -89,7 +88,8 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
         services.turns.leave(services.store, key_for(cluster))
         return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
     upgrade = Upgrade(services, cluster, look.ready >= desired)
-    ensemble = apply_ensemble(services, cluster, look.warn, upgrade.may)
+    serves = ensemble.apply_ensemble(services, cluster, look.warn, upgrade.may)
+    servers = ensemble.Roll() if serves else ensemble.roll_ensemble(services, cluster)
     apply_network_policies(services, cluster)
     found = apply_listeners(services, cluster, replicas)
     if plain := [one.name for one in external_listeners(cluster) if not one.allow_plaintext]:
@@ -97,20 +97,21 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     if (problem := why_not_outside(found)) is not None:
         look.problem = problem
         pods = _pods(services, cluster)
-        _end(upgrade, look, ensemble and live is not None and is_whole(broker_pods(live, pods), desired))
+        _end(upgrade, look, serves and live is not None and is_whole(broker_pods(live, pods), desired))
         return _report(services, cluster, look, pods, found)
     live = apply_brokers(services, cluster, live, replicas, found.known, look.warn)
     look.ready = ready_replicas(live)
     pods = _pods(services, cluster)
     if look.ready < desired and look.problem is None:
         look.problem = (
-            why_no_zookeeper(services, cluster)
+            ensemble.why_no_zookeeper(services, cluster)
             or why_no_pods(services, live)
             or why_not_ready(pods, look.ready, desired)
         )
-    brokers = held_for_upgrade(broker_pods(live, pods), upgrade.may, ensemble)
-    _roll(services, cluster, live, pods, brokers, view, look)
-    _end(upgrade, look, look.ready >= desired and is_whole(brokers, desired) and ensemble)
+    brokers = held_for_upgrade(broker_pods(live, pods), upgrade.may, serves)
+    _roll(services, cluster, live, pods, brokers, servers.words, view, look)
+    _say_servers(servers, look)
+    _end(upgrade, look, look.ready >= desired and is_whole(brokers, desired) and serves)
     if not look.busy and look.problem is None:
         spread(cluster, view, look)
     look.busy = look.busy or bool(view.failure)
@@ -123,14 +124,14 @@ def _roll(
     live: StatefulSet,
     pods: Sequence[Mapping[str, Any]],
     brokers: Sequence[BrokerPod],
+    zookeeper: str,
     view: View,
     look: Look,
 ) -> None:
     if not any(pod.reasons for pod in brokers):
         return
     partitions = view.partitions()
-    waits = updates_ensemble(services, cluster)
-    roll = plan_roll(brokers, live["spec"]["replicas"], partitions, view.brokers(), waits)
+    roll = plan_roll(brokers, live["spec"]["replicas"], partitions, view.brokers(), zookeeper)
     if roll.restart is not None:
         logger.info("Cluster %s: restarting %s: %s", cluster.name, roll.restart.name, roll.restart.reasons)
         name = roll.restart.name
@@ -146,6 +147,14 @@ def _roll(
             "acks=all waits; lower it or raise replicationFactor"
         )
         look.warn(Reason.MINIMUM_ISR, words)
+
+
+def _say_servers(servers: ensemble.Roll, look: Look) -> None:
+    """ZooKeeper's servers are restarted, and no broker is."""
+    if servers.remaining:
+        if all(kind is not ConditionType.ROLLING_UPDATE for kind, *_ in look.conditions):
+            look.conditions.append(servers.said)
+        look.busy = True
 
 
 def _end(upgrade: Upgrade, look: Look, whole: bool) -> None:

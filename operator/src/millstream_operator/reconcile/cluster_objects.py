@@ -1,9 +1,7 @@
-"""A Cluster's objects brought to what its spec says: ZooKeeper, listeners, configuration, brokers, volumes."""
+"""A Cluster's objects brought to what its spec says: listeners, configuration, brokers, volumes."""
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from collections.abc import Callable
 
 from ..conditions import Reason
@@ -11,7 +9,6 @@ from ..kube import KubeError
 from ..models import Cluster, Quantity
 from ..quantity import parse_quantity
 from ..resources import cluster as build
-from ..resources import zookeeper
 from ..resources.broker_config import broker_set_name
 from ..resources.listeners import (
     Address,
@@ -24,117 +21,24 @@ from ..resources.listeners import (
     external_services,
 )
 from ..resources.network_policy import network_policies
-from ..resources.owned import RELEASE, SPEC_HASH, disruption_budget, is_owned_by, labels, metadata, selector
+from ..resources.owned import disruption_budget, is_owned_by, labels, metadata, selector
 from ..services import Services
-from .cluster import Outside, StatefulSet, is_settled, ready_replicas
+from .cluster import Outside, StatefulSet
 from .objects import delete, ensure, find
-from .problem import Problem
-from .refused_pods import why_no_pods
 from .volumes import class_needs_owner
-
-ZOOKEEPER_TIMEOUT_S = 2.0
 
 Warn = Callable[[Reason, str], None]
 
 
 def live_brokers(services: Services, cluster: Cluster) -> StatefulSet | None:
     """Raises NotOurs."""
-    return _stateful_set(services, cluster, broker_set_name(cluster))
+    return find_stateful_set(services, cluster, broker_set_name(cluster))
 
 
-def _stateful_set(services: Services, cluster: Cluster, name: str) -> StatefulSet | None:
+def find_stateful_set(services: Services, cluster: Cluster, name: str) -> StatefulSet | None:
+    """Raises NotOurs."""
     wanted = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata(cluster, name)}
     return find(services.kube, wanted)
-
-
-def apply_ensemble(
-    services: Services, cluster: Cluster, warn: Warn, may_upgrade: Callable[[], bool] = lambda: True
-) -> bool:
-    """The ZooKeeper servers, where the Cluster brings its own; are all as they should be? Those that an earlier release
-    of the operator made stay so until they may be upgraded, since their StatefulSet restarts them by itself, also while
-    another one is down; without a quorum they wait for nothing."""
-    if cluster.spec.zookeeper is None or cluster.spec.zookeeper.replicas is None:
-        return True
-    name = zookeeper.name_of(cluster)
-    live = _stateful_set(services, cluster, name)
-    manifests = zookeeper.objects(
-        cluster,
-        image=services.images.zookeeper,
-        pull_policy=services.images.pull_policy,
-        claim_size=_claim_size(live),
-        owner=class_needs_owner(services, cluster.spec.brokers.storage.class_name),
-        user_ids=services.images.user_ids,
-        release=services.release,
-    )
-    for manifest in manifests:
-        if manifest["kind"] == "StatefulSet":
-            said = (live["metadata"].get("annotations") or {}) if live is not None else {}
-            made_by = said.get(RELEASE)
-            same_spec = said.get(SPEC_HASH) in (None, manifest["metadata"]["annotations"][SPEC_HASH])
-            # one without a quorum has nothing to lose, and the upgrade may mend it
-            ready, wanted = ready_replicas(live), cluster.spec.zookeeper.replicas
-            serves = ready > wanted // 2
-            is_upgrade = live is not None and made_by != services.release and serves and same_spec
-            if is_upgrade and not (ready >= wanted and may_upgrade()):
-                continue
-            live = ensure(services.kube, manifest)
-        else:
-            ensure(services.kube, manifest)
-    size = cluster.spec.zookeeper.storage.size
-    for server in range(1, cluster.spec.zookeeper.replicas + 1):
-        _grow(services, cluster, zookeeper.COMPONENT, f"data-{name}-{server}", size, warn)
-    return live is not None and is_settled(live)
-
-
-def updates_ensemble(services: Services, cluster: Cluster) -> str:
-    """What a roll of the brokers waits for while Kubernetes restarts the Cluster's own ZooKeeper servers, in words."""
-    if cluster.spec.zookeeper is None or cluster.spec.zookeeper.replicas is None:
-        return ""
-    live = _stateful_set(services, cluster, zookeeper.name_of(cluster))
-    if live is None:
-        return ""
-    status = live.get("status") or {}
-    is_seen = live["metadata"].get("generation") == status.get("observedGeneration")
-    updated = int(status.get("updatedReplicas") or 0) if is_seen else 0
-    # The revisions are the same also while servers go back from a change that was taken back.
-    same = is_seen and status.get("currentRevision") == status.get("updateRevision")
-    if same and updated >= cluster.spec.zookeeper.replicas:
-        return ""
-    return f"waiting for ZooKeeper: {updated} of {cluster.spec.zookeeper.replicas} servers are restarted"
-
-
-def why_no_zookeeper(services: Services, cluster: Cluster) -> Problem | None:
-    """Why brokers cannot find their ZooKeeper, where that is what they wait for."""
-    wanted = cluster.spec.zookeeper
-    if wanted is None:
-        return None
-    if wanted.replicas is not None:
-        live = _stateful_set(services, cluster, zookeeper.name_of(cluster))
-        ready, needed = ready_replicas(live), wanted.replicas // 2 + 1
-        if ready >= needed:
-            return None
-        if problem := why_no_pods(services, live):
-            return problem
-        words = f"{ready} of {wanted.replicas} servers are ready, and {needed} are needed"
-    else:
-        servers = zookeeper.connect_of(cluster).partition("/")[0]
-        if any(map(_listens, servers.split(","))):
-            return None
-        words = f"no server answers at {servers}"
-    return Problem(Reason.ZOOKEEPER_NOT_READY, f"the brokers wait for ZooKeeper: {words}")
-
-
-def _listens(server: str) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        socket.create_connection(server_address(server), ZOOKEEPER_TIMEOUT_S).close()
-        return True
-    return False
-
-
-def server_address(server: str) -> tuple[str, int]:
-    """HOST or HOST:PORT of ``zookeeper.connect``; an IPv6 address is in brackets. Raises ValueError."""
-    host, _, port = server.strip().rpartition(":")
-    return (host.strip("[]"), int(port)) if host else (port, zookeeper.CLIENT_PORT)
 
 
 def apply_listeners(services: Services, cluster: Cluster, brokers: int) -> Outside:
@@ -202,7 +106,7 @@ def apply_brokers(
         pull_policy=services.images.pull_policy,
         replicas=replicas,
         addresses=addresses,
-        claim_size=_claim_size(live),
+        claim_size=claim_size_of(live),
         owner=class_needs_owner(services, cluster.spec.brokers.storage.class_name),
         user_ids=services.images.user_ids,
         racks=racks is not None,
@@ -211,7 +115,7 @@ def apply_brokers(
     )
     result = ensure(services.kube, wanted)
     for broker in range(replicas):
-        _grow(
+        grow(
             services,
             cluster,
             "broker",
@@ -249,14 +153,15 @@ def _drop_services(services: Services, cluster: Cluster, keep: set[str]) -> None
             services.kube.delete("v1", "Service", cluster.namespace, name, uid=uid)
 
 
-def _claim_size(live: StatefulSet | None) -> Quantity | None:
+def claim_size_of(live: StatefulSet | None) -> Quantity | None:
+    """What a StatefulSet claims for each pod, which Kubernetes never changes."""
     if live is None:
         return None
     size: Quantity = live["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
     return size
 
 
-def _grow(
+def grow(
     services: Services, cluster: Cluster, component: str, name: str, wanted: Quantity, warn: Warn
 ) -> None:
     """Ask for a bigger volume where it is smaller than the spec says; one that is bigger stays. A claim has no owner

@@ -1,4 +1,4 @@
-"""Why a pod is not ready, in the words of its containers: init containers first, as Kubernetes starts them; pure."""
+"""Whether a pod is ready, and why it is not: in the words of its containers, init containers first; pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ class Trouble:
 
     words: str
     ended: bool
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod serves."""
+    return any(
+        condition.get("type") == "Ready" and condition.get("status") == "True"
+        for condition in (pod.get("status") or {}).get("conditions") or ()
+    )
 
 
 def trouble_of(pod: Mapping[str, Any]) -> Trouble | None:

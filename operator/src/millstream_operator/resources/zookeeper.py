@@ -148,7 +148,7 @@ def _stateful_set(
             "replicas": zookeeper.replicas,
             "ordinals": {"start": 1},
             "podManagementPolicy": "Parallel",
-            "updateStrategy": {"type": "RollingUpdate"},
+            "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": selector(cluster, COMPONENT)},
             "persistentVolumeClaimRetentionPolicy": {
                 "whenDeleted": cluster.spec.brokers.storage.deletion_policy,

@@ -1,0 +1,55 @@
+"""A Cluster of the name east in namespace ns, and its objects as Kubernetes has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from millstream_harness.in_memory import InMemory, stored
+from millstream_harness.manifests import resource
+from millstream_operator.models import Cluster, decode_as
+from millstream_operator.resources.owned import metadata
+
+ENSEMBLE = {"brokers": {"replicas": 3}, "zookeeper": {"replicas": 3}}
+
+
+def a_cluster(**spec: Any) -> Cluster:
+    return decode_as(Cluster, stored(resource("Cluster", "east", **spec)))
+
+
+def stateful_set(name: str, claim: str = "1Gi", **status: Any) -> dict[str, Any]:
+    template = {"spec": {"resources": {"requests": {"storage": claim}}}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": metadata(a_cluster(), name),
+        "spec": {"volumeClaimTemplates": [template]},
+        **({"status": status} if status else {}),
+    }
+
+
+def claim(name: str, size: str) -> dict[str, Any]:
+    """As the StatefulSet made it."""
+    component = "zookeeper" if "zookeeper" in name else "broker"
+    labels = {"millstream.dev/cluster": "east", "app.kubernetes.io/component": component}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"namespace": "ns", "name": name, "labels": labels},
+        "spec": {"resources": {"requests": {"storage": size}}},
+    }
+
+
+def sizes(found: InMemory) -> dict[str, str]:
+    """The volumes that were made bigger."""
+    return {
+        one["metadata"]["name"]: one["spec"]["resources"]["requests"]["storage"]
+        for one in found.kube.applied
+        if one["kind"] == "PersistentVolumeClaim"
+    }
+
+
+def claimed(manifest: Mapping[str, Any]) -> str:
+    """The size in a StatefulSet's claim template."""
+    size: str = manifest["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
+    return size

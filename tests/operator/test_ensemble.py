@@ -1,0 +1,270 @@
+"""The ZooKeeper servers of a Cluster: their objects, what brokers wait for, and one restart at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream_harness.cluster_objects import ENSEMBLE, a_cluster, claim, claimed, sizes, stateful_set
+from millstream_harness.in_memory import InMemory, in_memory
+from millstream_operator.conditions import Reason
+from millstream_operator.models import Cluster
+from millstream_operator.reconcile.ensemble import (
+    REVISION,
+    Server,
+    apply_ensemble,
+    plan_roll,
+    roll_ensemble,
+    server_address,
+    why_no_zookeeper,
+)
+from millstream_operator.resources.images import Images
+from millstream_operator.resources.owned import selector
+
+Said = list[tuple[Reason, str]]
+
+
+def servers(*states: str) -> list[Server]:
+    """Each READY or down, and `stale` if it has yet to be restarted: "ready stale"."""
+    return [
+        Server(f"z-{number}", f"u{number}", "ready" in state, "stale" in state)
+        for number, state in enumerate(states, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("states", "restarts", "blocked", "remaining"),
+    [
+        (("ready", "ready", "ready"), None, "", 0),
+        (("ready stale", "ready stale", "ready stale"), "z-1", "", 3),
+        (("ready", "ready stale", "ready stale"), "z-2", "", 2),
+        (("down", "ready stale", "ready stale"), None, "waiting for ZooKeeper servers to be ready: z-1", 2),
+        (("ready stale", "ready stale", "down"), None, "waiting for ZooKeeper servers to be ready: z-3", 2),
+        (("ready stale", "down stale", "ready stale"), "z-2", "", 3),
+        (("down stale", "down stale", "down stale"), "z-1", "", 3),
+        (("down", "down stale", "down"), "z-2", "", 1),
+        (
+            ("ready stale", "ready"),
+            None,
+            "waiting for ZooKeeper servers to be ready: 2 of 3 pods are there",
+            1,
+        ),
+        (("ready", "ready"), None, "", 0),
+        (("ready", "down", "ready"), None, "", 0),
+        (("ready", "down"), None, "waiting for ZooKeeper servers to be ready: z-2", 0),
+        ((), None, "waiting for ZooKeeper servers to be ready: 0 of 3 pods are there", 0),
+    ],
+)
+def test_the_next_server(states: Sequence[str], restarts: str | None, blocked: str, remaining: int) -> None:
+    roll = plan_roll(servers(*states), 3)
+    assert (roll.restart and roll.restart.name, roll.blocked, roll.remaining) == (
+        restarts,
+        blocked,
+        remaining,
+    )
+
+
+def test_the_only_server_restarts_too() -> None:
+    assert plan_roll(servers("ready stale"), 1).words == "restarting z-1; 1 to go"
+    assert plan_roll(servers("down"), 1).words == "waiting for ZooKeeper servers to be ready: z-1"
+
+
+@given(st.lists(st.sampled_from(["ready", "ready stale", "down", "down stale"]), min_size=3, max_size=3))
+def test_no_restart_takes_a_second_server_away_and_each_roll_ends(states: list[str]) -> None:
+    for _ in range(len(states)):
+        there = servers(*states)
+        roll = plan_roll(there, len(states))
+        if roll.restart is None:
+            break
+        if roll.restart.ready:
+            assert all(server.ready for server in there)
+        states[there.index(roll.restart)] = "ready"  # it comes back
+    if "down" not in states:
+        assert states == ["ready"] * 3
+
+
+def with_servers(*states: str) -> InMemory:
+    """An ensemble that is there, with its pods."""
+    found = in_memory()
+    ensemble(found, a_cluster(**ENSEMBLE))
+    live = found.kube.objects["StatefulSet", "east-zookeeper"]
+    live["metadata"]["generation"] = 2
+    live["status"] = {"observedGeneration": 2, "updateRevision": "new"}
+    for number, state in enumerate(states, 1):
+        labels = {
+            **selector(a_cluster(), "zookeeper"),
+            REVISION: "old" if "stale" in state else "new",
+        }
+        pod = {
+            "kind": "Pod",
+            "metadata": {"namespace": "ns", "name": f"east-zookeeper-{number}", "labels": labels},
+            "status": {"conditions": [{"type": "Ready", "status": "True" if "ready" in state else "False"}]},
+        }
+        found.kube.put(pod)
+    return found
+
+
+def test_a_server_is_restarted_when_the_change_has_been_seen() -> None:
+    found = with_servers("ready stale", "ready stale", "ready")
+    live = found.kube.objects["StatefulSet", "east-zookeeper"]
+    live["metadata"]["generation"] = 3
+    roll = roll_ensemble(found.services, a_cluster(**ENSEMBLE))
+    assert roll.words == "waiting for Kubernetes to see the change of the ZooKeeper servers"
+    assert found.kube.deleted == []
+    live["status"]["observedGeneration"] = 3
+    roll = roll_ensemble(found.services, a_cluster(**ENSEMBLE))
+    assert roll.said[2:] == (Reason.RESTARTING, "restarting east-zookeeper-1; 2 to go")
+    assert found.kube.deleted == [("Pod", "east-zookeeper-1")]
+
+
+def test_a_users_change_waits_while_a_server_is_down() -> None:
+    found = with_servers("ready stale", "ready stale", "down")
+    roll = roll_ensemble(found.services, a_cluster(**ENSEMBLE))
+    words = "waiting for ZooKeeper servers to be ready: east-zookeeper-3"
+    assert roll.said[2:] == (Reason.RESTART_BLOCKED, words)
+    assert found.kube.deleted == []
+
+
+def test_a_server_that_goes_is_not_restarted_again() -> None:
+    found = with_servers("ready stale", "ready stale", "ready")
+    found.kube.objects["Pod", "east-zookeeper-1"]["metadata"]["deletionTimestamp"] = "2026-11-23T08:00:00Z"
+    roll = roll_ensemble(found.services, a_cluster(**ENSEMBLE))
+    assert roll.words == "waiting for ZooKeeper servers to be ready: east-zookeeper-1"
+    assert found.kube.deleted == []
+
+
+def test_pods_of_others_are_no_servers() -> None:
+    found = with_servers("ready", "ready", "ready")
+    stranger = found.kube.objects["Pod", "east-zookeeper-1"]
+    labels = {**stranger["metadata"]["labels"], REVISION: "old"}
+    found.kube.put({**stranger, "metadata": {"namespace": "ns", "name": "debug-1", "labels": labels}})
+    assert roll_ensemble(found.services, a_cluster(**ENSEMBLE)).words == ""
+    assert roll_ensemble(in_memory().services, a_cluster(**ENSEMBLE)).words == ""
+
+
+def ensemble(found: InMemory, cluster: Cluster) -> Said:
+    said: Said = []
+    apply_ensemble(found.services, cluster, lambda reason, words: said.append((reason, words)))
+    return said
+
+
+@pytest.mark.parametrize("zookeeper", [None, {"connect": "zk:2181"}])
+def test_zookeeper_servers_of_others_are_left_alone(zookeeper: dict[str, Any] | None) -> None:
+    found = in_memory()
+    assert ensemble(found, a_cluster(zookeeper=zookeeper)) == []
+    assert found.kube.applied == []
+
+
+def test_an_ensemble_comes_after_its_services() -> None:
+    found = in_memory()
+    ensemble(found, a_cluster(**ENSEMBLE))
+    made = [(one["kind"], one["metadata"]["name"]) for one in found.kube.applied]
+    names = ["east-zookeeper", "east-zookeeper1", "east-zookeeper2", "east-zookeeper3"]
+    others = [("PodDisruptionBudget", "east-zookeeper"), ("StatefulSet", "east-zookeeper")]
+    assert made == [*(("Service", name) for name in names), *others]
+    assert found.kube.objects["StatefulSet", "east-zookeeper"]["spec"]["replicas"] == 3
+
+
+def test_an_ensembles_volumes_grow_too() -> None:
+    names = [f"data-east-zookeeper-{server}" for server in range(5)]
+    found = in_memory(stateful_set("east-zookeeper", "1Gi"), *(claim(name, "1Gi") for name in names))
+    ensemble(found, a_cluster(**ENSEMBLE | {"zookeeper": {"replicas": 3, "storage": {"size": "2Gi"}}}))
+    assert sizes(found) == dict.fromkeys(names[1:4], "2Gi")  # its servers are counted from 1
+    assert claimed(found.kube.objects["StatefulSet", "east-zookeeper"]) == "1Gi"
+
+
+@pytest.mark.parametrize(
+    ("servers", "ready", "waits"),
+    [
+        (1, 0, "0 of 1 servers are ready, and 1 are needed"),
+        (1, 1, None),
+        (3, 1, "1 of 3 servers are ready, and 2 are needed"),
+        (3, 2, None),
+    ],
+)
+def test_brokers_wait_for_a_majority_of_their_zookeeper(servers: int, ready: int, waits: str | None) -> None:
+    found = in_memory(stateful_set("east-zookeeper", readyReplicas=ready))
+    problem = why_no_zookeeper(found.services, a_cluster(zookeeper={"replicas": servers}))
+    if waits is None:
+        assert problem is None
+    else:
+        assert problem is not None
+        assert problem.reason is Reason.ZOOKEEPER_NOT_READY
+        assert problem.message == f"the brokers wait for ZooKeeper: {waits}"
+
+
+def test_a_broker_without_zookeeper_does_not_wait_for_it() -> None:
+    assert why_no_zookeeper(in_memory().services, a_cluster()) is None
+
+
+def test_one_server_that_answers_is_enough() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        gone = f"127.0.0.1:{closed.getsockname()[1]}"
+    cluster = a_cluster(zookeeper={"connect": f"{gone},nonsense:port/east"})
+    problem = why_no_zookeeper(in_memory().services, cluster)
+    assert problem is not None
+    assert problem.message.endswith(f"no server answers at {gone},nonsense:port")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = f"127.0.0.1:{server.getsockname()[1]}"
+        cluster = a_cluster(zookeeper={"connect": f"{gone}, {there}/east"})
+        assert why_no_zookeeper(in_memory().services, cluster) is None
+
+
+@pytest.mark.parametrize(
+    ("server", "address"),
+    [
+        ("zk", ("zk", 2181)),
+        ("zk:2182", ("zk", 2182)),
+        (" zk.ns.svc:2181 ", ("zk.ns.svc", 2181)),
+        ("[::1]:2181", ("::1", 2181)),
+    ],
+)
+def test_a_server_of_zookeeper_is_a_host_and_maybe_a_port(server: str, address: tuple[str, int]) -> None:
+    assert server_address(server) == address
+
+
+def test_servers_of_an_earlier_release_wait_for_their_upgrade() -> None:
+    found, cluster = in_memory(), a_cluster(**ENSEMBLE)
+
+    def image() -> str:
+        live = found.kube.objects["StatefulSet", f"{cluster.name}-zookeeper"]
+        return str(live["spec"]["template"]["spec"]["containers"][0]["image"])
+
+    apply_ensemble(found.services, cluster, lambda *_: None)
+    before = image()
+    live = f"{cluster.name}-zookeeper"
+    found.kube.objects["StatefulSet", live]["status"] = {"readyReplicas": 2}
+    newer = dataclasses.replace(found.services, images=Images(zookeeper="zookeeper:later"))
+    asked: list[bool] = []
+
+    def may(answer: bool) -> bool:
+        asked.append(answer)
+        return answer
+
+    apply_ensemble(newer, cluster, lambda *_: None, lambda: may(True))
+    assert (image(), asked) == (before, []), "one is down, and a restart of another would cost the quorum"
+    found.kube.objects["StatefulSet", live]["status"] = {"readyReplicas": 3}
+    apply_ensemble(newer, cluster, lambda *_: None, lambda: may(False))
+    assert image() == before
+    apply_ensemble(newer, cluster, lambda *_: None, lambda: may(True))
+    assert image() == "zookeeper:later"
+    apply_ensemble(newer, cluster, lambda *_: None, lambda: may(False))
+    assert asked == [False, True], "what is done is not asked for again"
+
+
+def test_servers_without_a_quorum_wait_for_nothing() -> None:
+    """As when their image was not there: nobody could upgrade a Cluster that waits for its brokers."""
+    found, cluster = in_memory(), a_cluster(**ENSEMBLE)
+    apply_ensemble(found.services, cluster, lambda *_: None)
+    live = f"{cluster.name}-zookeeper"
+    found.kube.objects["StatefulSet", live]["status"] = {"readyReplicas": 1}
+    newer = dataclasses.replace(found.services, images=Images(zookeeper="zookeeper:later"))
+    apply_ensemble(newer, cluster, lambda *_: None, lambda: False)
+    template = found.kube.objects["StatefulSet", live]["spec"]["template"]
+    assert template["spec"]["containers"][0]["image"] == "zookeeper:later"
