@@ -11,11 +11,14 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
+from msgspec import structs
 
 from millstream_harness.chart import CLIENT, SYSTEM, VERSION
 from millstream_harness.kube import Json, Namespace, run, until
 from millstream_harness.loads import a_load, started
 from millstream_operator.models import Cluster, decode_as
+from millstream_operator.resources import load as common
 from millstream_operator.resources.cluster import (
     bootstrap_of,
     bootstrap_service,
@@ -23,7 +26,7 @@ from millstream_operator.resources.cluster import (
     config_map,
     stateful_set,
 )
-from millstream_operator.resources.images import Images
+from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.listeners import broker_services
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.volumes import UserIds
@@ -32,6 +35,17 @@ from millstream_operator.resources.zookeeper import objects as zookeeper_objects
 USER = 1_000_650_000
 MB = 1_000_000
 LARGEST = {"broker": 180 * MB, "client": 180 * MB, "operator": 250 * MB}
+WHERE = r"""
+import os
+import socket
+
+from pyspark.sql import SparkSession
+
+context = SparkSession.builder.getOrCreate().sparkContext
+print("driver", socket.gethostname())
+ran = context.parallelize(range(10), 2).map(lambda _: f"executor {socket.gethostname()} {os.getuid()}").distinct()
+print(*ran.collect())
+"""
 NAME = "assigned"
 BROKERS = 2
 
@@ -101,25 +115,32 @@ def test_brokers_and_zookeeper_run_as_any_user(millstream: Namespace, namespace:
     assert said.splitlines()[-1].strip() == "1000"
 
 
-def test_a_driver_runs_as_any_user(namespace: Namespace) -> None:
-    """The pod of a load's Job, with a small job of its own."""
-    load = started(a_load())
-    pod = as_any_user(job(load, Images(user_ids=UserIds.ASSIGNED))["spec"]["template"]["spec"])
+def test_a_driver_and_its_executors_run_as_any_user(millstream: Namespace, namespace: Namespace) -> None:
+    """The pod of a load's Job, with a small job of its own in place of the load's."""
+    images = Images(user_ids=UserIds.ASSIGNED)
+    spark = {"driver": {"memory": "512m"}, "executor": {"instances": 1, "memory": "512m"}}
+    load = started(a_load(output={"path": "s3a://nowhere/flights"}, spark=spark))
+    load = structs.replace(load, metadata=structs.replace(load.metadata, namespace=namespace.name))
+    files = admitted(common.config_map(load, "nowhere:9092", images))
+    executor = yaml.safe_load(files["data"][common.EXECUTOR_FILE])
+    as_any_user(executor["spec"])
+    files["data"][common.EXECUTOR_FILE] = yaml.safe_dump(executor)
+    role = SparkRole("ClusterRole", "millstream-system:millstream-spark")
+    for manifest in (
+        files,
+        common.service_account(namespace.name),
+        common.role_binding(namespace.name, role),
+    ):
+        namespace.apply(manifest)
+    pod = as_any_user(job(load, images)["spec"]["template"]["spec"])
     (driver,) = pod["containers"]
-    script = (
-        "id; printf 'from pyspark.sql import SparkSession\nspark = SparkSession.builder.getOrCreate()\n"
-        'print("counted", spark.range(1000).count())\n\' > /tmp/count.py; '
-        "/opt/spark/bin/spark-submit --master 'local[1]' /tmp/count.py"
-    )
-    driver |= {"command": ["sh", "-c", script], "args": []}
-    pod["volumes"] = [
-        {"name": one["name"], "emptyDir": {}}
-        for one in pod["volumes"]  # for the run's file and the output
-    ]
-    pod.pop("serviceAccountName")
+    *submit, _, _ = driver["args"]
+    script = f"id; printf '{WHERE}' > /tmp/where.py; exec {driver['command'][0]} \"$@\" /tmp/where.py"
+    driver |= {"command": ["sh", "-c", script, "sh"], "args": submit}
     said = run_pod(namespace, "driver", pod)
     assert f"uid={USER}(assigned) gid=0(root)" in said
-    assert "counted 1000" in said
+    assert "driver driver" in said
+    assert f"executor {common.run_name(load)}-exec-1 {USER}" in said
 
 
 def run_once(namespace: Namespace, security: Json, script: str) -> str:
