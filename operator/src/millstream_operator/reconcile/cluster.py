@@ -22,7 +22,7 @@ from ..resources.listeners import (
     external_listeners,
     shared_address,
 )
-from .pods import is_ready, trouble_of
+from .pods import is_ready, may_run, trouble_of
 from .problem import Problem, conditions_with
 from .rolling import UPGRADE, BrokerPod, Roll, restart_reasons
 
@@ -138,11 +138,8 @@ def broker_pods(live: StatefulSet, pods: Sequence[Mapping[str, Any]]) -> list[Br
             continue  # somebody else's, with our labels
         broker = int(number)
         going = bool(metadata.get("deletionTimestamp"))
-        status = pod.get("status") or {}
-        containers = status.get("containerStatuses") or ()
-        running = not containers or any("running" in (one.get("state") or {}) for one in containers)
         reasons = () if going else restart_reasons(broker, metadata.get("annotations") or {}, wanted)
-        found.append(BrokerPod(broker, metadata["name"], is_ready(pod) and not going, reasons, running))
+        found.append(BrokerPod(broker, metadata["name"], is_ready(pod) and not going, reasons, may_run(pod)))
     return sorted(found, key=lambda pod: pod.broker)
 
 

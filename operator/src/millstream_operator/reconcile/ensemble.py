@@ -1,8 +1,9 @@
 """The ZooKeeper servers of a Cluster that brings its own: their objects, and one restart at a time.
 
 Their StatefulSet is updated OnDelete, like that of the brokers: Kubernetes would restart a server also while another
-one is down, and three servers without two serve nobody. So a server that is as it was is restarted only while all
-others are ready. One that is not ready and has yet to be restarted goes first: the change may mend it.
+one is down, and three servers without two serve nobody. So a server is restarted only while all others are ready.
+Those that serve nobody anyway are restarted without this question, since the change may mend them: one that has ended,
+and any as long as no server is ready. One that is not ready for a moment, because a leader is elected, is neither.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..services import Services
 from .cluster import Said, StatefulSet, is_settled, ready_replicas
 from .cluster_objects import Warn, claim_size_of, find_stateful_set, grow
 from .objects import ensure
-from .pods import is_ready
+from .pods import is_ready, may_run
 from .problem import Problem
 from .refused_pods import why_no_pods
 from .volumes import class_needs_owner
@@ -34,12 +35,14 @@ REVISION = "controller-revision-hash"  # a pod's label: the revision of its Stat
 
 
 class Server(NamedTuple):
-    """A server's pod. ``stale``: has it yet to be restarted? ``uid``: names this pod, and none after it."""
+    """A server's pod. ``stale``: has it yet to be restarted? ``running``: may its process live? ``uid``: names this
+    pod, and none after it."""
 
     name: str
     uid: str
     ready: bool
     stale: bool
+    running: bool = True
 
 
 class Roll(NamedTuple):
@@ -68,10 +71,10 @@ def plan_roll(servers: Sequence[Server], wanted: int) -> Roll:
     though no server has to be restarted."""
     stale = [server for server in servers if server.stale]
     down = [server for server in servers if not server.ready]
-    for server in down:
-        if server.stale:
-            return Roll(server, remaining=len(stale))
     missing = wanted - len(servers) + len(down)
+    for server in down:
+        if server.stale and (not server.running or missing in (1, wanted)):
+            return Roll(server, remaining=len(stale))
     if missing and (stale or missing > wanted - (wanted // 2 + 1)):
         names = ", ".join(server.name for server in down) or f"{len(servers)} of {wanted} pods are there"
         return Roll(blocked=f"waiting for ZooKeeper servers to be ready: {names}", remaining=len(stale))
@@ -88,7 +91,9 @@ def servers_of(live: StatefulSet, pods: Iterable[Manifest]) -> list[Server]:
             continue  # somebody else's, with our labels
         going = "deletionTimestamp" in metadata
         stale = not going and (metadata.get("labels") or {}).get(REVISION) != revision
-        found.append(Server(metadata["name"], metadata["uid"], is_ready(pod) and not going, stale))
+        found.append(
+            Server(metadata["name"], metadata["uid"], is_ready(pod) and not going, stale, may_run(pod))
+        )
     return sorted(found)
 
 

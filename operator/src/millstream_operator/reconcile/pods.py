@@ -1,4 +1,4 @@
-"""Whether a pod is ready, and why it is not: in the words of its containers, init containers first; pure."""
+"""Whether a pod runs and is ready, and why it is not: in the words of its containers, init containers first; pure."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
         condition.get("type") == "Ready" and condition.get("status") == "True"
         for condition in (pod.get("status") or {}).get("conditions") or ()
     )
+
+
+def may_run(pod: Mapping[str, Any]) -> bool:
+    """Whether one of its containers may have a process; not when all are known to have none."""
+    containers = (pod.get("status") or {}).get("containerStatuses") or ()
+    return not containers or any("running" in (one.get("state") or {}) for one in containers)
 
 
 def trouble_of(pod: Mapping[str, Any]) -> Trouble | None:
