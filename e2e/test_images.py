@@ -125,7 +125,7 @@ def test_a_driver_and_its_executors_run_as_any_user(millstream: Namespace, names
     executor = yaml.safe_load(files["data"][common.EXECUTOR_FILE])
     as_any_user(executor["spec"])
     files["data"][common.EXECUTOR_FILE] = yaml.safe_dump(executor)
-    role = SparkRole("ClusterRole", "millstream-system:millstream-spark")
+    role = SparkRole("ClusterRole", "millstream-system:millstream-operator-spark")
     for manifest in (
         files,
         common.service_account(namespace.name),

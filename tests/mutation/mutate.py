@@ -166,6 +166,7 @@ AREAS = {
             "cluster_restarts",
             "cluster_scaling",
             "cluster_objects",
+            "ensemble",
             "group_looks",
             "group_plan",
             "load_looks",

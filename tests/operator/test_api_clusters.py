@@ -14,7 +14,8 @@ from millstream_harness.manifests import cluster
 from millstream_harness.operator import OperatorProcess
 from millstream_operator.kube import Kube, Manifest
 from millstream_operator.models import Cluster, decode_as
-from millstream_operator.reconcile.cluster_objects import apply_brokers, apply_ensemble
+from millstream_operator.reconcile.cluster_objects import apply_brokers
+from millstream_operator.reconcile.ensemble import apply_ensemble
 from millstream_operator.services import Services
 
 OBJECTS = (
