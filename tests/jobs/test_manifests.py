@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from millstream_harness.spark import ROOT
+from millstream_harness.spark_operator import schema
 from millstream_jobs import __version__
 from millstream_jobs.audits.file import read_audit
 from millstream_jobs.compact import read_compact
@@ -17,6 +19,7 @@ from millstream_jobs.publish_file import read_publish
 from millstream_jobs.rewind import read_rewind
 from millstream_jobs.run import read_run
 from millstream_jobs.stream import read_stream
+from millstream_operator.schema import validate
 
 JOBS: dict[str, Callable[[Path], Any]] = {
     "rewind": read_rewind,
@@ -68,6 +71,29 @@ def test_other_jobs_run_by_the_same_runners(job: str, read: Callable[[Path], Any
     assert f"sed 's/flights-by-hand/flights-{job}/; s/load.py/{job}.py/' job.yaml" in command
     assert config_map["metadata"]["name"] == f"flights-{job}"
     assert f"src/millstream_jobs/{job}.py" in (MANIFESTS.parent / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        ("spark-application.yaml", "SparkApplication"),
+        ("scheduled-spark-application.yaml", "ScheduledSparkApplication"),
+    ],
+)
+def test_kubeflows_operator_knows_every_field(file: str, kind: str) -> None:
+    assert list(validate(manifest(file, kind), schema(f"{kind.lower()}s"))) == []
+    wrong = manifest(file, kind)
+    wrong["spec"]["mainFile"] = "load.py"
+    assert list(validate(wrong, schema(f"{kind.lower()}s"))) != []
+
+
+def test_the_scheduled_application_is_the_other_one_with_another_job() -> None:
+    text = json.dumps(manifest("spark-application.yaml", "SparkApplication")["spec"])
+    compact = json.loads(text.replace("load.py", "compact.py").replace("flights-by-hand", "flights-compact"))
+    assert (
+        manifest("scheduled-spark-application.yaml", "ScheduledSparkApplication")["spec"]["template"]
+        == compact
+    )
 
 
 def test_the_spark_application_needs_no_webhook() -> None:

@@ -6,7 +6,6 @@ The loads themselves run in e2e; here their pods may wait for an image for ever.
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.kube import Namespace, run, until
 from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
-from millstream_harness.tools import require
+from millstream_harness.spark_operator import definition
 
 pytestmark = pytest.mark.timeout(400)
 KIND = "batchload.millstream.dev"
-SPARK_OPERATOR = "github.com/kubeflow/spark-operator/v2@v2.3.0"
 SPARK_CRD = "sparkapplications.sparkoperator.k8s.io"
 StartOperator = Callable[..., OperatorProcess]
 
@@ -237,15 +235,11 @@ def test_a_load_that_cannot_run_says_why_and_heals(
 @pytest.fixture
 def spark_crd(tmp_path: Path) -> Iterator[Path]:
     """The Spark operator's own definition of a SparkApplication; installed by the test, taken away here."""
-    told = subprocess.run(
-        [require("go"), "mod", "download", "-json", SPARK_OPERATOR], capture_output=True, check=True
-    )
-    folder = Path(json.loads(told.stdout)["Dir"])
     if run("kubectl", "get", "crd", SPARK_CRD, "--ignore-not-found", "-o", "name"):
         pytest.fail(
             f"{SPARK_CRD} is in this Kubernetes already: this test needs one without the Spark operator"
         )
-    yield folder / "config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml"
+    yield definition("sparkapplications")
     run("kubectl", "delete", "crd", SPARK_CRD, "--ignore-not-found")
 
 

@@ -125,6 +125,20 @@ def with_servers(*states: str) -> InMemory:
     return found
 
 
+def test_an_ensemble_is_settled_when_all_servers_are_as_they_should_be() -> None:
+    found = with_servers("ready", "ready", "ready")
+
+    def settled() -> bool:
+        return apply_ensemble(found.services, a_cluster(**ENSEMBLE), lambda *_: None)
+
+    assert not settled()
+    found.kube.objects["StatefulSet", "east-zookeeper"]["status"] |= {
+        "updatedReplicas": 3,
+        "readyReplicas": 3,
+    }
+    assert settled()
+
+
 def test_a_server_is_restarted_when_the_change_has_been_seen() -> None:
     found = with_servers("ready stale", "ready stale", "ready")
     live = found.kube.objects["StatefulSet", "east-zookeeper"]
@@ -156,10 +170,17 @@ def test_a_server_that_goes_is_not_restarted_again() -> None:
 
 def test_pods_of_others_are_no_servers() -> None:
     found = with_servers("ready", "ready", "ready")
-    stranger = found.kube.objects["Pod", "east-zookeeper-1"]
+    stranger = found.kube.objects.pop(("Pod", "east-zookeeper-1"))
     labels = {**stranger["metadata"]["labels"], REVISION: "old"}
+    servers = [found.kube.objects.pop(("Pod", f"east-zookeeper-{number}")) for number in (2, 3)]
     found.kube.put({**stranger, "metadata": {"namespace": "ns", "name": "debug-1", "labels": labels}})
+    for one in (stranger, *servers):
+        found.kube.put(one)
     assert roll_ensemble(found.services, a_cluster(**ENSEMBLE)).words == ""
+    found.kube.objects["Pod", "east-zookeeper-2"]["metadata"]["labels"][REVISION] = "old"
+    assert (
+        roll_ensemble(found.services, a_cluster(**ENSEMBLE)).words == "restarting east-zookeeper-2; 1 to go"
+    )
     assert roll_ensemble(in_memory().services, a_cluster(**ENSEMBLE)).words == ""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 import yaml
 
 from millstream_harness.spark import ROOT
-from millstream_harness.tools import require
+from millstream_harness.spark_operator import schema
 from millstream_jobs.load import AVRO_LIMITS
 from millstream_jobs.run import read_run
 from millstream_jobs.value import OPTIONS
@@ -26,7 +25,6 @@ from millstream_operator.resources.load_spark_application import spark_applicati
 from millstream_operator.resources.volumes import UserIds
 from millstream_operator.schema import validate
 
-SPARK_OPERATOR = "github.com/kubeflow/spark-operator/v2@v2.3.0"
 IMAGES = Images(spark="registry.example/millstream/spark:1", pull_policy="Always")
 
 
@@ -327,17 +325,7 @@ def test_the_spark_application_leaves_nothing_to_a_webhook() -> None:
 
 
 def test_the_spark_application_is_one_to_its_own_schema() -> None:
-    go = require("go")
-    told = subprocess.run(
-        [go, "mod", "download", "-json", SPARK_OPERATOR], capture_output=True, check=True
-    ).stdout
-    folder = Path(json.loads(told)["Dir"]) / "config/crd/bases"
-    crd = yaml.load(
-        (folder / "sparkoperator.k8s.io_sparkapplications.yaml").read_text(),
-        Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),
-    )
-    version = next(entry for entry in crd["spec"]["versions"] if entry["name"] == "v1beta2")
-    problems = list(validate(spark_application(a_load(), IMAGES), version["schema"]["openAPIV3Schema"]))
+    problems = list(validate(spark_application(a_load(), IMAGES), schema("sparkapplications")))
     assert problems == []
 
 

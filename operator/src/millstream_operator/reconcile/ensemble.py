@@ -66,6 +66,11 @@ class Roll(NamedTuple):
         return ConditionType.ROLLING_UPDATE, True, reason, self.words
 
 
+def quorum(servers: int) -> int:
+    """How many of an ensemble's servers have to serve."""
+    return servers // 2 + 1
+
+
 def plan_roll(servers: Sequence[Server], wanted: int) -> Roll:
     """The next step; ``wanted``: how many servers there are to be. Without a quorum there is something to wait for,
     though no server has to be restarted."""
@@ -75,7 +80,7 @@ def plan_roll(servers: Sequence[Server], wanted: int) -> Roll:
     for server in down:
         if server.stale and (not server.running or missing in (1, wanted)):
             return Roll(server, remaining=len(stale))
-    if missing and (stale or missing > wanted - (wanted // 2 + 1)):
+    if missing and (stale or missing > wanted - quorum(wanted)):
         names = ", ".join(server.name for server in down) or f"{len(servers)} of {wanted} pods are there"
         return Roll(blocked=f"waiting for ZooKeeper servers to be ready: {names}", remaining=len(stale))
     return Roll(stale[0], remaining=len(stale)) if stale else Roll()
@@ -138,7 +143,7 @@ def apply_ensemble(
             same_spec = said.get(SPEC_HASH) in (None, manifest["metadata"]["annotations"][SPEC_HASH])
             # one without a quorum has nothing to lose, and the upgrade may mend it
             ready, wanted = ready_replicas(live), cluster.spec.zookeeper.replicas
-            serves = ready > wanted // 2
+            serves = ready >= quorum(wanted)
             is_upgrade = live is not None and made_by != services.release and serves and same_spec
             if is_upgrade and not (ready >= wanted and may_upgrade()):
                 continue
@@ -158,7 +163,7 @@ def why_no_zookeeper(services: Services, cluster: Cluster) -> Problem | None:
         return None
     if wanted.replicas is not None:
         live = find_stateful_set(services, cluster, zookeeper.name_of(cluster))
-        ready, needed = ready_replicas(live), wanted.replicas // 2 + 1
+        ready, needed = ready_replicas(live), quorum(wanted.replicas)
         if ready >= needed:
             return None
         if problem := why_no_pods(services, live):
