@@ -176,7 +176,7 @@ def test_a_log_that_cannot_be_compacted_leaves_the_others_their_turn(
             b"deleted": None,
         }
     assert uncleanable(broker) == 1
-    assert "bad-0 is not compacted any more: batch at offset 0" in broker.said()
+    assert "bad-0 is no longer compacted: batch at offset 0" in broker.said()
     assert broker.stop() == 0
     broker.start()
     eventually(lambda: uncleanable(broker), lambda count: count == 1, "the bad log is reported again")

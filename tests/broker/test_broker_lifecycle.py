@@ -188,7 +188,7 @@ def test_topics_are_found_again_without_the_coordination_file(start_broker: Star
     broker.stop()
     (broker.data / FILE_NAME).unlink()
     broker.start()
-    assert "coordination.journal is new: going on with the 1 topics whose logs are here" in broker.said()
+    assert "coordination.journal is new: continuing with the 1 topics whose logs are here" in broker.said()
     with Wire(broker.bootstrap) as wire:
         after = wire.call(metadata.API, 12, metadata.MetadataRequest(None))
         assert after.cluster_id == before.cluster_id

@@ -55,7 +55,7 @@ def test_a_standby_takes_over_when_the_other_one_ends(
     assert not acts(second)
     assert "looked at Topic" not in second.said()
     assert first.stop() == 0
-    assert "gave the Lease" in first.said()
+    assert "released the Lease" in first.said()
     until("the standby acts", lambda: acts(second), timeout=20)
     until("its health says so", lambda: second.health()["work"]["acts"], timeout=30)
     is_looked_at(namespace, "three")

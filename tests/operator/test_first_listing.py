@@ -80,7 +80,7 @@ async def test_a_namespace_without_rights_holds_up_no_other(caplog: pytest.LogCa
     found.kube.refused["Topic"] = KubeError(403, "Forbidden", "topics is forbidden")
     found.services.store.put(CLUSTER)
     await asyncio.wait_for(listing.listed(found.services, ["ns"]), 10)
-    assert "cannot list Topic in namespace ns, going on without: topics is forbidden" in caplog.messages
+    assert "cannot list Topic in namespace ns, continuing without: topics is forbidden" in caplog.messages
 
 
 async def test_what_is_deleted_before_it_is_listed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

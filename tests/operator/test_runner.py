@@ -190,7 +190,7 @@ async def test_an_api_server_that_is_away_hides_no_ghosts_for_good(
         found.kube.refused["Topic"] = KubeError(0, "Unreachable", "away")
         del found.kube.objects["Topic", "a"]
         await until(lambda: caplog.messages)
-        assert caplog.messages[0] == "cannot look for resources that are gone, retrying: away"
+        assert caplog.messages[0] == "cannot check for deleted resources, retrying: away"
         assert Key("Topic", "ns", "a") in runner.store
         found.kube.refused.clear()
         await until(lambda: Key("Topic", "ns", "a") not in runner.store)
@@ -215,7 +215,7 @@ async def test_a_namespace_without_rights_hides_no_ghosts_of_others(
         await until(lambda: Key("Topic", "ns", "b") not in runner.store)
         assert Key("Topic", "closed", "a") in runner.store
         words = (
-            "cannot look whether 1 resources are gone, Topic closed/a among them, going on without: no rights"
+            "cannot check whether 1 resources still exist, such as Topic closed/a, continuing without: no rights"
         )
         assert words in caplog.messages
 

@@ -86,7 +86,7 @@ class Cluster:
             try:
                 await self._generations.accepted()
             except ApiError as error:
-                log.warning("the generations of the log directories rise later: %s", error)
+                log.warning("cannot raise the generations of the log directories yet: %s", error)
 
         self._accepting.add(supervision.run("generations", rise()))
 
@@ -136,7 +136,7 @@ class Cluster:
                 remaining = await self._ask_to_stop()
             except ApiError as error:
                 if error.code is not ErrorCode.NOT_CONTROLLER or asyncio.get_running_loop().time() > deadline:
-                    log.warning("stopping without handing over what this broker leads: %s", error)
+                    log.warning("stopping without moving leadership to other brokers: %s", error)
                     return
                 await asyncio.sleep(NO_CONTROLLER_PAUSE_S)
                 continue
@@ -145,7 +145,7 @@ class Cluster:
                     await asyncio.sleep(LINGER_S)
                 return
             attempts -= 1
-            log.info("%d partitions have nobody else to lead them yet", remaining)
+            log.info("%d partitions have no other replica that may lead them yet", remaining)
             if attempts:
                 await asyncio.sleep(pause_s)
 

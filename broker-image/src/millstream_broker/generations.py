@@ -151,7 +151,7 @@ class Generations:
             async with asyncio.timeout(STOP_S):
                 await self.rise(is_last=True)
         except (TimeoutError, ApiError, LogDirError) as error:
-            log.warning("coordination does not learn the generations of the log directories: %s", error)
+            log.warning("cannot store the generations of the log directories: %s", error)
 
 
 def _identify(homes: list[LogDir]) -> None:

@@ -30,5 +30,5 @@ class LostData:
         now = asyncio.get_running_loop().time()
         if now > self._gave_up_at + GIVE_UP_PAUSE_S:
             self._gave_up_at = now
-            log.warning("records cannot be written: others are to lead what this broker leads")
+            log.warning("cannot write records: moving leadership to other brokers")
             self.directory_failed()

@@ -213,7 +213,7 @@ class LaneKeeper:
     async def _renumber(self, lane: Lane, why: str) -> None:
         """Go on under the next epoch, from number 0: records of which the target did not tell may come twice."""
         progress = lane.acknowledged
-        logger.error("%s: %s: going on from offset %d under a new epoch", lane, why, progress.offset)
+        logger.error("%s: %s: continuing from offset %d under a new epoch", lane, why, progress.offset)
         self._counters.renumbered_lanes += 1
         producer_id, epoch = progress.producer_id, progress.producer_epoch + 1
         if epoch > LAST_EPOCH:

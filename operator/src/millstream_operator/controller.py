@@ -204,7 +204,7 @@ class Runner:
             try:
                 events = await missed(self.services, self.namespaces)
             except Exception as error:
-                logger.warning("cannot look for resources that are gone, retrying: %s", error)
+                logger.warning("cannot check for deleted resources, retrying: %s", error)
                 continue
             for event_type, manifest in events:
                 logger.info("the watches have missed %s %s", event_type or "a change of", key_of(manifest))
@@ -351,7 +351,7 @@ class Runner:
         try:
             return self.claims is None or self.claims.ours(namespace)
         except KubeError as error:
-            logger.warning("cannot know who acts in namespace %s, retrying: %s", namespace, error)
+            logger.warning("cannot read which release acts in namespace %s, retrying: %s", namespace, error)
             return False
 
     def _refuse(self, key: Key, message: str) -> float:

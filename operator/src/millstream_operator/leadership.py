@@ -100,9 +100,9 @@ class Leadership:
             live = self._kube.get(LEASES, "Lease", *self.name)
             if live is not None and live["spec"].get("holderIdentity") == self._election.identity:
                 self._kube.merge(live, {"spec": self._election.release(datetime.now(UTC))})
-                logger.info("gave the Lease %s back", self.name)
+                logger.info("released the Lease %s", self.name)
         except KubeError as error:
-            logger.warning("cannot give the Lease %s back, it ends by itself: %s", self.name, error)
+            logger.warning("cannot release the Lease %s, it will expire: %s", self.name, error)
 
     def _contend(self) -> None:
         try:

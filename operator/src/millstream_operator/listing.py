@@ -48,7 +48,7 @@ async def listed(services: Services, namespaces: Sequence[str]) -> None:
             if missing:
                 await asyncio.sleep(POLL_S)
         if missing:
-            logger.info("waiting for %d resources to be listed, %s among them", len(missing), min(missing))
+            logger.info("waiting for %d resources to be listed, such as %s", len(missing), min(missing))
 
 
 async def missed(services: Services, namespaces: Sequence[str]) -> list[tuple[str | None, Manifest]]:
@@ -77,7 +77,7 @@ def _confirmed(services: Services, behind: Iterable[Key]) -> list[tuple[str | No
             found.append((None, live))
     if unknown:
         logger.warning(
-            "cannot look whether %d resources are gone, %s among them, going on without: %s",
+            "cannot check whether %d resources still exist, such as %s, continuing without: %s",
             len(unknown),
             unknown[0],
             why,
@@ -104,5 +104,7 @@ def _all(services: Services, namespaces: Sequence[str]) -> dict[Key, int]:
                 if error.status != 403 or namespace is None:
                     raise
                 # as when a namespace was deleted, with the rights in it: the others go on
-                logger.warning("cannot list %s in namespace %s, going on without: %s", kind, namespace, error)
+                logger.warning(
+                    "cannot list %s in namespace %s, continuing without: %s", kind, namespace, error
+                )
     return found

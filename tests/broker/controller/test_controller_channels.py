@@ -280,7 +280,7 @@ async def test_a_broker_that_is_away_is_tried_again_after_growing_pauses(
         await asyncio.sleep(4.0)
         times = [0.0, 0.05, 0.15, 0.35, 0.75, 1.55, 2.55, 3.55]
         assert [at for *_, at in told.peers.connects] == times
-        text = "broker 1 cannot be told yet: broker-1:9092: no route to host"
+        text = "cannot send metadata to broker 1: broker-1:9092: no route to host"
         assert [one.getMessage() for one in caplog.records] == [text] * len(times)
         assert [one.levelno for one in caplog.records] == [logging.INFO] + [logging.DEBUG] * (len(times) - 1)
         told.peers.away = set()
@@ -337,7 +337,7 @@ async def test_a_refused_request_is_repeated_and_a_newer_controller_ends_this_on
         assert await told.channels.told(10.0)
         assert told.deposed == 2
         assert [one.getMessage() for one in caplog.records] == [
-            f"broker 1 cannot be told yet: broker-1:9092: it answered {name}"
+            f"cannot send metadata to broker 1: broker-1:9092: it answered {name}"
             for name in ("STALE_BROKER_EPOCH", "STALE_CONTROLLER_EPOCH", "STALE_CONTROLLER_EPOCH")
         ]
 
@@ -420,7 +420,7 @@ async def test_a_log_that_cannot_be_deleted_is_tried_again_and_the_others_are_do
         assert set(second.partitions) == {("t", 1)}
         (record,) = caplog.records
         assert record.getMessage() == (
-            "broker 1 cannot be told yet: broker-1:9092: "
+            "cannot send metadata to broker 1: broker-1:9092: "
             "1 replicas, t-1 among them, are not deleted: KAFKA_STORAGE_ERROR"
         )
 

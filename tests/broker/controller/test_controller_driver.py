@@ -207,7 +207,7 @@ async def test_a_write_is_repeated_until_the_store_answers(caplog: pytest.LogCap
         await asyncio.sleep(5.0)
         assert it.store.times == [0.0, 0.05, 0.15, 0.35, 0.75, 1.55, 2.55, 3.55]
         assert it.store.called("load") == [None] * 8
-        assert {one.getMessage() for one in caplog.records} == {"the controller tries again: no connection"}
+        assert {one.getMessage() for one in caplog.records} == {"the controller retries: no connection"}
         assert set(it.driver.machine.topics) == {"t"}
 
 
@@ -303,7 +303,7 @@ async def test_a_shutdown_is_answered_when_brokers_have_been_told(caplog: pytest
         it.peers.silent = {3}
         asked = asyncio.ensure_future(it.driver.controlled_shutdown(1, 1))
         await asyncio.sleep(1.9)
-        assert "broker 1 wants to stop" in caplog.text
+        assert "broker 1 requests a controlled shutdown" in caplog.text
         assert not asked.done()
         assert it.driver.machine.records["t", 0].leader == 2
         it.peers.wake()
@@ -457,7 +457,7 @@ async def test_a_newer_controller_ends_it(caplog: pytest.LogCaptureFixture) -> N
         assert not it.store.called("resign")
         it.driver._lose()
         ends = [
-            one for one in caplog.records if "is not the controller any more, epoch 5 is over" in one.msg % 5
+            one for one in caplog.records if "is no longer the controller: epoch 5 has ended" in one.msg % 5
         ]
         assert len(ends) == 1
 

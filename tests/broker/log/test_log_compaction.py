@@ -344,7 +344,7 @@ def test_a_log_that_cannot_be_read_is_given_up(tmp_path: Path, caplog: pytest.Lo
     compaction.finish()
     assert log.first_dirty_offset == 0
     assert due(log, NOW, 21) is None
-    assert "t-0 is not compacted any more: batch at offset 20" in caplog.text
+    assert "t-0 is no longer compacted: batch at offset 20" in caplog.text
 
 
 def test_readers_go_on_with_the_old_segment(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def test_a_segment_that_ends_too_early_is_named_as_damaged(
     compaction = Compaction(log, log.segments.active.base_offset, now_ms=NOW, allowance=allowance)
     assert not compaction.work()
     assert log.uncleanable
-    assert "t-0 is not compacted any more: the batch at offset 0 is damaged" in caplog.text
+    assert "t-0 is no longer compacted: the batch at offset 0 is damaged" in caplog.text
 
 
 def test_damage_is_not_written_anew_under_a_right_crc(log: Log, caplog: pytest.LogCaptureFixture) -> None:
@@ -258,7 +258,7 @@ def test_damage_is_not_written_anew_under_a_right_crc(log: Log, caplog: pytest.L
     compact(log)
     assert log.uncleanable
     assert due(log, NOW, log.log_end_offset) is None
-    assert "t-0 is not compacted any more" in caplog.text
+    assert "t-0 is no longer compacted" in caplog.text
     assert log.segments[1].read(0, segment.size) == before
     assert log.first_dirty_offset == 0
 

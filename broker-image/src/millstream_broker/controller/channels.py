@@ -218,7 +218,7 @@ class Channel:
                     self.idle.set()
                 except BrokerError as error:
                     level = logging.INFO if is_reachable else logging.DEBUG
-                    log.log(level, "broker %d cannot be told yet: %s", self.broker_id, error)
+                    log.log(level, "cannot send metadata to broker %d: %s", self.broker_id, error)
                     is_reachable = False
                     await self._drop()
                     self._wake.set()

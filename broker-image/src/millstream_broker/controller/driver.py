@@ -122,7 +122,7 @@ class ControllerDriver:
             return
         self._is_over = True
         self._between_events.set()
-        log.info("this broker is not the controller any more, epoch %d is over", self._store.epoch)
+        log.info("this broker is no longer the controller: epoch %d has ended", self._store.epoch)
         self._channels.end()
         error = ApiError(ErrorCode.NOT_CONTROLLER)
         for waiting in (self._loaded, *self._waiting.values()):
@@ -188,7 +188,7 @@ class ControllerDriver:
 
         Brokers have been told by then, so that nobody asks the one that stops any more.
         """
-        log.info("broker %d wants to stop", broker_id)
+        log.info("broker %d requests a controlled shutdown", broker_id)
         remaining: Collection[TopicPartition] = await self._ask(
             lambda caller: ShutdownRequested(caller, broker_id, broker_epoch), timeout
         )
@@ -352,7 +352,7 @@ class ControllerDriver:
             try:
                 return await attempt()
             except CoordinationError as error:
-                log.warning("the controller tries again: %s", error.message)
+                log.warning("the controller retries: %s", error.message)
             await asyncio.sleep(pause)
             pause = min(pause * 2, MAX_PAUSE_S)
 

@@ -159,7 +159,9 @@ class Coordination:
     async def adopt(self, topics: Callable[[], Collection[TopicRecord]]) -> None:
         """Before joining, in a tree that nobody ever joined: add topics whose logs are here; CoordinationError."""
         if await self._nodes.get(tree.CONTROLLER_EPOCH) is None and (found := topics()):
-            log.warning("%s is new: going on with the %d topics whose logs are here", self._nodes, len(found))
+            log.warning(
+                "%s is new: continuing with the %d topics whose logs are here", self._nodes, len(found)
+            )
             await takeover.add_topics(self._nodes, found)
 
     def stored_config(self, topic: str) -> Mapping[str, str]:
@@ -219,7 +221,7 @@ class Coordination:
             if self._store is not None:
                 self._store.reconnected()
         elif state is State.SUSPENDED:
-            log.warning("the connection to %s is lost: going on with what is known", self._nodes)
+            log.warning("lost the connection to %s: continuing with the cached state", self._nodes)
         else:
             log.warning("the session with %s is over", self._nodes)
             self._depose()
@@ -366,7 +368,7 @@ class Coordination:
             try:
                 await self._configs.ensure(new)
             except Unavailable as error:
-                log.warning("topics go by the default configuration for now: %s", error)
+                log.warning("topics use the default configuration for now: %s", error)
                 self._chores.need("configuration")
             self._fencing.check(controller, request.broker_epoch, self.broker_epoch)
             state = view.merged(self._known, request, read, lambda name: self._configs.topics.get(name, {}))

@@ -120,7 +120,7 @@ async def request_deletion(nodes: Store, name: str) -> uuid.UUID:
     try:
         await nodes.create(tree.delete_topic_path(name))
     except NodeExistsError:
-        log.info("the deletion of %s has been asked for before", name)
+        log.info("%s is already being deleted", name)
     return tree.topic_from(name, node.data).topic_id
 
 

@@ -411,9 +411,9 @@ def give_up(log: Log, error: Exception) -> None:
     """Compact the log no more before a restart, and say so: others have their turn. Any thread."""
     log.uncleanable = True
     if isinstance(error, ApiError):
-        logger.error("%s is not compacted any more: %s", log.directory, error.message)
+        logger.error("%s is no longer compacted: %s", log.directory, error.message)
     else:
-        logger.error("%s is not compacted any more: %r", log.directory, error, exc_info=error)
+        logger.error("%s is no longer compacted: %r", log.directory, error, exc_info=error)
 
 
 def _digest(key: bytes) -> bytes:

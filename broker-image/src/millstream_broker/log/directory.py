@@ -270,7 +270,7 @@ class LogDir:
         try:
             return checkpoints.load(str(self.path / name))
         except (CheckpointError, OSError) as error:
-            logger.warning("%s: going on without it, reading more of the logs", error)
+            logger.warning("%s: continuing without it, reading more of the logs", error)
             return Checkpoint()
 
     def checkpointed(self, key: TopicPartition, topic_id: uuid.UUID | None) -> dict[str, int]:

@@ -170,7 +170,7 @@ class ZooKeeperStore:
         try:
             await asyncio.wait_for(done.wait(), deadline)
         except TimeoutError:
-            log.warning("ZooKeeper did not take leave within %g s: the session ends by itself", deadline)
+            log.warning("ZooKeeper did not close the session within %g s: it will expire", deadline)
         self._connected.clear()
 
     # Reading
