@@ -91,6 +91,8 @@ def test_killed_at_any_moment_and_started_again_every_row_is_there_once(
 
     second = LoadProcess(tmp_path / "second", run).wait()
     assert second.status == 0, second.stderr
+    size = second.result.pop("bytes")
+    assert size > 0
     reported = {
         "state": "Succeeded",
         "rows": DAYS * A_DAY,

@@ -12,7 +12,15 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.spark_loads import ICEBERG_TABLE, PY4J, SCHEMA, Loads, files_of, read_table
+from millstream_harness.spark_loads import (
+    ICEBERG_TABLE,
+    PY4J,
+    SCHEMA,
+    Loads,
+    files_of,
+    read_table,
+    without_bytes,
+)
 from millstream_jobs import completeness, table
 from millstream_jobs import load as job
 from millstream_jobs.outputs import Committed, OutputError, open_output
@@ -56,12 +64,21 @@ def loads(
     return FormatLoads(Loads(spark, shared_broker.bootstrap, tmp_path), request.param)
 
 
+def size_of(loads: FormatLoads) -> int:
+    """Of the table's data files."""
+    return sum(Path(file).stat().st_size for file in files_of(loads.format, loads.loads.path))
+
+
 def test_runs_add_up_columns_are_added_and_nothing_else(loads: FormatLoads) -> None:
     loads.loads.publish([(None, RECORD)] * 4 + [(None, b"?")], [(b"k", b'{"more": 7}')])
-    assert loads.load((0, 0, 3), name="run-0001") == Result("Succeeded", rows=3)
+    first = loads.load((0, 0, 3), name="run-0001")
+    assert without_bytes(first) == Result("Succeeded", rows=3)
+    before = size_of(loads)
+    assert first.bytes_ == before
     with_more = Value(schema=MORE)
     second = loads.load((0, 3, 5), (1, 0, 1), name="run-0002", value=with_more)
-    assert second == Result("Succeeded", rows=3, corrupt_records=1)
+    assert without_bytes(second) == Result("Succeeded", rows=3, corrupt_records=1)
+    assert second.bytes_ == size_of(loads) - before
     whole = [*((0, offset) for offset in range(5)), (1, 0)]
     assert loads.offsets() == whole
     assert read_table(loads.format, loads.loads.path, add="more")["more"].drop_null().to_pylist() == [7]

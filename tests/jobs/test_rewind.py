@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.spark_loads import ICEBERG_TABLE, PY4J, Loads, files_of, read_table
+from millstream_harness.spark_loads import ICEBERG_TABLE, PY4J, Loads, files_of, read_table, without_bytes
 from millstream_jobs import load as job
 from millstream_jobs import table
 from millstream_jobs.outputs import open_output
@@ -87,7 +87,7 @@ def test_rows_of_the_range_are_replaced_and_no_others(flights: Table) -> None:
     flights.load_all()
     before = set(files_of(flights.format, flights.loads.path))
     replaced = flights.load("again-0001", (0, 4, 6))
-    assert replaced == Result("Succeeded", rows=2)
+    assert without_bytes(replaced) == Result("Succeeded", rows=2)
     assert flights.numbers() == again((0, 4), (0, 5))
     if flights.format == "Delta":
         kept = before & set(files_of(flights.format, flights.loads.path))
@@ -152,7 +152,7 @@ def test_from_a_time_until_another_with_offsets_that_are_found_once(flights: Tab
         value=NEW,
         output=Output(str(flights.loads.path), mode="Replace", partition_by=("day",), **flights.output),
     )
-    assert rewind(flights.loads.spark, wanted) == Result("Succeeded", rows=4)
+    assert without_bytes(rewind(flights.loads.spark, wanted)) == Result("Succeeded", rows=4)
     expected = again((0, 6), (0, 7), (1, 6), (1, 7))
     assert flights.numbers() == expected
     producer = Producer({"bootstrap.servers": flights.loads.bootstrap})

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.scenario import eventually
-from millstream_harness.spark_loads import ICEBERG_TABLE, PY4J, SCHEMA, Loads
+from millstream_harness.spark_loads import ICEBERG_TABLE, PY4J, SCHEMA, Loads, without_bytes
 from millstream_jobs import load as job
 from millstream_jobs.outputs import OutputError
 from millstream_jobs.run import BadRun, Output, Result
@@ -71,7 +71,7 @@ def test_each_record_is_loaded_once_by_whichever_start(
 ) -> None:
     """It dies before a batch is in the table, then after it, but before the checkpoint knows; then that is lost."""
     streams.loads.publish([(None, RECORD)] * 3 + [(None, b"?")], [(None, RECORD)])
-    assert streams.start() == Result("Succeeded", rows=5, corrupt_records=1)
+    assert without_bytes(streams.start()) == Result("Succeeded", rows=5, corrupt_records=1)
     whole = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0)]
     assert streams.offsets() == whole
 
@@ -95,7 +95,7 @@ def test_each_record_is_loaded_once_by_whichever_start(
     last.with_name(f".{last.name}.crc").unlink()
     streams.start()
     assert streams.offsets() == whole
-    assert streams.start() == Result("Succeeded"), "nothing is left"
+    assert streams.start() == Result("Succeeded", bytes_=0), "nothing is left"
 
     shutil.rmtree(streams.checkpoint)
     with pytest.raises(OutputError, match="run named flights-00000000 is published there with other offsets"):
@@ -124,7 +124,7 @@ def test_with_an_interval_it_goes_on_until_it_is_stopped(
         for query in spark.streams.active:
             query.stop()
         running.join()
-    assert results == [Result("Succeeded", rows=6)]
+    assert [without_bytes(result) for result in results] == [Result("Succeeded", rows=6)]
     assert streams.offsets() == [(0, offset) for offset in range(6)]
 
 

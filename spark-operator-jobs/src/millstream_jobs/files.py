@@ -43,6 +43,10 @@ class Files(Protocol):
         """All files below a folder, at any depth, relative to it; none when it is not there."""
         ...
 
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The same with the bytes of each."""
+        ...
+
     def read(self, path: str) -> bytes:
         """FileNotFoundError when it is not there."""
         ...
@@ -79,6 +83,9 @@ class PosixFiles:
         return [
             str(Path(parent, name).relative_to(top)) for parent, _, names in os.walk(top) for name in names
         ]
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        return {name: (self.root / folder / name).stat().st_size for name in self.list(folder)}
 
     def read(self, path: str) -> bytes:
         return (self.root / path).read_bytes()
@@ -170,9 +177,12 @@ class S3Files:
         return True
 
     def list(self, folder: str) -> list[str]:
+        return [*self.sizes(folder)]
+
+    def sizes(self, folder: str) -> dict[str, int]:
         with self._errors():
-            found = [entry["path"] for chunk in obstore.list(self._store, f"{folder}/") for entry in chunk]
-        return [path.removeprefix(f"{folder}/") for path in found]
+            found = [entry for chunk in obstore.list(self._store, f"{folder}/") for entry in chunk]
+        return {entry["path"].removeprefix(f"{folder}/"): entry["size"] for entry in found}
 
     def read(self, path: str) -> bytes:
         with self._errors():

@@ -75,7 +75,7 @@ def load(spark: SparkSession, run: Run) -> Result:
     """Bring the run to its end from wherever an earlier attempt left it."""
     if not run.records:
         say(f"{run.name} has no records")
-        return Result("Succeeded")
+        return Result("Succeeded", bytes_=0)
     output = open_output(spark, run)
     committed = output.find()
     if committed is not None:
@@ -86,7 +86,12 @@ def load(spark: SparkSession, run: Run) -> Result:
             say(f"published {committed.rows:,} rows to {run.output.path}")
         else:
             say(f"another driver has published {run.name} first; the rows of this one are dropped")
-    return Result("Succeeded", rows=committed.rows, corrupt_records=committed.corrupt_records)
+    return Result(
+        "Succeeded",
+        rows=committed.rows,
+        corrupt_records=committed.corrupt_records,
+        bytes_=committed.bytes_,
+    )
 
 
 def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:

@@ -123,13 +123,15 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
 
 
 class Result(Struct, frozen=True, rename="camel", omit_defaults=False):
-    """What a run reports: ``state`` is Succeeded or Failed, ``corrupt_records`` are among ``rows``.
+    """What a run reports: ``state`` is Succeeded or Failed, ``corrupt_records`` are among ``rows``. ``bytes_``: the
+    size of the files with these rows, None where that is not known.
 
     ``run`` is the run's name: whoever reads a result can tell it from that of another run."""
 
     state: str
     rows: int = 0
     corrupt_records: int = 0
+    bytes_: int | None = field(default=None, name="bytes")
     error: str = ""
     run: str = ""
 

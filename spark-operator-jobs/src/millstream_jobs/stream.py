@@ -134,6 +134,7 @@ def stream(spark: SparkSession, wanted: Stream) -> Result:
         "Succeeded",
         rows=sum(result.rows for result in done),
         corrupt_records=sum(result.corrupt_records for result in done),
+        bytes_=sum(result.bytes_ or 0 for result in done),
     )
 
 

@@ -66,13 +66,14 @@ class DeltaOutput:
         if not self._exists():
             return None
         history = self._spark.sql(f"DESCRIBE HISTORY {self._table}")
-        told = history.where(F.col("userMetadata").contains(self._run.name)).select("userMetadata").collect()
-        marks = (decode_mark(row["userMetadata"], self._run) for row in told)
-        mark = next((mark for mark in marks if mark is not None), None)
-        if mark is None:
-            return None
-        self._files.delete(self._run_staging)
-        return Committed(mark.attempt, mark.rows, mark.corrupt_records)
+        named = history.where(F.col("userMetadata").contains(self._run.name))
+        for row in named.select("userMetadata", "operationMetrics").collect():
+            mark = decode_mark(row["userMetadata"], self._run)
+            if mark is not None:
+                self._files.delete(self._run_staging)
+                size = (row["operationMetrics"] or {}).get("numOutputBytes")
+                return Committed(mark.attempt, mark.rows, mark.corrupt_records, size and int(size))
+        return None
 
     def prepare(self, schema: StructType) -> None:
         run = self._run

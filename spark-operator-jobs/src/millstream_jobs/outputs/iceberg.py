@@ -82,7 +82,7 @@ class IcebergOutput:
         if snapshot is None:
             return None
         rows = int(snapshot["summary"].get("added-records", "0"))
-        return Committed(self._attempt_of(snapshot), rows, self._count_corrupt(snapshot))
+        return Committed(self._attempt_of(snapshot), rows, self._count_corrupt(snapshot), _bytes_of(snapshot))
 
     def prepare(self, schema: StructType) -> None:
         try:
@@ -153,15 +153,16 @@ class IcebergOutput:
             committed = self.find()
             if committed is not None:
                 return committed
-            if self._run.output.mode == "Replace":
-                return self._fast_forward(Committed(self.attempt, rows, corrupt_records))
             staged = self._staged()
             assert staged is not None
+            own = Committed(self.attempt, rows, corrupt_records, _bytes_of(staged))
+            if self._run.output.mode == "Replace":
+                return self._fast_forward(own)
             self._spark.sql(
                 f"CALL `{self._catalog}`.system.cherrypick_snapshot"
                 f"('{self._run.output.table}', {staged['snapshot_id']})"
             )
-        return Committed(self.attempt, rows, corrupt_records)
+        return own
 
     def discard(self) -> None:
         """The next expire_snapshots and remove_orphan_files do it, of what no branch names."""
@@ -237,6 +238,11 @@ class IcebergOutput:
     def _count_corrupt(self, snapshot: Row) -> int:
         rows = self._rows_of(snapshot)
         return rows.where(F.col(CORRUPT).isNotNull()).count() if CORRUPT in rows.columns else 0
+
+
+def _bytes_of(snapshot: Row) -> int:
+    """The size of the files that a snapshot added."""
+    return int(snapshot["summary"].get("added-files-size", "0"))
 
 
 def quoted(table: str) -> str:

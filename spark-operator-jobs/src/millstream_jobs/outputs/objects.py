@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from millstream_jobs.files import Files
-from millstream_jobs.outputs.output import OutputError, check_offsets
+from millstream_jobs.outputs.output import OutputError, check_offsets, is_data
 from millstream_jobs.run import OffsetRange, Run
 
 PARALLEL_RENAMES = 8  # an object store takes a while for each
@@ -77,7 +77,7 @@ def find_manifest(files: Files, run: Run) -> Manifest | None:
 def commit(files: Files, run: Run, attempt: str, rows: int, corrupt_records: int) -> Manifest:
     """Make an attempt's files the run's content; when another attempt was first, its manifest is the one."""
     staged = f"{staging_path(run.name)}/{attempt}"
-    names = sorted(name for name in files.list(staged) if not name.rpartition("/")[2].startswith(("_", ".")))
+    names = sorted(filter(is_data, files.list(staged)))
     manifest = Manifest(
         run=run.name,
         attempt=attempt,

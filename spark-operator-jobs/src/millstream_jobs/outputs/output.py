@@ -23,11 +23,13 @@ class OutputError(JobError):
 
 
 class Committed(Struct, frozen=True):
-    """A run that is in the table, and which attempt of it."""
+    """A run that is in the table, and which attempt of it. ``bytes_``: the size of the files that were written, None
+    where the table's history no longer has it."""
 
     attempt: str
     rows: int
     corrupt_records: int
+    bytes_: int | None
 
 
 class Output(Protocol):
@@ -55,6 +57,11 @@ class Output(Protocol):
     def discard(self) -> None:
         """Remove what is staged."""
         ...
+
+
+def is_data(file: str) -> bool:
+    """Whether readers of a folder take a file for one with rows."""
+    return not file.rpartition("/")[2].startswith(("_", "."))
 
 
 class Mark(Struct, frozen=True, forbid_unknown_fields=True):

@@ -36,6 +36,7 @@ from millstream_jobs.outputs.output import (
     check_owner,
     check_partitions,
     in_files,
+    is_data,
     nullable,
 )
 from millstream_jobs.run import Run
@@ -62,6 +63,7 @@ class ParquetOutput:
         self._run = run
         self._files = files
         self._staging = f"{staging_path(run.name)}/{self.attempt}"
+        self._final = final_folder(run.name)
 
     def prepare(self, schema: StructType) -> None:
         run, files = self._run, self._files
@@ -100,12 +102,15 @@ class ParquetOutput:
     def discard(self) -> None:
         self._files.delete(self._staging)
 
+    def _committed(self, manifest: Manifest) -> Committed:
+        size = sum(size for name, size in self._files.sizes(self._final).items() if is_data(name))
+        return Committed(manifest.attempt, manifest.rows, manifest.corrupt_records, size)
+
 
 class FolderOutput(ParquetOutput):
     def __init__(self, spark: SparkSession, run: Run, files: PosixFiles) -> None:
         super().__init__(spark, run, files)
         self._posix = files
-        self._final = final_folder(run.name)
 
     def find(self) -> Committed | None:
         path = f"{self._final}/{MANIFEST}"
@@ -117,7 +122,7 @@ class FolderOutput(ParquetOutput):
             raise OutputError(f"output.path: {path} there is no manifest of a run: {error}") from None
         check_offsets(manifest.offsets, self._run)
         self._files.delete(staging_path(self._run.name))
-        return Committed(manifest.attempt, manifest.rows, manifest.corrupt_records)
+        return self._committed(manifest)
 
     def commit(self, rows: int, corrupt_records: int) -> Committed:
         run = self._run
@@ -151,12 +156,12 @@ class ObjectsOutput(ParquetOutput):
         if manifest is None:
             return None
         objects.finish(self._files, manifest)
-        return Committed(manifest.attempt, manifest.rows, manifest.corrupt_records)
+        return self._committed(manifest)
 
     def commit(self, rows: int, corrupt_records: int) -> Committed:
         manifest = objects.commit(self._files, self._run, self.attempt, rows, corrupt_records)
         objects.finish(self._files, manifest)
-        return Committed(manifest.attempt, manifest.rows, manifest.corrupt_records)
+        return self._committed(manifest)
 
 
 def _encode(table: Table) -> bytes:
