@@ -214,9 +214,7 @@ async def test_a_namespace_without_rights_hides_no_ghosts_of_others(
         found.kube.objects.clear()
         await until(lambda: Key("Topic", "ns", "b") not in runner.store)
         assert Key("Topic", "closed", "a") in runner.store
-        words = (
-            "cannot check whether 1 resources still exist, such as Topic closed/a, continuing without: no rights"
-        )
+        words = "cannot check whether 1 resources still exist, such as Topic closed/a, continuing without: no rights"
         assert words in caplog.messages
 
 
