@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow
 import pyarrow.dataset
-import pyarrow.fs
 import pytest
 from deltalake import DeltaTable
 
@@ -31,22 +30,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def read_table(format: str, server: S3Server, path: str) -> pyarrow.Table:
+    bucket = path.removeprefix("s3a://")
     if format == "Delta":
-        options = {
-            **server.environment,
-            "AWS_ENDPOINT_URL": server.endpoint,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
-        }
-        return DeltaTable(path.replace("s3a://", "s3://"), storage_options=options).to_pyarrow_table()
-    store = pyarrow.fs.S3FileSystem(
-        access_key=server.access_key,
-        secret_key=server.secret_key,
-        endpoint_override=server.endpoint,
-        region="us-east-1",
-    )
+        return DeltaTable(f"s3://{bucket}", storage_options=server.delta_options).to_pyarrow_table()
     return pyarrow.dataset.dataset(
-        path.removeprefix("s3a://"), filesystem=store, format="parquet", partitioning="hive"
+        bucket, filesystem=server.filesystem, format="parquet", partitioning="hive"
     ).to_table()
 
 

@@ -17,7 +17,7 @@ from millstream_operator.admission import decode
 from millstream_operator.conditions import Reason
 from millstream_operator.models import API_VERSION, Cluster, ManifestError
 from millstream_operator.reconcile.cluster import broker_pods, refusal, why_not_ready
-from millstream_operator.reconcile.rolling import BrokerPod, restart_reasons
+from millstream_operator.reconcile.rolling import RollingPod, restart_reasons
 from millstream_operator.resources import cluster as build
 from millstream_operator.resources.broker_config import (
     DYNAMIC_CONFIG,
@@ -486,7 +486,12 @@ def test_the_pods_of_a_roll() -> None:
 
     def pod(number: int, hashes: dict[str, str], *, ready: bool, **metadata: Any) -> dict[str, Any]:
         return {
-            "metadata": {"name": f"east-brokers-{number}", "annotations": hashes, **metadata},
+            "metadata": {
+                "name": f"east-brokers-{number}",
+                "uid": f"u{number}",
+                "annotations": hashes,
+                **metadata,
+            },
             "status": {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]},
         }
 
@@ -499,10 +504,10 @@ def test_the_pods_of_a_roll() -> None:
     ]
     changed = ("ConfigurationChanged",)
     assert broker_pods(live, pods) == [
-        BrokerPod(0, "east-brokers-0", True, changed),
-        BrokerPod(1, "east-brokers-1", False, changed),
-        BrokerPod(2, "east-brokers-2", False),  # on its way already
-        BrokerPod(10, "east-brokers-10", True),
+        RollingPod(0, "east-brokers-0", True, changed, uid="u0"),
+        RollingPod(1, "east-brokers-1", False, changed, uid="u1"),
+        RollingPod(2, "east-brokers-2", False, uid="u2"),  # on its way already
+        RollingPod(10, "east-brokers-10", True, uid="u10"),
     ]
 
 

@@ -17,6 +17,7 @@ from millstream_harness.cluster_looks import (
     partition,
     running,
 )
+from millstream_harness.cluster_objects import server_pod
 from millstream_harness.in_memory import NOW, stored
 from millstream_harness.manifests import cluster
 from millstream_operator.kafka_records import (
@@ -25,12 +26,9 @@ from millstream_operator.kafka_records import (
     Refusal,
 )
 from millstream_operator.kube import KubeError
-from millstream_operator.models import Cluster, decode_as
 from millstream_operator.reconcile.cluster import broker_pods
-from millstream_operator.reconcile.ensemble import REVISION
 from millstream_operator.resources import broker_config
 from millstream_operator.resources.images import Images
-from millstream_operator.resources.owned import selector
 from millstream_operator.store import Key
 from millstream_operator.turns import Turns
 
@@ -97,16 +95,12 @@ def test_brokers_wait_until_zookeeper_is_updated() -> None:
     east.look(**answers(brokers=AdminError("no"), replicas=AdminError("no")))
     east.run(True, True, True)
     servers = east.kube.objects["StatefulSet", "east-zookeeper"]
-    servers["status"] = {"updateRevision": "b", "updatedReplicas": 2, "readyReplicas": 3}
-    east_cluster = decode_as(Cluster, east.kube.objects["Cluster", "east"])
-    for server, revision in enumerate("bab", 1):
-        labels = {**selector(east_cluster, "zookeeper"), REVISION: revision}
-        metadata = {"namespace": "ns", "name": f"east-zookeeper-{server}", "labels": labels}
-        status = {"conditions": [{"type": "Ready", "status": "True"}]}
-        east.kube.put({"kind": "Pod", "metadata": metadata, "status": status})
+    servers["status"] = {"updateRevision": "new", "updatedReplicas": 2, "readyReplicas": 3}
+    for server in (1, 2, 3):
+        east.kube.put(server_pod(server, stale=server == 2))
     east.kube.deleted.clear()
     assert east.look(**answers(WHOLE)) == SOON
-    words = "restarting east-zookeeper-2; 1 to go"
+    words = "restarting east-zookeeper-2 (PodTemplateChanged); 1 to go"
     assert east.says("RollingUpdate") == ("True", "RestartBlocked", words)
     assert east.kube.deleted == [("Pod", "east-zookeeper-2")]
     servers["status"]["updatedReplicas"] = 3
@@ -123,14 +117,8 @@ def test_servers_of_zookeeper_restart_while_no_broker_has_to() -> None:
         template = east.kube.objects["StatefulSet", "east-brokers"]["spec"]["template"]
         east.kube.objects["Pod", name]["metadata"]["annotations"] = template["metadata"]["annotations"]
     servers = east.kube.objects["StatefulSet", "east-zookeeper"]
-    servers["status"] = {"updateRevision": "b", "readyReplicas": 1}
-    labels = {
-        **selector(decode_as(Cluster, east.kube.objects["Cluster", "east"]), "zookeeper"),
-        REVISION: "a",
-    }
-    metadata = {"namespace": "ns", "name": "east-zookeeper-1", "labels": labels}
-    status = {"conditions": [{"type": "Ready", "status": "True"}]}
-    east.kube.put({"kind": "Pod", "metadata": metadata, "status": status})
+    servers["status"] = {"updateRevision": "new", "readyReplicas": 1}
+    east.kube.put(server_pod(1, stale=True))
     assert east.look(**answers(WHOLE)) == SOON
     words = "waiting for ZooKeeper servers to be ready: 1 of 3 pods are there"
     assert east.says("RollingUpdate") == ("True", "RestartBlocked", words)
@@ -173,8 +161,11 @@ def test_warnings_are_told_once_each() -> None:
 
 def test_pods_of_others_are_no_brokers_though_they_have_our_labels() -> None:
     live = {"metadata": {"name": "a-brokers"}, "spec": {"template": {"metadata": {}}}}
-    pods = [{"metadata": {"name": name}} for name in ("a-brokers-0", "a-brokers-x", "b-brokers-1", "debug")]
-    assert [pod.broker for pod in broker_pods(live, pods)] == [0]
+    pods = [
+        {"metadata": {"name": name, "uid": "u"}}
+        for name in ("a-brokers-0", "a-brokers-x", "b-brokers-1", "debug")
+    ]
+    assert [pod.number for pod in broker_pods(live, pods)] == [0]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +181,7 @@ def test_pods_of_others_are_no_brokers_though_they_have_our_labels() -> None:
 def test_a_process_may_live_unless_all_containers_have_ended(states: tuple[str, ...], runs: bool) -> None:
     live = {"metadata": {"name": "a-brokers"}, "spec": {"template": {"metadata": {}}}}
     containers = [{"name": state, "state": {state: {}}} for state in states]
-    pod = {"metadata": {"name": "a-brokers-0"}, "status": {"containerStatuses": containers}}
+    pod = {"metadata": {"name": "a-brokers-0", "uid": "u"}, "status": {"containerStatuses": containers}}
     assert [one.running for one in broker_pods(live, [pod])] == [runs]
 
 

@@ -11,29 +11,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_harness.cluster_objects import ENSEMBLE, a_cluster, claim, claimed, sizes, stateful_set
+from millstream_harness.cluster_objects import (
+    ENSEMBLE,
+    a_cluster,
+    claim,
+    claimed,
+    server_pod,
+    sizes,
+    stateful_set,
+)
 from millstream_harness.in_memory import InMemory, in_memory
 from millstream_operator.conditions import Reason
 from millstream_operator.models import Cluster
+from millstream_operator.reconcile.cluster import is_settled
 from millstream_operator.reconcile.ensemble import (
     REVISION,
-    Server,
     apply_ensemble,
     plan_roll,
     roll_ensemble,
     server_address,
     why_no_zookeeper,
 )
+from millstream_operator.reconcile.rolling import TEMPLATE_CHANGED, Roll, RollingPod
 from millstream_operator.resources.images import Images
-from millstream_operator.resources.owned import selector
 
 Said = list[tuple[Reason, str]]
 
 
-def servers(*states: str) -> list[Server]:
+def servers(*states: str) -> list[RollingPod]:
     """Each "ready", "down" or "ended", and "stale" if it has yet to be restarted: "ready stale"."""
     return [
-        Server(f"z-{number}", f"u{number}", "ready" in state, "stale" in state, "ended" not in state)
+        RollingPod(
+            number,
+            f"z-{number}",
+            "ready" in state,
+            (TEMPLATE_CHANGED,) if "stale" in state else (),
+            "ended" not in state,
+        )
         for number, state in enumerate(states, 1)
     ]
 
@@ -79,7 +93,7 @@ def test_the_next_server(states: Sequence[str], restarts: str | None, blocked: s
 
 
 def test_the_only_server_restarts_too() -> None:
-    assert plan_roll(servers("ready stale"), 1).words == "restarting z-1; 1 to go"
+    assert plan_roll(servers("ready stale"), 1).words == "restarting z-1 (PodTemplateChanged); 1 to go"
     assert plan_roll(servers("down"), 1).words == "waiting for ZooKeeper servers to be ready: z-1"
 
 
@@ -112,24 +126,21 @@ def with_servers(*states: str) -> InMemory:
     live["metadata"]["generation"] = 2
     live["status"] = {"observedGeneration": 2, "updateRevision": "new"}
     for number, state in enumerate(states, 1):
-        labels = {
-            **selector(a_cluster(), "zookeeper"),
-            REVISION: "old" if "stale" in state else "new",
-        }
-        pod = {
-            "kind": "Pod",
-            "metadata": {"namespace": "ns", "name": f"east-zookeeper-{number}", "labels": labels},
-            "status": {"conditions": [{"type": "Ready", "status": "True" if "ready" in state else "False"}]},
-        }
-        found.kube.put(pod)
+        found.kube.put(server_pod(number, ready="ready" in state, stale="stale" in state))
     return found
+
+
+def rolled(found: InMemory) -> Roll:
+    cluster = a_cluster(**ENSEMBLE)
+    return roll_ensemble(found.services, cluster, found.kube.objects["StatefulSet", "east-zookeeper"])
 
 
 def test_an_ensemble_is_settled_when_all_servers_are_as_they_should_be() -> None:
     found = with_servers("ready", "ready", "ready")
 
     def settled() -> bool:
-        return apply_ensemble(found.services, a_cluster(**ENSEMBLE), lambda *_: None)
+        live = apply_ensemble(found.services, a_cluster(**ENSEMBLE), lambda *_: None)
+        return live is not None and is_settled(live)
 
     assert not settled()
     found.kube.objects["StatefulSet", "east-zookeeper"]["status"] |= {
@@ -143,27 +154,35 @@ def test_a_server_is_restarted_when_the_change_has_been_seen() -> None:
     found = with_servers("ready stale", "ready stale", "ready")
     live = found.kube.objects["StatefulSet", "east-zookeeper"]
     live["metadata"]["generation"] = 3
-    roll = roll_ensemble(found.services, a_cluster(**ENSEMBLE))
+    roll = rolled(found)
     assert roll.words == "waiting for Kubernetes to see the change of the ZooKeeper servers"
     assert found.kube.deleted == []
     live["status"]["observedGeneration"] = 3
-    roll = roll_ensemble(found.services, a_cluster(**ENSEMBLE))
-    assert roll.said[2:] == (Reason.RESTARTING, "restarting east-zookeeper-1; 2 to go")
+    roll = rolled(found)
+    assert roll.words == "restarting east-zookeeper-1 (PodTemplateChanged); 2 to go"
     assert found.kube.deleted == [("Pod", "east-zookeeper-1")]
+    event = ("Normal", "PodTemplateChanged", "restarting east-zookeeper-1")
+    assert found.kube.events == [event]
+
+
+def test_a_restart_that_a_user_asked_for_is_told_as_that() -> None:
+    found = with_servers("ready stale", "ready", "ready")
+    template = found.kube.objects["StatefulSet", "east-zookeeper"]["spec"]["template"]
+    template["metadata"]["annotations"] = {"kubectl.kubernetes.io/restartedAt": "2026-11-23T08:00:00Z"}
+    assert rolled(found).words == "restarting east-zookeeper-1 (RestartRequested); 1 to go"
 
 
 def test_a_users_change_waits_while_a_server_is_down() -> None:
     found = with_servers("ready stale", "ready stale", "down")
-    roll = roll_ensemble(found.services, a_cluster(**ENSEMBLE))
-    words = "waiting for ZooKeeper servers to be ready: east-zookeeper-3"
-    assert roll.said[2:] == (Reason.RESTART_BLOCKED, words)
+    roll = rolled(found)
+    assert roll == Roll(blocked="waiting for ZooKeeper servers to be ready: east-zookeeper-3", remaining=2)
     assert found.kube.deleted == []
 
 
 def test_a_server_that_goes_is_not_restarted_again() -> None:
     found = with_servers("ready stale", "ready stale", "ready")
     found.kube.objects["Pod", "east-zookeeper-1"]["metadata"]["deletionTimestamp"] = "2026-11-23T08:00:00Z"
-    roll = roll_ensemble(found.services, a_cluster(**ENSEMBLE))
+    roll = rolled(found)
     assert roll.words == "waiting for ZooKeeper servers to be ready: east-zookeeper-1"
     assert found.kube.deleted == []
 
@@ -176,12 +195,9 @@ def test_pods_of_others_are_no_servers() -> None:
     found.kube.put({**stranger, "metadata": {"namespace": "ns", "name": "debug-1", "labels": labels}})
     for one in (stranger, *servers):
         found.kube.put(one)
-    assert roll_ensemble(found.services, a_cluster(**ENSEMBLE)).words == ""
+    assert rolled(found).words == ""
     found.kube.objects["Pod", "east-zookeeper-2"]["metadata"]["labels"][REVISION] = "old"
-    assert (
-        roll_ensemble(found.services, a_cluster(**ENSEMBLE)).words == "restarting east-zookeeper-2; 1 to go"
-    )
-    assert roll_ensemble(in_memory().services, a_cluster(**ENSEMBLE)).words == ""
+    assert rolled(found).words == "restarting east-zookeeper-2 (PodTemplateChanged); 1 to go"
 
 
 def ensemble(found: InMemory, cluster: Cluster) -> Said:
@@ -225,8 +241,8 @@ def test_an_ensembles_volumes_grow_too() -> None:
     ],
 )
 def test_brokers_wait_for_a_majority_of_their_zookeeper(servers: int, ready: int, waits: str | None) -> None:
-    found = in_memory(stateful_set("east-zookeeper", readyReplicas=ready))
-    problem = why_no_zookeeper(found.services, a_cluster(zookeeper={"replicas": servers}))
+    live = stateful_set("east-zookeeper", readyReplicas=ready)
+    problem = why_no_zookeeper(in_memory().services, a_cluster(zookeeper={"replicas": servers}), live)
     if waits is None:
         assert problem is None
     else:
@@ -236,20 +252,20 @@ def test_brokers_wait_for_a_majority_of_their_zookeeper(servers: int, ready: int
 
 
 def test_a_broker_without_zookeeper_does_not_wait_for_it() -> None:
-    assert why_no_zookeeper(in_memory().services, a_cluster()) is None
+    assert why_no_zookeeper(in_memory().services, a_cluster(), None) is None
 
 
 def test_one_server_that_answers_is_enough() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         gone = f"127.0.0.1:{closed.getsockname()[1]}"
     cluster = a_cluster(zookeeper={"connect": f"{gone},nonsense:port/east"})
-    problem = why_no_zookeeper(in_memory().services, cluster)
+    problem = why_no_zookeeper(in_memory().services, cluster, None)
     assert problem is not None
     assert problem.message.endswith(f"no server answers at {gone},nonsense:port")
     with socket.create_server(("127.0.0.1", 0)) as server:
         there = f"127.0.0.1:{server.getsockname()[1]}"
         cluster = a_cluster(zookeeper={"connect": f"{gone}, {there}/east"})
-        assert why_no_zookeeper(in_memory().services, cluster) is None
+        assert why_no_zookeeper(in_memory().services, cluster, None) is None
 
 
 @pytest.mark.parametrize(

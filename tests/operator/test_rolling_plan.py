@@ -6,7 +6,7 @@ import pytest
 
 from millstream_operator.kafka_records import BrokersState, PartitionReplicas
 from millstream_operator.reconcile.rolling import (
-    BrokerPod,
+    RollingPod,
     plan_roll,
     restart_reasons,
     unreachable_minimums,
@@ -17,9 +17,9 @@ ALIVE = BrokersState(dict.fromkeys(range(3)), -1)
 
 def pods(
     *stale: int, count: int = 3, down: tuple[int, ...] = (), ended: tuple[int, ...] = ()
-) -> list[BrokerPod]:
+) -> list[RollingPod]:
     return [
-        BrokerPod(
+        RollingPod(
             broker,
             f"east-brokers-{broker}",
             broker not in down + ended,
@@ -44,8 +44,8 @@ def test_one_at_a_time_and_the_controller_last() -> None:
     while stale:
         restart = plan_roll(pods(*stale), 3, held(), BrokersState(dict.fromkeys(range(3)), 0)).restart
         assert restart is not None
-        order.append(restart.broker)
-        stale.remove(restart.broker)
+        order.append(restart.number)
+        stale.remove(restart.number)
     assert order == [1, 2, 0]
 
 
@@ -56,13 +56,13 @@ def test_no_broker_restarts_while_zookeeper_does() -> None:
     assert (roll.restart, roll.blocked, roll.remaining) == (None, waits, 3)
     ended = plan_roll(pods(0, 1, 2, ended=(1,)), 3, held(), ALIVE, waits).restart
     assert ended is not None
-    assert ended.broker == 1
+    assert ended.number == 1
 
 
 def test_a_partition_without_a_replica_to_spare_blocks_and_is_named() -> None:
     roll = plan_roll(pods(0, 1, 2), 3, held(isr=(0, 1)), ALIVE)
     assert roll.restart is not None
-    assert roll.restart.broker == 2  # it is not in the ISR: nothing is lost by its restart
+    assert roll.restart.number == 2  # it is not in the ISR: nothing is lost by its restart
     roll = plan_roll(pods(0, 1), 3, held(isr=(0, 1)), ALIVE)
     assert roll.restart is None
     assert roll.blocked == (
@@ -100,24 +100,24 @@ def test_a_broker_that_is_down_holds_the_others_up() -> None:
     ids=["its container has ended", "it is not registered", "beside others that are down"],
 )
 def test_a_broker_that_has_ended_in_an_old_revision_is_mended_first(
-    found: list[BrokerPod], brokers: BrokersState | None
+    found: list[RollingPod], brokers: BrokersState | None
 ) -> None:
     restart = plan_roll(found, 3, None if brokers is None else held(isr=(2,)), brokers).restart
     assert restart is not None
-    assert restart.broker == 2
+    assert restart.number == 2
 
 
 def test_with_no_broker_ready_there_is_nobody_to_spare() -> None:
     restart = plan_roll(pods(1, 2, down=(0, 1, 2)), 3, None, None).restart
     assert restart is not None
-    assert restart.broker == 1
+    assert restart.number == 1
 
 
 def test_a_broker_that_is_not_ready_but_in_sync_is_kept_while_partitions_need_it() -> None:
     """Another one is down: without this one, acks=all would stop."""
     roll = plan_roll(pods(1, 2, down=(1, 2)), 3, held(isr=(0, 1)), ALIVE)
     assert roll.restart is not None
-    assert roll.restart.broker == 2  # it is in no ISR
+    assert roll.restart.number == 2  # it is in no ISR
     roll = plan_roll(pods(1, down=(1, 2)), 3, held(isr=(0, 1)), ALIVE)
     assert (roll.restart, roll.blocked) == (
         None,
@@ -138,7 +138,7 @@ def test_a_broker_that_has_just_gone_does_not_count_though_isrs_name_it_still() 
 def test_a_broker_that_is_not_ready_and_can_be_spared_goes_first() -> None:
     roll = plan_roll(pods(0, 1, down=(1,)), 3, held(), ALIVE)
     assert roll.restart is not None
-    assert roll.restart.broker == 1
+    assert roll.restart.number == 1
 
 
 def test_brokers_that_do_not_answer_are_not_restarted() -> None:

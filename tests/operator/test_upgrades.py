@@ -17,7 +17,7 @@ from millstream_operator.conditions import ConditionType, Reason
 from millstream_operator.models import Cluster, decode_as
 from millstream_operator.models.maintenance import DAYS, MaintenanceWindow, next_window
 from millstream_operator.reconcile.cluster import held_for_upgrade
-from millstream_operator.reconcile.rolling import UPGRADE, BrokerPod, restart_reasons
+from millstream_operator.reconcile.rolling import UPGRADE, RollingPod, restart_reasons
 from millstream_operator.reconcile.upgrades import Upgrade, waits_for_window
 from millstream_operator.resources.cluster import CONFIG_HASH, LISTENERS_HASH, TEMPLATE_HASH, USER_HASH
 from millstream_operator.resources.images import Images
@@ -217,9 +217,9 @@ def test_pods_of_before_releases_said_what_their_user_decided_are_upgraded() -> 
 def test_what_has_to_wait() -> None:
     services = in_memory(a_cluster("east"), a_cluster("west")).services
     pods = [
-        BrokerPod(0, "east-brokers-0", True, (UPGRADE,)),
-        BrokerPod(1, "east-brokers-1", False, (UPGRADE,)),
-        BrokerPod(2, "east-brokers-2", True, ("ConfigurationChanged",)),
+        RollingPod(0, "east-brokers-0", True, (UPGRADE,)),
+        RollingPod(1, "east-brokers-1", False, (UPGRADE,)),
+        RollingPod(2, "east-brokers-2", True, ("ConfigurationChanged",)),
     ]
     assert held_for_upgrade(pods, upgrade(services, "east").may, True) == pods
     assert held_for_upgrade(pods, upgrade(services, "east").may, False)[0].reasons == (), "ZooKeeper first"

@@ -8,7 +8,8 @@ from typing import Any
 from millstream_harness.in_memory import InMemory, stored
 from millstream_harness.manifests import resource
 from millstream_operator.models import Cluster, decode_as
-from millstream_operator.resources.owned import metadata
+from millstream_operator.reconcile.ensemble import REVISION
+from millstream_operator.resources.owned import metadata, selector
 
 ENSEMBLE = {"brokers": {"replicas": 3}, "zookeeper": {"replicas": 3}}
 
@@ -25,6 +26,20 @@ def stateful_set(name: str, claim: str = "1Gi", **status: Any) -> dict[str, Any]
         "metadata": metadata(a_cluster(), name),
         "spec": {"volumeClaimTemplates": [template]},
         **({"status": status} if status else {}),
+    }
+
+
+def server_pod(number: int, *, ready: bool = True, stale: bool = False) -> dict[str, Any]:
+    """The pod of a ZooKeeper server; ``stale``: of another revision than "new"."""
+    ours = selector(a_cluster(), "zookeeper")
+    return {
+        "kind": "Pod",
+        "metadata": {
+            "namespace": "ns",
+            "name": f"east-zookeeper-{number}",
+            "labels": {**ours, REVISION: "old" if stale else "new"},
+        },
+        "status": {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]},
     }
 
 

@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.fs
+
 from millstream_harness.spark import ROOT
 
 MOTO = ROOT / ".cache" / "moto"
 BUCKET = "lake"
+REGION = "us-east-1"
 # How many requests are let in without a right: those that make the user and the bucket.
 SET_UP = """
 import boto3, json, sys
@@ -44,7 +47,27 @@ class S3Server:
         return {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
-            "AWS_REGION": "us-east-1",
+            "AWS_REGION": REGION,
+        }
+
+    @property
+    def filesystem(self) -> pyarrow.fs.S3FileSystem:
+        """As pyarrow reads it."""
+        return pyarrow.fs.S3FileSystem(
+            access_key=self.access_key,
+            secret_key=self.secret_key,
+            endpoint_override=self.endpoint,
+            region=REGION,
+        )
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        """As delta-rs reads it."""
+        return {
+            **self.environment,
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
         }
 
 

@@ -20,7 +20,7 @@ from ..kafka_admin import AdminPool, KafkaAdmin
 from ..kafka_records import AdminError, BrokersState, PartitionReplicas
 from ..models import Cluster, Listener
 from ..reconcile.problem import Problem
-from ..reconcile.rolling import NO_ANSWER, BrokerPod, Roll, plan_roll
+from ..reconcile.rolling import NO_ANSWER, Roll, RollingPod, plan_roll
 from ..resources.broker_config import broker_config, properties
 from ..resources.listeners import all_listeners, kafka_name
 from . import ports, processes, zookeeper
@@ -205,7 +205,7 @@ class LocalCluster:
             nonlocal roll
             running = self.running()
             pods = [
-                BrokerPod(broker, f"broker {broker}", broker in running, CHANGED if broker in stale else ())
+                RollingPod(broker, f"broker {broker}", broker in running, CHANGED if broker in stale else ())
                 for broker in self.brokers
             ]
             roll = plan_roll(pods, len(pods), *_ask(admins.at(self.bootstrap)))
@@ -214,7 +214,7 @@ class LocalCluster:
         if not processes.wait_for(planned, IN_SYNC_S) or roll.restart is None:
             names = ", ".join(map(str, stale))
             raise StartFailed(f"with their old configuration run brokers {names}: {roll.blocked}")
-        return roll.restart.broker
+        return roll.restart.number
 
     def _is_as_asked(self, broker: int) -> bool:
         asked = {f"{name}:{port}" for name, port in self._asked()}

@@ -5,7 +5,7 @@ A spec that cannot be is refused before anything is touched: brokers that run go
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from ..resources.listeners import (
 )
 from .pods import is_ready, may_run, trouble_of
 from .problem import Problem, conditions_with
-from .rolling import UPGRADE, BrokerPod, Roll, restart_reasons
+from .rolling import UPGRADE, Roll, RollingPod, restart_reasons
 
 StatefulSet = Mapping[str, Any]
 Said = tuple[ConditionType, bool | None, Reason, str]
@@ -102,45 +102,70 @@ def ready_replicas(stateful_set: StatefulSet | None) -> int:
     return 0 if stateful_set is None else int((stateful_set.get("status") or {}).get("readyReplicas") or 0)
 
 
+def is_seen(stateful_set: StatefulSet) -> bool:
+    """Whether Kubernetes has seen its newest change, and its status is about it."""
+    status = stateful_set.get("status") or {}
+    return bool(status.get("observedGeneration") == stateful_set["metadata"].get("generation"))
+
+
 def is_settled(stateful_set: StatefulSet) -> bool:
     """Whether all pods are as the StatefulSet says, and serve."""
     status, wanted = stateful_set.get("status") or {}, int(stateful_set["spec"]["replicas"])
-    seen = bool(status.get("observedGeneration") == stateful_set["metadata"].get("generation"))
-    return seen and status.get("updatedReplicas") == wanted == ready_replicas(stateful_set)
+    return is_seen(stateful_set) and status.get("updatedReplicas") == wanted == ready_replicas(stateful_set)
 
 
 def held_for_upgrade(
-    pods: Sequence[BrokerPod], may_upgrade: Callable[[], bool], ensemble: bool
-) -> list[BrokerPod]:
+    pods: Sequence[RollingPod], may_upgrade: Callable[[], bool], ensemble: bool
+) -> list[RollingPod]:
     """The pods without the reasons that have to wait. One that is not ready waits for nothing: an upgrade may mend it.
-    ``may_upgrade``: may an upgrade
-    go on now? ``ensemble``: ZooKeeper's servers are upgraded and ready."""
+    ``may_upgrade``: may an upgrade go on now? ``ensemble``: ZooKeeper's servers are upgraded and ready."""
 
-    def waits(pod: BrokerPod) -> bool:
+    def waits(pod: RollingPod) -> bool:
         return pod.ready and pod.reasons == (UPGRADE,) and not (may_upgrade() and ensemble)
 
     return [replace(pod, reasons=()) if waits(pod) else pod for pod in pods]
 
 
-def is_whole(pods: Sequence[BrokerPod], desired: int) -> bool:
+def is_whole(pods: Sequence[RollingPod], desired: int) -> bool:
     """Whether all brokers serve, and none is going: ``readyReplicas`` counts one that is, until it has stopped."""
     return len(pods) >= desired and all(pod.ready for pod in pods)
 
 
-def broker_pods(live: StatefulSet, pods: Sequence[Mapping[str, Any]]) -> list[BrokerPod]:
-    """The pods as the plan of a roll needs them."""
+def broker_pods(live: StatefulSet, pods: Iterable[Mapping[str, Any]]) -> list[RollingPod]:
+    """The brokers' pods as the plan of a roll needs them."""
     wanted = live["spec"]["template"]["metadata"].get("annotations") or {}
+
+    def reasons(broker: int, metadata: Mapping[str, Any]) -> tuple[str, ...]:
+        return restart_reasons(broker, metadata.get("annotations") or {}, wanted)
+
+    return rolling_pods(live, pods, reasons)
+
+
+def rolling_pods(
+    live: StatefulSet,
+    pods: Iterable[Mapping[str, Any]],
+    reasons_of: Callable[[int, Mapping[str, Any]], tuple[str, ...]],
+) -> list[RollingPod]:
+    """The pods of a StatefulSet by number. ``reasons_of``: why one of this number and metadata has to restart. One that
+    is going does not serve, and has no reason left."""
     found = []
     for pod in pods:
         metadata = pod["metadata"]
         base, _, number = metadata["name"].rpartition("-")
         if base != live["metadata"]["name"] or not number.isdecimal():
             continue  # somebody else's, with our labels
-        broker = int(number)
         going = bool(metadata.get("deletionTimestamp"))
-        reasons = () if going else restart_reasons(broker, metadata.get("annotations") or {}, wanted)
-        found.append(BrokerPod(broker, metadata["name"], is_ready(pod) and not going, reasons, may_run(pod)))
-    return sorted(found, key=lambda pod: pod.broker)
+        found.append(
+            RollingPod(
+                int(number),
+                metadata["name"],
+                is_ready(pod) and not going,
+                () if going else reasons_of(int(number), metadata),
+                may_run(pod),
+                metadata["uid"],
+            )
+        )
+    return sorted(found, key=lambda pod: pod.number)
 
 
 def why_not_ready(pods: Sequence[Mapping[str, Any]], ready: int, desired: int) -> Problem:
@@ -228,7 +253,5 @@ def ready_condition(problem: Problem | None, ready: int, desired: int) -> Said:
 
 
 def rolling_condition(roll: Roll) -> Said:
-    if roll.restart is not None:
-        words = f"restarting {roll.restart.name} ({', '.join(roll.restart.reasons)}); {roll.remaining} to go"
-        return ConditionType.ROLLING_UPDATE, True, Reason.RESTARTING, words
-    return ConditionType.ROLLING_UPDATE, True, Reason.RESTART_BLOCKED, roll.blocked
+    reason = Reason.RESTARTING if roll.restart is not None else Reason.RESTART_BLOCKED
+    return ConditionType.ROLLING_UPDATE, True, reason, roll.words

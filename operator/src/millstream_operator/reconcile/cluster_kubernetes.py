@@ -14,11 +14,10 @@ Cluster is paused by its annotation.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..conditions import ConditionType, Reason
+from ..conditions import Reason
 from ..kafka_records import AdminError
 from ..models import Cluster
 from ..resources.listeners import external_listeners
@@ -34,6 +33,7 @@ from .cluster import (
     StatefulSet,
     broker_pods,
     held_for_upgrade,
+    is_settled,
     is_whole,
     ready_replicas,
     refusal,
@@ -48,14 +48,12 @@ from .cluster_objects import (
     apply_listeners,
     apply_network_policies,
     live_brokers,
+    restart,
 )
 from .problem import is_paused
 from .refused_pods import why_no_pods
-from .report import tell
-from .rolling import BrokerPod, plan_roll, unreachable_minimums
+from .rolling import Roll, RollingPod, plan_roll, unreachable_minimums
 from .upgrades import Upgrade
-
-logger = logging.getLogger(__name__)
 
 READY_INTERVAL_S = 60.0
 WAITING_INTERVAL_S = 5.0
@@ -88,8 +86,9 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
         services.turns.leave(services.store, key_for(cluster))
         return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
     upgrade = Upgrade(services, cluster, look.ready >= desired)
-    serves = ensemble.apply_ensemble(services, cluster, look.warn, upgrade.may)
-    servers = ensemble.Roll() if serves else ensemble.roll_ensemble(services, cluster)
+    servers = ensemble.apply_ensemble(services, cluster, look.warn, upgrade.may)
+    serves = servers is None or is_settled(servers)
+    server_roll = Roll() if servers is None else ensemble.roll_ensemble(services, cluster, servers)
     apply_network_policies(services, cluster)
     found = apply_listeners(services, cluster, replicas)
     if plain := [one.name for one in external_listeners(cluster) if not one.allow_plaintext]:
@@ -104,13 +103,12 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     pods = _pods(services, cluster)
     if look.ready < desired and look.problem is None:
         look.problem = (
-            ensemble.why_no_zookeeper(services, cluster)
+            ensemble.why_no_zookeeper(services, cluster, servers)
             or why_no_pods(services, live)
             or why_not_ready(pods, look.ready, desired)
         )
     brokers = held_for_upgrade(broker_pods(live, pods), upgrade.may, serves)
-    _roll(services, cluster, live, pods, brokers, servers.words, view, look)
-    _say_servers(servers, look)
+    _roll(services, cluster, live, brokers, server_roll, view, look)
     _end(upgrade, look, look.ready >= desired and is_whole(brokers, desired) and serves)
     if not look.busy and look.problem is None:
         spread(cluster, view, look)
@@ -122,23 +120,21 @@ def _roll(
     services: Services,
     cluster: Cluster,
     live: StatefulSet,
-    pods: Sequence[Mapping[str, Any]],
-    brokers: Sequence[BrokerPod],
-    zookeeper: str,
+    brokers: Sequence[RollingPod],
+    servers: Roll,
     view: View,
     look: Look,
 ) -> None:
+    """Restart the next broker that has to be, if one may be now, and say how far the Cluster's roll is. ``servers``:
+    the roll of its ZooKeeper servers, for which brokers wait."""
+    look.busy = look.busy or bool(servers.words)
     if not any(pod.reasons for pod in brokers):
+        if servers.remaining:
+            look.conditions.append(rolling_condition(servers))
         return
     partitions = view.partitions()
-    roll = plan_roll(brokers, live["spec"]["replicas"], partitions, view.brokers(), zookeeper)
-    if roll.restart is not None:
-        logger.info("Cluster %s: restarting %s: %s", cluster.name, roll.restart.name, roll.restart.reasons)
-        name = roll.restart.name
-        uid = next(pod["metadata"]["uid"] for pod in pods if pod["metadata"]["name"] == name)
-        services.kube.delete("v1", "Pod", cluster.namespace, name, uid=uid)
-        for reason in roll.restart.reasons:
-            tell(services, cluster, reason, f"restarting {roll.restart.name}")
+    roll = plan_roll(brokers, live["spec"]["replicas"], partitions, view.brokers(), servers.words)
+    restart(services, cluster, roll)
     look.busy = True
     look.conditions.append(rolling_condition(roll))
     if partitions is not None and (topics := unreachable_minimums(partitions)):
@@ -147,14 +143,6 @@ def _roll(
             "acks=all waits; lower it or raise replicationFactor"
         )
         look.warn(Reason.MINIMUM_ISR, words)
-
-
-def _say_servers(servers: ensemble.Roll, look: Look) -> None:
-    """ZooKeeper's servers are restarted, and no broker is."""
-    if servers.remaining:
-        if all(kind is not ConditionType.ROLLING_UPDATE for kind, *_ in look.conditions):
-            look.conditions.append(servers.said)
-        look.busy = True
 
 
 def _end(upgrade: Upgrade, look: Look, whole: bool) -> None:

@@ -1,7 +1,9 @@
-"""A Cluster's objects brought to what its spec says: listeners, configuration, brokers, volumes."""
+"""A Cluster's objects brought to what its spec says: listeners, configuration, brokers, volumes, and pods that have to
+restart."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from ..conditions import Reason
@@ -25,7 +27,11 @@ from ..resources.owned import disruption_budget, is_owned_by, labels, metadata, 
 from ..services import Services
 from .cluster import Outside, StatefulSet
 from .objects import delete, ensure, find
+from .report import tell
+from .rolling import Roll
 from .volumes import class_needs_owner
+
+logger = logging.getLogger(__name__)
 
 Warn = Callable[[Reason, str], None]
 
@@ -124,6 +130,16 @@ def apply_brokers(
             warn,
         )
     return result
+
+
+def restart(services: Services, cluster: Cluster, roll: Roll) -> None:
+    """Delete the pod that a roll restarts now, if it does, and none that has its name by then; Events say why."""
+    if (pod := roll.restart) is None:
+        return
+    logger.info("Cluster %s: %s", cluster.name, roll.words)
+    services.kube.delete("v1", "Pod", cluster.namespace, pod.name, uid=pod.uid)
+    for reason in pod.reasons:
+        tell(services, cluster, reason, f"restarting {pod.name}")
 
 
 def racks_by_node(services: Services, cluster: Cluster) -> dict[str, str] | None:

@@ -30,28 +30,38 @@ NO_ANSWER = "the brokers do not answer"
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerPod:
-    """A broker's pod as it is. ``running``: may its process live? ``reasons``: why it has to restart; none when it is
-    as it should be."""
+class RollingPod:
+    """A pod of a StatefulSet as it is. ``number``: of its broker, or its ZooKeeper server. ``running``: may its process
+    live? ``reasons``: why it has to restart; none when it is as it should be. ``uid``: names this pod, and none after
+    it."""
 
-    broker: int
+    number: int
     name: str
     ready: bool
     reasons: tuple[str, ...] = ()
     running: bool = True
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """What to do now: restart a pod, or wait for what ``blocked`` says, or neither when all is done."""
+    """What to do now: restart a pod, or wait for what ``blocked`` says, or neither when all is done. ``remaining``: how
+    many have yet to be restarted."""
 
-    restart: BrokerPod | None = None
+    restart: RollingPod | None = None
     blocked: str = ""
     remaining: int = 0
 
+    @property
+    def words(self) -> str:
+        """What is done or waited for; "" when all is done."""
+        if self.restart is None:
+            return self.blocked
+        return f"restarting {self.restart.name} ({', '.join(self.restart.reasons)}); {self.remaining} to go"
+
 
 def plan_roll(
-    pods: Sequence[BrokerPod],
+    pods: Sequence[RollingPod],
     desired: int,
     partitions: Iterable[PartitionReplicas] | None,
     brokers: BrokersState | None,
@@ -63,12 +73,12 @@ def plan_roll(
     if not stale:
         return Roll()
     down = [pod for pod in pods if not pod.ready]
-    mend = sorted((pod for pod in down if pod.reasons), key=lambda pod: pod.broker)
+    mend = sorted((pod for pod in down if pod.reasons), key=lambda pod: pod.number)
     for pod in mend:
         if len(down) == len(pods) or _ended(pod, brokers):
             return Roll(restart=pod, remaining=len(stale))
     if mend and partitions is not None:
-        return _mend(mend, list(partitions), {pod.broker for pod in down}, len(stale))
+        return _mend(mend, list(partitions), {pod.number for pod in down}, len(stale))
     if mend:
         return Roll(blocked=NO_ANSWER, remaining=len(stale))
     if down or len(pods) < desired:
@@ -81,32 +91,32 @@ def plan_roll(
     in_use = list(partitions)
     controller = brokers.controller if brokers is not None else None
     waits = ""
-    for pod in sorted(stale, key=lambda pod: (pod.broker == controller, pod.broker)):
-        if not (held := blocking(in_use, pod.broker)):
+    for pod in sorted(stale, key=lambda pod: (pod.number == controller, pod.number)):
+        if not (held := blocking(in_use, pod.number)):
             return Roll(restart=pod, remaining=len(stale))
         waits = waits or _explain(pod, held)
     return Roll(blocked=waits, remaining=len(stale))
 
 
-def _ended(pod: BrokerPod, brokers: BrokersState | None) -> bool:
-    return not pod.running or (brokers is not None and pod.broker not in brokers.racks)
+def _ended(pod: RollingPod, brokers: BrokersState | None) -> bool:
+    return not pod.running or (brokers is not None and pod.number not in brokers.racks)
 
 
 def _mend(
-    mend: Sequence[BrokerPod], partitions: Sequence[PartitionReplicas], down: Set[int], stale: int
+    mend: Sequence[RollingPod], partitions: Sequence[PartitionReplicas], down: Set[int], stale: int
 ) -> Roll:
     """Of pods that are not ready but may still serve, one whose place in ISRs can be spared. Those of others that are
     down may be out of date, so they do not count."""
 
-    def held(pod: BrokerPod) -> list[PartitionReplicas]:
-        in_sync = [one for one in partitions if pod.broker in one.isr]
-        others = down - {pod.broker}
+    def held(pod: RollingPod) -> list[PartitionReplicas]:
+        in_sync = [one for one in partitions if pod.number in one.isr]
+        others = down - {pod.number}
         return blocking(
             (
                 replace(one, isr=tuple(member for member in one.isr if member not in others))
                 for one in in_sync
             ),
-            pod.broker,
+            pod.number,
         )
 
     for pod in mend:
@@ -136,7 +146,7 @@ def unreachable_minimums(partitions: Iterable[PartitionReplicas]) -> list[str]:
     )
 
 
-def _explain(pod: BrokerPod, held: Sequence[PartitionReplicas]) -> str:
+def _explain(pod: RollingPod, held: Sequence[PartitionReplicas]) -> str:
     first = held[0]
     others = f" and {len(held) - 1} more" if len(held) > 1 else ""
     return (
@@ -147,10 +157,11 @@ def _explain(pod: BrokerPod, held: Sequence[PartitionReplicas]) -> str:
 
 UPGRADE = "Upgrade"
 """The reason of a pod that only a new release of the operator wants otherwise."""
+TEMPLATE_CHANGED = "PodTemplateChanged"
 REASONS = {
     CONFIG_HASH: "ConfigurationChanged",
     LISTENERS_HASH: "ListenersChanged",
-    TEMPLATE_HASH: "PodTemplateChanged",
+    TEMPLATE_HASH: TEMPLATE_CHANGED,
     "kubectl.kubernetes.io/restartedAt": "RestartRequested",  # kubectl rollout restart
 }
 
@@ -163,8 +174,8 @@ def restart_reasons(
     if _address(broker, annotations) != _address(broker, wanted):
         reasons.append("AddressChanged")
     # listeners are ports of the pod too
-    if len(reasons) > 1 and REASONS[TEMPLATE_HASH] in reasons:
-        reasons.remove(REASONS[TEMPLATE_HASH])
+    if len(reasons) > 1 and TEMPLATE_CHANGED in reasons:
+        reasons.remove(TEMPLATE_CHANGED)
     if annotations.get(RELEASE) != wanted.get(RELEASE):
         reasons = _of_release(reasons, annotations, wanted)
     return tuple(reasons)

@@ -15,7 +15,7 @@ import pyarrow.dataset
 import pyarrow.fs
 from deltalake import DeltaTable
 
-from millstream_harness.s3 import S3Server
+from millstream_harness.s3 import REGION, S3Server
 from millstream_harness.spark_loads import ICEBERG_TABLE, read_iceberg, read_table
 
 COLUMNS = ("_partition", "_offset")
@@ -73,24 +73,13 @@ class Table:
             return self._read_folder()
         s3 = self.s3
         if self.format == "Delta":
-            options = {
-                **s3.environment,
-                "AWS_ENDPOINT_URL": s3.endpoint,
-                "AWS_ALLOW_HTTP": "true",
-                "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
-            }
             path = self.path.replace("s3a://", "s3://")
-            if not DeltaTable.is_deltatable(path, options):
+            if not DeltaTable.is_deltatable(path, s3.delta_options):
                 return None
-            return DeltaTable(path, storage_options=options).to_pyarrow_table()
+            return DeltaTable(path, storage_options=s3.delta_options).to_pyarrow_table()
         if self.format == "Iceberg":
             return self._read_catalog(s3)
-        store = pyarrow.fs.S3FileSystem(
-            access_key=s3.access_key,
-            secret_key=s3.secret_key,
-            endpoint_override=s3.endpoint,
-            region="us-east-1",
-        )
+        store = s3.filesystem
         root = self.path.removeprefix("s3a://")
         files = store.get_file_info(pyarrow.fs.FileSelector(root, recursive=True, allow_not_found=True))
         if not any("/load_run=" in file.path and file.is_file for file in files):
@@ -123,7 +112,7 @@ class Table:
             "s3.endpoint": s3.endpoint,
             "s3.access-key-id": s3.access_key,
             "s3.secret-access-key": s3.secret_key,
-            "s3.region": "us-east-1",
+            "s3.region": REGION,
         }
         return read_iceberg(found[0][0], properties)
 
