@@ -1,8 +1,8 @@
-"""Whether a resource is valid: the CRDs decide, here as on the API server.
+"""Validates resources against the CRDs, as the API server does.
 
-The CRDs of `crds/` own the contract of a resource: its types, bounds and rules. The API server validates every write
-by them. This module validates what has not gone that way: manifests on a laptop, and resources that were stored under
-older CRDs. The records of ``models`` rely on it: they have types, and rules only where no CRD can express them.
+The CRDs in `crds/` define a resource's types, bounds and rules. The API server validates every write against them. This
+module validates the rest: manifests on a laptop, and resources stored under older CRDs. The records in ``models`` rely
+on it: they declare types, and rules only where no CRD can express them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .models import API_VERSION, KINDS, ManifestError, Resource, decode_as
 from .schema import crd_schemas, pruned, validate, with_defaults
 
 WAIVED = frozenset(("self.type == 'Internal' || self.allowPlaintext", "self.port != 9091"))
-"""Rules that are younger than resources that break them. The API server does not judge a stored value by a new rule
-until the value changes; the operator keeps such resources running."""
+"""Rules newer than some resources that break them. The API server does not apply a new rule to a stored value until the
+value changes; the operator keeps such resources running."""
 
 
 def refusal(kind: str, manifest: Mapping[str, Any]) -> str:
-    """Why a stored resource is not valid, in one line; empty when it is. Fields that this release does not know
-    are ignored: the API server lets none in but those of newer definitions, which stay after a rollback."""
+    """Why a stored resource is not valid, in one line; empty when it is. Unknown fields are ignored: the API
+    server admits only those of newer CRDs, which remain after a rollback."""
     return _why(kind, pruned(manifest, crd_schemas()[kind]))
 
 
@@ -32,7 +32,7 @@ def _why(kind: str, manifest: Mapping[str, Any]) -> str:
 
 
 def decode(manifest: object) -> Resource:
-    """A manifest (a YAML or JSON document) as its record. Raises ManifestError with one line that names kind, resource,
+    """Decode a manifest (a YAML or JSON document). Raises ManifestError with one line that names kind, resource,
     fields, values and what is allowed::
 
         Topic flights: spec.partitions: 0 is too small; allowed: 1 or more

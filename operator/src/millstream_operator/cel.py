@@ -1,8 +1,9 @@
 """The CRDs' validation rules, evaluated here as the API server evaluates them.
 
 The rules of `x-kubernetes-validations` are the API's contract. The local runtime and the operator evaluate the same
-text and so refuse exactly what Kubernetes refuses. The Common Expression Language (CEL, github.com/google/cel-spec) is
-cel-python's; what Kubernetes adds to it and our rules use is here: `quantity`, `isGreaterThan`, `compareTo`.
+text, so they refuse exactly what Kubernetes refuses. cel-python implements the Common Expression Language (CEL,
+github.com/google/cel-spec); this module adds the Kubernetes functions that our rules use: `quantity`, `isGreaterThan`,
+`compareTo`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ Rule = Callable[[Mapping[str, Any]], bool]
 
 
 class CelError(Exception):
-    """A rule that cannot be understood, or that does not fit the value it is asked about."""
+    """A rule is not valid, or cannot be evaluated on its value."""
 
 
 def _quantity(text: celtypes.StringType) -> celtypes.IntType:
-    """In thousandths: exact for whatever a manifest asks for, up to 8 PiB."""
+    """The quantity in thousandths: exact up to 8 PiB."""
     return celtypes.IntType(int(parse_quantity(str(text)) * 1000))
 
 
@@ -48,7 +49,7 @@ _FUNCTIONS: dict[str, CELFunction] = {
 
 
 REMEMBERED = 4096
-"""Values whose judgement is kept: most parts of most resources are defaults, and evaluating takes milliseconds."""
+"""Cached results: most parts of most resources are defaults, and evaluating a rule takes milliseconds."""
 
 
 def holds(text: str, value: Any, old: Any) -> bool:
@@ -63,7 +64,7 @@ def _holds(text: str, value: bytes, old: bytes) -> bool:
 
 @functools.cache
 def compile_rule(text: str) -> Rule:
-    """The rule as a function of its variables (`self`, `oldSelf`), as JSON has them. CelError when it is none."""
+    """Compile a rule to a function of its variables (`self`, `oldSelf`), which are JSON values. Raises CelError."""
     environment = celpy.Environment()
     try:
         program = environment.program(environment.compile(text), functions=_FUNCTIONS)

@@ -1,12 +1,12 @@
-"""Which release acts in a namespace: each has a Lease `millstream.dev` that names one.
+"""Which release acts in a namespace: the namespace's Lease `millstream.dev` names it.
 
-A release that watches a namespace takes this Lease where nobody has it, and from then on the namespace is its own.
-Another release that watches it too leaves everything there alone, and says so in its log, by an Event on the Lease and
-on `/healthz`. The Lease does not end by time, and no release takes it from another: an operator that is away for an
-hour must not find its Clusters restarted with the images of another release. A person hands a namespace over, by
-deleting the Lease; the chart's uninstall hook does so, too.
+A release takes this Lease in each namespace that it watches, unless another release holds it. The other release then
+leaves everything in the namespace alone, and reports this in its log, by an Event on the Lease and on `/healthz`. The
+Lease never expires, and no release takes it from another: an operator that is down for an hour must not find its
+Clusters restarted with another release's images. A person hands a namespace over by deleting the Lease; the chart's
+uninstall hook deletes it too.
 
-What a namespace says is believed for ``RECHECK_S``, so a look costs no request.
+The holder is cached for ``RECHECK_S``, so most looks cost no request.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Claims:
     def __init__(self, kube: Kube, holder: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._kube, self._holder, self._clock = kube, holder, clock
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[str, float]] = {}  # holder, and until when that is believed
+        self._known: dict[str, tuple[str, float]] = {}  # holder, and when to read it again
 
     def foreign(self) -> dict[str, str]:
-        """The namespaces that other releases have, and which ones."""
+        """The namespaces that other releases hold, with the holders."""
         with self._lock:
             return {where: holder for where, (holder, _) in self._known.items() if holder != self._holder}
 
@@ -55,7 +55,7 @@ class Claims:
         return holder == self._holder
 
     def _take(self, namespace: str, before: str) -> str:
-        """The holder, this release where there was none."""
+        """Take the Lease if nobody holds it; returns the holder."""
         live = self._kube.get(LEASES, "Lease", namespace, CLAIM)
         if live is None:
             try:
@@ -64,7 +64,7 @@ class Claims:
                 )
             except KubeError as error:
                 if error.status == 404 or (error.status == 403 and "being terminated" in str(error)):
-                    return before or self._holder  # the namespace goes: its resources are to be let go
+                    return before or self._holder  # the namespace is being deleted: release its resources
                 if error.status != 409:
                     raise
                 live = self._kube.get(LEASES, "Lease", namespace, CLAIM)  # another one was faster

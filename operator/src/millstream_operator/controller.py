@@ -1,13 +1,12 @@
 """Runs the reconciles: watches put resources into the store and the queue, workers take them out.
 
-Each kind has a ``Controller``: a function that brings a batch of resources to what they should be, whatever happened
-before (level-triggered), and says when to look again. Creation, change, restart of the operator, a changed neighbour
-and the passing of time all end in the same function. It runs in a worker thread, one batch of a group at a time (see
-workqueue.py). Nothing is reconciled before all kinds are listed (see listing.py).
+Each kind has a ``Controller``: a function that brings a batch of resources to their desired state, whatever happened
+before (level-triggered), and returns when to look again. Creation, change, a restart of the operator, a changed
+neighbour and the passing of time all lead to the same function. It runs in a worker thread, one batch of a group at a
+time (see workqueue.py). Nothing is reconciled before all kinds are listed (see listing.py).
 
-A reconcile that raises is tried again after 1, 2, 4 … 60 seconds, apart from others of its batch, and the resource says
-so in its ``Ready`` condition. Groups whose looks take long (their brokers do not answer) do not keep others waiting:
-see slots.py.
+A reconcile that raises is retried after 1, 2, 4 … 60 seconds, apart from the others of its batch, and the resource's
+``Ready`` condition reports it. Slow groups, whose brokers do not answer, do not delay others: see slots.py.
 """
 
 from __future__ import annotations
@@ -39,21 +38,21 @@ from .workqueue import Batch, WorkQueue
 
 logger = logging.getLogger(__name__)
 
-LINGER_S = 0.1  # for kinds that are worked on in batches: wait for others that come at the same time
+LINGER_S = 0.1  # for kinds reconciled in batches: wait for others that arrive at the same time
 RETRY_LIMIT_S = 60.0
 FAILED = -1.0  # instead of seconds until the next look
 NOT_OURS_INTERVAL_S = 5.0
 FOREIGN_INTERVAL_S = 15.0  # until a namespace of another release is looked at again
 STANDBY_POLL_S = 0.1
 GHOSTS_INTERVAL_S = 300.0
-RELISTED_S = 2.0  # for a watch that begins anew to show all that there is
+RELISTED_S = 2.0  # for a restarted watch to show every resource
 
 ResourceT = TypeVar("ResourceT", bound=Resource)
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """Another kind of object whose changes wake the resource that owns it; we watch those with our label only."""
+    """A kind of object whose changes wake the owning resource; only objects with our label are watched."""
 
     group: str  # "" for the core group
     version: str
@@ -62,7 +61,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Controller(Generic[ResourceT]):
-    """How a kind is reconciled. ``reconcile`` answers for each key after how many seconds to look again."""
+    """How a kind is reconciled. ``reconcile`` returns for each key the seconds until its next look."""
 
     kind: type[ResourceT]
     reconcile: Callable[[Services, Sequence[ResourceT]], Mapping[Key, float]]
@@ -74,8 +73,8 @@ class Controller(Generic[ResourceT]):
 def one_by_one(
     kind: type[ResourceT], reconcile: Callable[[Services, ResourceT], float], children: tuple[Child, ...] = ()
 ) -> Controller[ResourceT]:
-    """A Controller for a kind whose resources have nothing to share: ``reconcile(services, resource) -> seconds``.
-    Where it meets an object of somebody else's it stops there and says so."""
+    """A Controller for a kind whose resources share nothing: ``reconcile(services, resource) -> seconds``. It stops at
+    an object that belongs to somebody else, and reports it."""
 
     def batch(services: Services, resources: Sequence[ResourceT]) -> Mapping[Key, float]:
         return {key_for(resource): one(services, resource) for resource in resources}
@@ -98,9 +97,9 @@ class Runner:
     services: Services
     controllers: Mapping[str, Controller[Any]]
     namespaces: Sequence[str] = ()
-    """Those that are watched; empty for all."""
+    """Watched namespaces; empty for all."""
     leadership: Leadership | None = None
-    """None: there is no other operator, so this one acts always and everywhere."""
+    """None if there is no other operator: this one always acts, everywhere."""
     claims: Claims | None = None
     queue: WorkQueue = field(default_factory=WorkQueue)
     _failures: dict[Key, int] = field(default_factory=dict)
@@ -132,7 +131,7 @@ class Runner:
                 asyncio.get_running_loop().run_in_executor(None, self._forget_brokers, manifest)
         else:
             if event_type is None and key in self.store:
-                self._relisted.set()  # a watch has begun anew, and does not say what was deleted meanwhile
+                self._relisted.set()  # a watch has restarted, and does not report deletions in between
             change = self.store.put(manifest)
         self._apply(key, change)
 
@@ -152,7 +151,7 @@ class Runner:
             group: Hashable = (key.kind, controller.group_of(resource))
         except ManifestError:
             group = key
-        except Exception:  # a bug of ours: the look will say so in its condition
+        except Exception:  # a bug of ours: the look reports it in the condition
             logger.exception("%s has no group", key)
             group = key
         linger = LINGER_S if controller.batch > 1 else 0.0
@@ -161,8 +160,8 @@ class Runner:
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until cancelled, once the watches have shown everything that there is and this operator is the one
-        that acts."""
+        """Work until cancelled. Starts once the watches have shown every resource and this operator is the one that
+        acts."""
         await listed(self.services, self.namespaces)
         ghosts = asyncio.create_task(self._forget_ghosts(), name="ghosts")
         try:
@@ -171,7 +170,7 @@ class Runner:
             ghosts.cancel()
 
     async def _work_on(self) -> None:
-        while self.standing_by:  # noqa: ASYNC110 # the Lease is a thread's
+        while self.standing_by:  # noqa: ASYNC110 # a thread holds the Lease
             await asyncio.sleep(STANDBY_POLL_S)
         loop = asyncio.get_running_loop()
         self._acts_since = loop.time()
@@ -216,10 +215,10 @@ class Runner:
         return self.leadership is not None and not self.leadership.acquired.is_set()
 
     def health(self) -> dict[str, Any]:
-        """For the liveness probe: whether this operator acts, seconds since the last success, how many there were, how
-        long work has waited (but for groups that are slow, and wait for each other; none waits for an operator that
-        stands by, nor for one before it acted), how long the longest look under way has taken, and which namespaces
-        belong to other releases."""
+        """For the liveness probe: whether this operator acts, seconds since the last success, the number of successes,
+        how long work has been overdue, how long the longest running look has taken, and which namespaces belong to
+        other releases. Slow groups, which wait for each other, do not count as overdue; nor does anything while this
+        operator stands by, or from before it acted."""
         now = asyncio.get_running_loop().time()
         age = None if self._last_success is None else round(now - self._last_success, 1)
         return {
@@ -254,7 +253,7 @@ class Runner:
         return self.queue.take(now, limit, self._slots.held_back(now))
 
     def _beside(self, group: Hashable) -> Collection[Hashable]:
-        """The groups that ask the same brokers: a Cluster, and what refers to it and is looked at together."""
+        """The groups that use the same brokers: a Cluster, and the resources of each kind that refer to it."""
         match group:
             case (_, ClusterKey() as cluster):
                 pass
@@ -277,7 +276,7 @@ class Runner:
             again = await loop.run_in_executor(threads, self._reconcile, batch)
             for key, seconds in again.items():
                 self._looked(key, seconds, loop.time())
-        except Exception:  # a bug of ours: without its next look a resource would be forgotten
+        except Exception:  # a bug of ours: without a next look the resource would be forgotten
             logger.exception("work on %s failed", ", ".join(map(str, batch.keys)))
             for key in batch.keys:
                 self._looked(key, FAILED, loop.time())
@@ -291,7 +290,7 @@ class Runner:
             self._wake.set()
 
     def _forget_brokers(self, manifest: Mapping[str, Any]) -> None:
-        """In a thread: close the connections to the brokers of a Cluster that is gone."""
+        """In a thread: close the connections to the brokers of a deleted Cluster."""
         try:
             cluster = decode_as(Cluster, manifest)
         except ManifestError:
@@ -347,7 +346,7 @@ class Runner:
         return again
 
     def _ours(self, namespace: str) -> bool:
-        """Whether this release acts in a namespace; not while that cannot be known."""
+        """Whether this release acts in a namespace; False while that is unknown."""
         try:
             return self.claims is None or self.claims.ours(namespace)
         except KubeError as error:
@@ -355,7 +354,7 @@ class Runner:
             return False
 
     def _refuse(self, key: Key, message: str) -> float:
-        """Say that a resource cannot be understood. One that is being deleted goes where its user gives up."""
+        """Report that a resource is not valid. One that is being deleted is let go if its user gives up its data."""
         raw = self.store.raw(key)
         if raw is not None and held_back(raw):
             if gives_up(raw):
@@ -367,7 +366,7 @@ class Runner:
         self.services.metrics.errors.labels(key.kind, type(error).__name__).inc()
 
     def _say(self, key: Key, reason: Reason, message: str) -> float:
-        """Set only ``Ready``, on a resource of which nothing else is known."""
+        """Set only ``Ready``, when nothing else is known of a resource."""
         raw = self.store.raw(key)
         if raw is None:
             return 0.0

@@ -1,8 +1,8 @@
-"""Cron expressions of five fields in a time zone; pure, times are given.
+"""Cron expressions of five fields in a time zone; pure, the caller passes the time.
 
 Fields, names, ranges, steps and the treatment of changes to and from summer time are those of Debian's cron
-(https://manpages.debian.org/bookworm/cron/cron.8.en.html), by the library cronsim: a time that a change of the clock
-skips comes right after the change, and one that the change repeats comes once; with ``*`` as the hour or minute, every
+(https://manpages.debian.org/bookworm/cron/cron.8.en.html), implemented by the library cronsim: a time that a clock
+change skips comes right after the change, and one that it repeats comes once; with ``*`` as the hour or minute, every
 real hour or minute counts.
 """
 
@@ -19,7 +19,7 @@ FIELDS = "minute hour day-of-month month day-of-week"
 
 
 def check(cron: str, time_zone: str) -> None:
-    """Raises ValueError, one line for the user, for what is no cron expression or time zone."""
+    """Raises ValueError, with one line for the user, for an invalid cron expression or time zone."""
     if len(cron.split()) != 5:
         raise ValueError(
             f"cron: {cron!r} is not allowed: five fields are required ({FIELDS}), such as 0 3 * * *"
@@ -32,7 +32,7 @@ def check(cron: str, time_zone: str) -> None:
         raise ValueError(f"cron: {cron!r} is not allowed: there is no such date")
     try:
         ZoneInfo(time_zone)
-    except (KeyError, OSError, ValueError):  # a name that is none, a folder of the database, a path
+    except (KeyError, OSError, ValueError):  # an unknown name, a folder of the database, a path
         raise ValueError(
             f"timeZone: {time_zone!r} is not allowed: a name of the IANA database is required, such as Europe/Berlin"
         ) from None

@@ -1,14 +1,14 @@
-"""Writes the pod templates of the definitions in `crds/`, from the records in models/pods.py.
+"""Writes the pod templates of the CRDs in `crds/`, from the records in models/pods.py.
 
     python -m millstream_operator.definitions crds
 
-A definition says where a template is by two comments, which name the container that the template is for::
+Two comments in a CRD mark a template, and name the container that it is for::
 
     # pod template of broker, written by `make definitions`
     …
     # end of pod template
 
-So a field of all pods is added in one place, and the API server refuses what the operator's own records refuse.
+A field of all pods is therefore added in one place, and the API server refuses what the operator's records refuse.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .models.pods import LIST_KEYS, PodTemplate, Rule
 
 Schema = dict[str, Any]
 
-# Of what each template is, and its container as the schema names it.
+# The pods of each template, and the type of its container.
 CONTAINERS: dict[str, Any] = {
     "broker": Literal["broker"],
     "zookeeper": Literal["zookeeper"],
@@ -54,7 +54,7 @@ def template_schema(container: str) -> Schema:
 
 
 def with_templates(text: str) -> str:
-    """A definition's text with its templates as they are to be."""
+    """The text of a CRD with its templates rewritten."""
 
     def block(found: re.Match[str]) -> str:
         indent, begin, container, end = found.groups()
@@ -72,7 +72,7 @@ def with_templates(text: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Nothing is written once and referred to by `*`."""
+    """Writes no YAML aliases (`*`)."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -119,7 +119,7 @@ def _schema(kind: inspect.Type, container: str) -> Schema:
 
 
 def _union(kind: inspect.UnionType, container: str) -> Schema:
-    """What may be left out; or a quantity, which may be an integer or a text."""
+    """An optional field; or a quantity, which may be an integer or a string."""
     types = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
     if {type(one) for one in types} == {inspect.IntType, inspect.StrType}:
         return {

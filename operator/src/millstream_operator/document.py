@@ -44,7 +44,7 @@ def document() -> str:
 
 
 def _pods() -> Iterator[str]:
-    """What all templates have is said once."""
+    """The fields that all templates share, described once."""
     templates = [template_schema(container) for container in CONTAINERS]
     yield PODS
     yield "| template | type | default | meaning |"

@@ -1,11 +1,11 @@
 """Which of several operators acts: the rules of a Lease (coordination.k8s.io/v1), pure.
 
-As client-go has them. The holder renews its Lease; whoever else wants it waits until it has seen no renewal for the
-Lease's duration, by its own clock, since the clocks of two nodes may differ. The holder stops acting before that: when
-it could not renew for ``RENEW_DEADLINE_S``, counted from the beginning of its last successful renewal. A holder that
-ends in order gives the Lease back, so that the next one need not wait.
+The rules are client-go's. The holder renews its Lease. A candidate waits until it has seen no renewal for the Lease's
+duration, by its own clock, since the clocks of two nodes may differ. The holder stops acting before that: when it has
+not renewed for ``RENEW_DEADLINE_S``, counted from the start of its last successful renewal. A holder that shuts down
+cleanly releases the Lease, so the next one need not wait.
 
-Every write names the resourceVersion that it was decided on, so of two that want the Lease at once only one gets it.
+Every write names the resourceVersion it was decided on, so only one of two simultaneous candidates gets the Lease.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 DURATION_S = 15
-RENEW_INTERVAL_S = 3.0  # from beginning to beginning
+RENEW_INTERVAL_S = 3.0  # from start to start
 RENEW_DEADLINE_S = 10.0
 RETRY_INTERVAL_S = 1.0
 
@@ -29,13 +29,13 @@ class Election:
 
     identity: str
     valid_until: float = 0.0
-    """The candidate may act until then, by its own clock."""
+    """When the candidate must stop acting, by its own clock."""
     _seen: object = None
     _seen_at: float = 0.0
     _spec: Mapping[str, Any] = field(default_factory=dict)
 
     def see(self, lease: Mapping[str, Any] | None, now: float) -> None:
-        """The Lease; None when there is none."""
+        """The Lease as read now; None if it does not exist."""
         spec = (lease or {}).get("spec") or {}
         version = lease["metadata"].get("resourceVersion") if lease is not None else None
         if self._seen != version:
@@ -44,11 +44,11 @@ class Election:
 
     @property
     def holder(self) -> str:
-        """Who holds the Lease, as it was seen last; empty for nobody."""
+        """The holder of the Lease when it was last read; empty for none."""
         return self._spec.get("holderIdentity") or ""
 
     def may_write(self, now: float) -> bool:
-        """Whether the Lease is this candidate's to write: it has it, or nobody has, or its time is over."""
+        """Whether this candidate may write the Lease: it holds it, nobody does, or the Lease has expired."""
         duration = self._spec.get("leaseDurationSeconds") or DURATION_S
         return self.holder in ("", self.identity) or now >= self._seen_at + duration
 
@@ -66,15 +66,15 @@ class Election:
         }
 
     def written(self, begun: float) -> None:
-        """A renewal that was begun at that time succeeded."""
+        """A renewal that began at ``begun`` succeeded."""
         self.valid_until = begun + RENEW_DEADLINE_S
 
     def lost(self, now: float) -> bool:
-        """Whether one that held the Lease has to stop acting: somebody else has it, or it could not be renewed."""
+        """Whether a former holder must stop acting: somebody else holds the Lease, or renewals failed for too long."""
         return self.valid_until > 0.0 and (now >= self.valid_until or self.holder != self.identity)
 
     def release(self, wall: datetime) -> Spec:
-        """The spec that gives the Lease back."""
+        """The spec that releases the Lease."""
         return {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": micro_time(wall)}
 
 

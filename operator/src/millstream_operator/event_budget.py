@@ -1,8 +1,8 @@
-"""How many Kubernetes Events are written: enough to tell what happened, too few to flood.
+"""Limits the rate of Kubernetes Events: enough to tell what happened, too few to flood.
 
-An object has BURST Events at once and then one in EVERY_S; all objects together have more, of each type apart, so that
-news of a thousand new Topics does not hide a warning. What is beyond that is dropped and counted: conditions say the
-same.
+Each object may have BURST Events at once, then one every EVERY_S. All objects together have a larger budget for each
+type of Event, so a thousand new Topics do not hide a warning. Events beyond the budget are dropped and counted: the
+conditions say the same.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .transitions import EventType
 BURST, EVERY_S = 10, 60.0
 BURST_OF_ALL, EVERY_S_OF_ALL = 200, 0.5
 MOST_OBJECTS = 1000
-"""Objects whose Events are counted; those that may have all of their burst again are forgotten first."""
+"""Objects whose Events are counted; those with a full burst are forgotten first."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """Holds ``burst`` tokens, and gets another one every ``every_s``."""
+    """Token bucket: holds ``burst`` tokens, and gains one every ``every_s``."""
 
     burst: int
     every_s: float
@@ -42,13 +42,13 @@ class Bucket:
         return True
 
     def _left(self, now: float) -> float:
-        """How much of what was spent is still missing."""
+        """The tokens that were spent and have not come back."""
         return max(0.0, self._spent - (now - self._at) / self.every_s)
 
 
 @dataclass(slots=True)
 class Budget:
-    """Which Events may be written. May be asked by many threads at once."""
+    """Decides which Events may be written. Thread-safe."""
 
     clock: Callable[[], float] = time.monotonic
     _objects: dict[Key, Bucket] = field(default_factory=dict)

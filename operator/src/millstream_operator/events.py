@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def record(services: Services, key: Key, uid: str, event: Event) -> None:
-    """Write an Event about a resource. It is lost where Kubernetes refuses it."""
+    """Write an Event about a resource. If Kubernetes refuses it, the Event is lost."""
     metrics = services.metrics
     if not services.events.allows(key, event.type):
         metrics.events_dropped.inc()

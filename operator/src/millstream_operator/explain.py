@@ -8,7 +8,7 @@ from typing import Any
 
 
 def explain(kind: str, manifest: Mapping[str, Any], error: str) -> str:
-    """What msgspec says of a manifest, ``WHAT - at `$.PATH` ``, with the field first."""
+    """Msgspec's error about a manifest, ``WHAT - at `$.PATH` ``, with the field first."""
     what, _, path = error.rpartition(" - at `$")
     where = path.rstrip("`").lstrip(".")
     return titled(kind, manifest, f"{where}: {what}" if what and where else what or error)

@@ -1,8 +1,8 @@
 """The operator's view of a cluster's brokers: kafka-python's admin client with plain records in and out.
 
-Calls block, with explicit timeouts, and may come from many threads; a cluster has one client, whose connections are
-reused. Whole-call failures (no broker answers, the client gave up) raise ``AdminError`` and drop the client, so that
-the next call connects anew; what concerns one topic or group comes back as a ``Refusal`` beside the others' success.
+Calls block, with explicit timeouts, and are thread-safe; each cluster has one client, whose connections are reused. If
+a whole call fails (no broker answers, the client gives up), it raises ``AdminError`` and drops the client, and the next
+call reconnects. An error of one topic or group is returned as a ``Refusal``; the others succeed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class KafkaAdmin(KafkaConnection):
     def replicas(
         self, topics: Collection[str] | None = None, *, min_isr: bool = False
     ) -> list[PartitionReplicas]:
-        """The partitions of these topics, or of all there are; ``min_isr``: with min.insync.replicas of each topic."""
+        """The partitions of these topics, or of all; ``min_isr`` adds each topic's min.insync.replicas."""
         names = list(self.topic_names() if topics is None else topics)
         described = self._describe(names)
         minimums: dict[str, int] = {}
@@ -72,7 +72,7 @@ class KafkaAdmin(KafkaConnection):
             found = answer.get("topic", {})
             for name in described:
                 if (entry := found.get(name, {}).get("min.insync.replicas")) is None:
-                    # deleted a moment ago, or not known yet by a broker that has just started
+                    # just deleted, or not known yet to a broker that has just started
                     raise AdminError(
                         f"the brokers at {self.bootstrap} do not tell the configuration of {name}"
                     )
@@ -90,7 +90,8 @@ class KafkaAdmin(KafkaConnection):
         ]
 
     def reassign(self, moves: Mapping[tuple[str, int], Sequence[int]]) -> dict[tuple[str, int], Refusal]:
-        """Begin to move replicas (KIP-455); returns what was refused. It goes on by itself: see ``reassigning``."""
+        """Begin to move replicas (KIP-455); returns what was refused. The brokers complete the moves: see
+        ``reassigning``."""
         of_topics: dict[str, list[tuple[int, list[int]]]] = {}
         for (name, partition), replicas in moves.items():
             of_topics.setdefault(name, []).append((partition, list(replicas)))
@@ -108,7 +109,7 @@ class KafkaAdmin(KafkaConnection):
         }
 
     def reassigning(self) -> dict[tuple[str, int], Reassignment]:
-        """The partitions whose replicas are on the move."""
+        """The partitions whose replicas are being reassigned."""
         answer = self.call(lambda client: client.list_partition_reassignments())
         return {
             (partition.topic, partition.partition): Reassignment(
@@ -118,7 +119,7 @@ class KafkaAdmin(KafkaConnection):
         }
 
     def brokers_config(self) -> dict[str, str]:
-        """What is set dynamically for all brokers of the cluster."""
+        """The dynamic cluster-wide broker configuration."""
         answer = self.send(DescribeConfigsRequest(resources=[(_BROKER, "", None)], include_synonyms=False))
         return {
             entry.name: entry.value or ""
@@ -128,7 +129,7 @@ class KafkaAdmin(KafkaConnection):
         }
 
     def change_brokers_config(self, change: ConfigChange) -> Refusal | None:
-        """Set and reset keys for all brokers of the cluster, while they run."""
+        """Set and reset keys of the dynamic cluster-wide broker configuration."""
         operations = [
             *((key, AlterConfigOp.SET.value, value) for key, value in change.set.items()),
             *((key, AlterConfigOp.DELETE.value, None) for key in change.reset),
@@ -139,11 +140,11 @@ class KafkaAdmin(KafkaConnection):
         return next((_refusal(result.error_code, result.error_message) for result in answer.responses), None)
 
     def topic_names(self) -> list[str]:
-        """Every topic there is."""
+        """The names of all topics."""
         return sorted(self.call(lambda client: client.list_topics()))
 
     def topics(self, names: Collection[str]) -> dict[str, TopicState]:
-        """Those of the topics that exist: three requests, however many they are."""
+        """The state of those topics that exist, in three requests for any number of topics."""
         described = self._describe(names)
         if not described:
             return {}
@@ -171,7 +172,7 @@ class KafkaAdmin(KafkaConnection):
         }
 
     def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, Refusal | None]:
-        """That one exists is no refusal: the broker that told us otherwise had not heard of it yet."""
+        """Create topics. An existing topic is no refusal: the broker that did not list it had not heard of it yet."""
         wanted = {
             topic.name: {
                 "num_partitions": _or_default(topic.partitions),
@@ -195,7 +196,7 @@ class KafkaAdmin(KafkaConnection):
         return {result.name: _refusal(result.error_code, result.error_message) for result in answer.results}
 
     def change_configs(self, changes: Mapping[str, ConfigChange]) -> dict[str, Refusal | None]:
-        """Incremental: keys that are not named stay as they are."""
+        """Change topic configurations incrementally: other keys keep their values."""
         resources = [
             ConfigResource(
                 ConfigResourceType.TOPIC,
@@ -220,7 +221,7 @@ class KafkaAdmin(KafkaConnection):
         }
 
     def groups(self, group_ids: Collection[str]) -> dict[str, GroupState]:
-        """Every group asked for; one that does not exist is Dead."""
+        """The state of each group; a group that does not exist is Dead."""
         answer = self.call(lambda client: client.describe_groups(list(group_ids)))
         return {name: _group_state(group) for name, group in answer.items()}
 
@@ -238,7 +239,7 @@ class KafkaAdmin(KafkaConnection):
 
     def offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
         """For each partition the offset of the first record at or after a time in milliseconds, or of ``EARLIEST`` or
-        ``LATEST``; -1 when no record is as late. Every partition must exist."""
+        ``LATEST``; -1 if there is no such record. Every partition must exist."""
         if not wanted:
             return {}
         specs = {TopicPartition(*partition): when for partition, when in wanted.items()}
@@ -267,7 +268,7 @@ class KafkaAdmin(KafkaConnection):
         return {topic["name"]: topic for topic in answer if topic["error_code"] == 0}
 
     def _sizes(self, names: list[str]) -> dict[str, int] | None:
-        """Bytes by topic over all brokers, or None from brokers that cannot tell."""
+        """Bytes by topic over all brokers, or None if the brokers do not support the request."""
         try:
             answer = self.call(lambda client: client.describe_log_dirs(names))
         except NotSupported:
@@ -295,7 +296,7 @@ class AdminPool:
             return self._admins.setdefault(bootstrap, KafkaAdmin(bootstrap, fence=lambda: self.fence()))
 
     def forget(self, bootstrap: str) -> None:
-        """The cluster there is gone."""
+        """Drop the client of a deleted cluster."""
         with self._lock:
             admin = self._admins.pop(bootstrap, None)
         if admin is not None:
@@ -356,7 +357,7 @@ def _refusal(code: int, message: str | None) -> Refusal | None:
 
 
 def _refusal_of_text(result: str) -> Refusal | None:
-    """From what kafka-python makes of an altered config: "OK" or "[Error 40] InvalidConfigurationError: words"."""
+    """Parse kafka-python's result of altering a config: "OK" or "[Error 40] InvalidConfigurationError: words"."""
     found = re.match(r"\[Error (\d+)\] (?:\w+Error: )?(.*)", result, re.DOTALL)
     if found is None:
         return None if result == "OK" else Refusal("UNKNOWN_SERVER_ERROR", result)

@@ -1,12 +1,12 @@
-"""One connection to a cluster's brokers, by kafka-python's admin client: made when it is needed, dropped when it fails.
+"""One connection to a cluster's brokers, by kafka-python's admin client: opened on demand, dropped on failure.
 
-Calls block, with explicit timeouts, and may come from many threads. What fails as a whole raises ``AdminError``, and
-the client is dropped, so that the next call connects anew; for a moment after a failure to connect callers are told so
-at once, instead of each waiting for its own.
+Calls block, with explicit timeouts, and are thread-safe. If a whole call fails, it raises ``AdminError`` and drops the
+client, and the next call reconnects. For a moment after a failure to connect, further calls fail at once instead of
+each waiting for its own timeout.
 
-Before each request that may change something a fence is asked, which raises where this process may not write (see
-leadership.py). It stands where kafka-python hands requests to connections, so none passes it by. A request that was
-handed over before is sent, and a broker carries it out.
+Each request that may change something first calls the fence, which raises if this process may not write (see
+leadership.py). The fence is where kafka-python hands requests to connections, so no request bypasses it. A request
+handed over before is still sent, and a broker carries it out.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from .kafka_records import AdminError, NotSupported
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 15.0
-# After a failure to connect, further callers fail at once: for this long, and for longer where the failure itself took
-# long, so that an address that answers nothing takes only a fraction of the time.
+# After a failure to connect, further calls fail at once for this long; longer if the failure itself took long, so an
+# address that does not answer takes only a fraction of the time.
 RETRY_AFTER_S, RETRY_FACTOR, RETRY_LIMIT_S = 2.0, 5.0, 30.0
 
 # All other requests count as writes.
@@ -66,7 +66,7 @@ Fence = Callable[[], None]
 
 
 def no_fence() -> None:
-    """For who acts alone."""
+    """The fence of a process that acts alone."""
 
 
 class _TidySocket(KafkaNetSocket):  # type: ignore[misc]
@@ -119,7 +119,7 @@ class KafkaConnection:
         self._failure = ""
 
     def close(self) -> None:
-        """For good: whoever still holds this gets an AdminError."""
+        """Close for good: later calls raise AdminError."""
         with self._lock:
             self._closed = True
             client, self._client = self._client, None
@@ -137,7 +137,7 @@ class KafkaConnection:
                     f"the brokers at {self.bootstrap} do not know a request: {error}"
                 ) from error
             except (KafkaError, OSError) as error:
-                self._drop(client)  # what it knows of leaders and coordinators may be old
+                self._drop(client)  # its leaders and coordinators may be stale
                 answered = isinstance(error, BrokerResponseError)
                 if answered and isinstance(error, RetriableError) and wait is not None:
                     time.sleep(wait)
@@ -150,7 +150,7 @@ class KafkaConnection:
         raise AssertionError("unreachable")
 
     def send(self, request: Any) -> Any:
-        """A request of kafka-python's protocol to any broker, for what its admin client cannot ask."""
+        """A request of kafka-python's protocol to any broker, for what its admin client does not support."""
         return self.call(lambda client: client._manager.run(client._manager.send, request))
 
     def _connected(self) -> KafkaAdminClient:
@@ -161,7 +161,7 @@ class KafkaConnection:
                 raise AdminError(f"the connection to {self.bootstrap} is closed: its cluster is gone")
             if time.monotonic() < self._failed_until:
                 raise AdminError(self._failure)
-            # Said at once: kafka-python would try again until its timeout, and leave sockets behind.
+            # Fail at once: kafka-python would retry until its timeout, and leak sockets.
             begun, failure = time.monotonic(), f"no broker answers at {self.bootstrap}"
             if not _listens(self.bootstrap):
                 self._refuse_for_a_while(failure, begun)

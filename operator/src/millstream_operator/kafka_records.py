@@ -1,4 +1,4 @@
-"""What the operator asks brokers for and what they say, as plain records: the words of plans, without a connection."""
+"""Requests to brokers and their responses as plain records, for plans that need no connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Refusal:
         return self.message or self.error
 
     def is_one_of(self, *names: str) -> bool:
-        """By Kafka's names of errors, or a client's ("NonEmptyGroupError")."""
+        """Compare by Kafka's error names, or a client's ("NonEmptyGroupError")."""
         short = self.error.replace("_", "").removesuffix("Error").lower()
         return short in {name.replace("_", "").lower() for name in names}
 
@@ -54,8 +54,8 @@ class TopicState:
 
 
 class TopicIdentity(NamedTuple):
-    """Which topic has a name: one that is deleted and created again has another id. ``topic_id`` is None from brokers
-    that give topics none."""
+    """Identifies a topic: one that is deleted and recreated has another id. ``topic_id`` is None if the brokers do not
+    support topic ids."""
 
     topic_id: str | None
     partitions: int
@@ -63,7 +63,7 @@ class TopicIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionReplicas:
-    """Where a partition's replicas are, the preferred leader first, and what its topic asks for."""
+    """A partition's replicas, the preferred leader first, and its topic's min.insync.replicas."""
 
     topic: str
     partition: int
@@ -77,7 +77,7 @@ class PartitionReplicas:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """What is under way for a partition: as long as it is, its replicas are the old and the new ones."""
+    """A reassignment in progress: until it ends, a partition's replicas are the old and the new ones."""
 
     adding: tuple[int, ...]
     removing: tuple[int, ...]
@@ -88,7 +88,7 @@ Reassignments = Mapping[tuple[str, int], Reassignment]
 
 @dataclass(frozen=True, slots=True)
 class BrokersState:
-    """The brokers that live, with their racks, and which of them is the controller (-1: none)."""
+    """The live brokers with their racks, and the controller (-1: none)."""
 
     racks: Mapping[int, str | None]
     controller: int

@@ -1,9 +1,9 @@
 """A small client for the Kubernetes API: get, list, server-side apply, delete; JSON in, JSON out.
 
-Connection, certificates and token renewal come from the official client; its 700 model classes are not loaded, which
-keeps the operator small. Calls block (they run in worker threads) and the client may be used by many threads at once.
+Connection, certificates and token renewal come from the official client; its 700 model classes are not loaded, to keep
+the operator small. Calls block (they run in worker threads) and are thread-safe.
 
-Every write is a server-side apply with one field manager, so that what others set stays theirs.
+Every write is a server-side apply with one field manager, so fields set by others remain theirs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .transitions import Event
 
 FIELD_MANAGER = "millstream-operator"
 TIMEOUT = urllib3.Timeout(connect=10, read=30)
-# Whatever the operator sends may be sent again. 429: the server is busy and says when to come back.
+# Every request of the operator may be repeated. 429: the server is busy and says when to retry.
 RETRIES = urllib3.Retry(
     connect=2,
     read=2,
@@ -43,10 +43,10 @@ Manifest = dict[str, Any]
 Manifests = list[Manifest]
 PAGE = 500
 NAME_OF_EVENT, MESSAGE_OF_EVENT = 230, 1024
-"""Characters that Kubernetes leaves room for."""
+"""Longest beginning of an object's name in its Events' names, and longest message, in characters."""
 PARTIAL = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-# What the operator touches beside its own kinds: kind -> plural. Paths follow from apiVersion and plural.
+# Kinds that the operator uses besides its own: kind -> plural. Paths follow from apiVersion and plural.
 PLURALS = {
     "ConfigMap": "configmaps",
     "CustomResourceDefinition": "customresourcedefinitions",
@@ -70,7 +70,7 @@ PLURALS = {
 
 
 class KubeError(Exception):
-    """An answer of the API server that is not success; ``status`` is the HTTP status, 0 when it did not answer."""
+    """A request to the API server failed; ``status`` is the HTTP status, 0 if there was no response."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -107,11 +107,11 @@ class Kube:
         return cls(configuration)
 
     def limited(self, seconds: float) -> Kube:
-        """The same server with connections of its own, for requests that take so long at most and are sent once."""
+        """A client for the same server with its own connections, this timeout and no retries."""
         return Kube(self._configuration, urllib3.Timeout(total=seconds), retries=False)
 
     def credentials(self) -> kopf.ConnectionInfo:
-        """The same server and credentials for kopf, which asks again when they are refused."""
+        """The same server and credentials for kopf, which calls this again when they are refused."""
         configuration = self._configuration
         token = configuration.auth_settings().get("BearerToken", {}).get("value") or ""
         scheme, _, value = token.rpartition(" ")
@@ -126,7 +126,7 @@ class Kube:
         )
 
     def get(self, api_version: str, kind: str, namespace: str | None, name: str) -> Manifest | None:
-        """The object, or None when there is none (nor its kind)."""
+        """The object, or None if it or its kind does not exist."""
         try:
             return self._request("GET", path_of(api_version, kind, namespace, name))
         except KubeError as error:
@@ -135,7 +135,7 @@ class Kube:
             raise
 
     def served(self, api_version: str) -> set[str]:
-        """The kinds that the API server knows in an API group's version."""
+        """The kinds that the API server serves in a version of an API group."""
         try:
             found = self._request("GET", f"/apis/{api_version}")
         except KubeError as error:
@@ -156,12 +156,12 @@ class Kube:
         return self._list(api_version, kind, namespace, {"fieldSelector": f"metadata.name={name}"})
 
     def events_about(self, namespace: str, uid: str, reason: str) -> Manifests:
-        """The Events about the object with this uid that give this reason."""
+        """The Events with this reason about the object with this uid."""
         query = {"fieldSelector": f"involvedObject.uid={uid},reason={reason}"}
         return self._list("v1", "Event", namespace, query)
 
     def log(self, namespace: str, pod: str, container: str, lines: int) -> Sequence[str]:
-        """The last lines of a container's log; none when there is no such pod, or it has not begun."""
+        """The last lines of a container's log; none if the pod does not exist or has not started."""
         query = {"container": container, "tailLines": str(lines)}
         path = f"{path_of('v1', 'Pod', namespace, pod)}/log"
         try:
@@ -176,11 +176,11 @@ class Kube:
         self, api_version: str, kind: str, namespace: str | None, query: Mapping[str, str]
     ) -> Manifests:
         found = self._request("GET", path_of(api_version, kind, namespace), query)
-        # the items of a list come without these two
+        # the items of a list lack these two
         return [{"apiVersion": api_version, "kind": kind, **item} for item in found.get("items") or ()]
 
     def versions(self, api_version: str, kind: str, namespace: str | None) -> Mapping[tuple[str, str], int]:
-        """By namespace and name the resourceVersion of every object of a kind, in one namespace or all: in pages and
+        """The resourceVersion of every object of a kind by namespace and name, in one namespace or all: in pages and
         without specs, since there may be thousands."""
         found: dict[tuple[str, str], int] = {}
         query = {"limit": str(PAGE)}
@@ -196,12 +196,12 @@ class Kube:
             query["continue"] = further
 
     def create(self, manifest: Mapping[str, Any], manager: str = FIELD_MANAGER) -> Manifest:
-        """Create an object that was not there a moment ago. Another one that somebody made meanwhile keeps its fields:
-        status 409 where they differ and ``manager`` is not the same."""
+        """Create an object that did not exist a moment ago. If somebody has created it since, it keeps its fields:
+        status 409 if they differ and ``manager`` is another."""
         return self._apply(manifest, force=False, manager=manager)
 
     def apply(self, manifest: Mapping[str, Any], subresource: str = "") -> Manifest:
-        """Server-side apply: create it or make what we own of it so; returns what it is now."""
+        """Server-side apply: create the object or set the fields we own; returns the object as it is now."""
         return self._apply(manifest, subresource)
 
     def _apply(
@@ -220,7 +220,7 @@ class Kube:
         return self._request("PATCH", path, query, manifest, "application/apply-patch+yaml")
 
     def merge(self, live: Mapping[str, Any], change: Mapping[str, Any]) -> Manifest:
-        """Change fields of an object by a merge patch; status 409 when it is not as ``live`` any more."""
+        """Change fields of an object by a merge patch; status 409 if it has changed since ``live`` was read."""
         metadata = live["metadata"]
         path = path_of(live["apiVersion"], live["kind"], metadata.get("namespace"), metadata["name"])
         identity = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
@@ -230,7 +230,8 @@ class Kube:
         )
 
     def delete(self, api_version: str, kind: str, namespace: str, name: str, *, uid: str) -> bool:
-        """Delete the object that has this uid, and what it owns; was it there? Another one of its name stays."""
+        """Delete the object with this uid, and what it owns; returns whether it existed. An object that has the same
+        name and another uid stays."""
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -340,7 +341,7 @@ def path_of(api_version: str, kind: str, namespace: str | None, name: str | None
 
 
 def resource_of(path: str) -> str:
-    """The plural that a path is of, and its subresource: ``topics/status``; empty for a whole group."""
+    """The plural and subresource in a path: ``topics/status``; empty for the path of an API group."""
     parts = path.split("/")[3 if path.startswith("/api/") else 4 :]
     if parts[:1] == ["namespaces"]:
         parts = parts[2:]

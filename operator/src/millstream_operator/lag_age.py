@@ -1,10 +1,10 @@
-"""How old the record at an offset is, from few questions to brokers; pure.
+"""The age of the record at an offset, from few requests to brokers; pure.
 
-ListOffsets by time tells which offset is the first at or after a time. So does every look at a log's end: the records
-that follow are younger than the look. Such facts stay true, so ``OffsetTimes`` keeps them from look to look: once a
-partition has been looked at for a while, the age of the record at a committed offset is known without another request.
-What is not known yet is searched for, all partitions in one request: double the age until no record is older, then
-halve the step. An age is right to ``STEP_S`` or a fifth, whichever is more; on which side of a limit it is, is exact.
+ListOffsets by time returns the first offset at or after a time. Every look at a log's end gives the same kind of fact:
+the records that follow are younger than the look. Such facts stay true, so ``OffsetTimes`` keeps them: once a partition
+has been looked at for a while, the age of the record at a committed offset is known without another request. Unknown
+ages are searched for, all partitions in one request: double the age until no record is older, then halve the step. An
+age is accurate to ``STEP_S`` or a fifth, whichever is more; on which side of a limit it lies is exact.
 
 Times are milliseconds since 1970, ages are seconds. A record counts from its timestamp, or from the look before which
 it was appended if that is later.
@@ -24,15 +24,15 @@ from .kafka_records import Partition
 STEP_S = 15.0  # more than the time between two looks: between them nothing is searched for
 OLDEST_S = 2**31  # 68 years: where a search ends
 KEPT = 64  # facts of a partition, 16 bytes each
-UNSEEN_S = 3600.0  # facts of a partition that nobody has looked at for so long are forgotten
-ROUNDS = 64  # requests of one look, for what was never seen before
+UNSEEN_S = 3600.0  # facts of a partition are forgotten when nobody has looked at it for this long
+ROUNDS = 64  # most requests of one look, for a partition never seen before
 
 Find = Callable[[Mapping[Partition, int]], Mapping[Partition, int]]
 """ListOffsets by time: the first offset at or after a time, by partition; -1 if there is none."""
 
 
 class Wanted(NamedTuple):
-    """An offset whose record's age is asked for. ``limit_s``: an age on either side of which it must be exactly."""
+    """An offset whose record's age is wanted. ``limit_s``: an age that the result must be on the right side of."""
 
     partition: Partition
     offset: int
@@ -49,11 +49,11 @@ class _Facts:
     def learn(self, time: int, offset: int) -> None:
         index = bisect_left(self.times, time)
         if index == len(self.times) and self.offsets and offset < self.offsets[-1]:
-            del self.times[:], self.offsets[:]  # the log is shorter: it was made anew, or cut
+            del self.times[:], self.offsets[:]  # the log is shorter: it was recreated, or truncated
             index = 0
         if index < len(self.times) and self.times[index] == time:
             return
-        # timestamps that producers give need not grow, facts do
+        # producers' timestamps need not grow, facts do
         if index > 0:
             offset = max(offset, self.offsets[index - 1])
         if index < len(self.offsets):
@@ -64,7 +64,7 @@ class _Facts:
             del self.times[1 : KEPT // 2 : 2], self.offsets[1 : KEPT // 2 : 2]
 
     def forget_after(self, now: int) -> None:
-        """Forget what was learned at a time that is still to come: the clock was set back."""
+        """Forget facts from the future: the clock was set back."""
         while self.times and self.times[-1] > now:
             self.times.pop()
             self.offsets.pop()
@@ -84,13 +84,13 @@ class _Facts:
 
 
 class OffsetTimes:
-    """The facts about the partitions of one cluster. Not for several threads at once."""
+    """The facts about the partitions of one cluster. Not thread-safe."""
 
     def __init__(self) -> None:
         self._facts: dict[Partition, _Facts] = {}
 
     def saw_ends(self, ends: Mapping[Partition, int], now_ms: int) -> None:
-        """The logs' ends as they are now."""
+        """Record the logs' ends as they are now."""
         for partition, end in ends.items():
             facts = self._facts.setdefault(partition, _Facts())
             facts.forget_after(now_ms)
@@ -105,7 +105,7 @@ class OffsetTimes:
             del self._facts[partition]
 
     def ages(self, wanted: Iterable[Wanted], now_ms: int, find: Find) -> dict[Wanted, int]:
-        """The age of each record in seconds, rounded up; asks where too little is known."""
+        """The age of each record in seconds, rounded up; calls ``find`` where too little is known."""
         by_partition: dict[Partition, list[Wanted]] = {}
         for one in wanted:
             by_partition.setdefault(one.partition, []).append(one)

@@ -1,10 +1,10 @@
-"""Holds the Lease of an operator: takes it, renews it in a thread of its own, gives it back at the end.
+"""Holds the Lease of an operator: takes it, renews it in its own thread, releases it at the end.
 
 One operator of a release acts at a time; others stand by, with their watches open, and take over when it ends (at once)
-or falls silent (after 15 s; see election.py). A thread of its own, because neither a busy event loop nor a long look
-may cost the Lease. An operator that has lost it must not write any more: ``lost`` is called, which ends the process,
-and until then ``check`` refuses every write, to the API server and to brokers. A request that was sent already is not
-taken back.
+or falls silent (after 15 s; see election.py). Renewal has its own thread, because neither a busy event loop nor a long
+look may cost the Lease. An operator that has lost the Lease must not write any more: ``lost`` is called, which ends the
+process, and until then ``check`` refuses every write, to the API server and to brokers. A request that was already sent
+cannot be recalled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REQUEST_TIMEOUT_S = 3.0
 
 
 class LeaseName(NamedTuple):
-    """Names a Lease; what it names is also the name of the release that contends for it."""
+    """Names a Lease, and with it the release that contends for it."""
 
     namespace: str
     name: str
@@ -39,20 +39,20 @@ class LeaseName(NamedTuple):
 
 
 def own_identity() -> str:
-    """One for each process that may run at the same time: a container that starts again in its pod has the same one,
-    and so need not wait for its own Lease."""
+    """Unique among processes that may run at the same time. A container that restarts in its pod keeps its identity, so
+    it need not wait for its own Lease."""
     return f"{socket.gethostname()}_{os.getpid()}"
 
 
 def end_process() -> None:
-    """End at once: nothing that is under way may go on."""
+    """End at once: no work in progress may continue."""
     logging.shutdown()
     os._exit(1)
 
 
 def boot_time() -> float:
-    """Seconds since the machine started, with those in which it was suspended, for others take the Lease meanwhile. The
-    monotonic clock of Linux leaves these out; on systems without this clock (macOS) it is used anyway."""
+    """Seconds since the machine started, including those it was suspended, when others may take the Lease. Linux's
+    monotonic clock leaves these out; systems without the boot-time clock (macOS) use it anyway."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -90,7 +90,7 @@ class Leadership:
             raise KubeError(0, "NotLeading", f"this operator does not hold the Lease {self.name}")
 
     def release(self) -> None:
-        """Give the Lease back; whatever this process wrote is written."""
+        """Release the Lease, after the last write of this process."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -111,10 +111,10 @@ class Leadership:
                 succeeded = self._round()
                 if self._election.lost(self._clock()):
                     break
-                # what a renewal takes is of its time already
+                # the duration of a renewal counts towards the interval
                 again = begun + RENEW_INTERVAL_S - self._clock() if succeeded else RETRY_INTERVAL_S
                 self._ending.wait(max(0.0, again))
-        except Exception:  # a bug of ours: nobody would renew
+        except Exception:  # a bug of ours: the Lease would not be renewed any more
             logger.exception("the Lease %s is not looked after any more", self.name)
         if not self._ending.is_set():
             holder = self._election.holder
@@ -127,7 +127,7 @@ class Leadership:
             self._lost()
 
     def _round(self) -> bool:
-        """Read the Lease, and write it if it is ours to write; was it written?"""
+        """Read the Lease, and write it if we may; returns whether it was written."""
         election, begun = self._election, self._clock()
         try:
             live = self._kube.get(LEASES, "Lease", *self.name)

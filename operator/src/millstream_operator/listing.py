@@ -1,16 +1,16 @@
-"""What there is, listed beside the watches: at the start, and from time to time.
+"""Lists all resources beside the watches: at the start, and from time to time.
 
 The first listing: nothing is reconciled before every kind is known.
 
-A reconcile decides by what it sees of other resources: which of two Topics that name one topic is older, whether a
-Cluster is there. While half of them are unknown a younger Topic would win, and a deletion would find no Cluster to
-carry it out. So the workers start when the watches have shown everything that was there when the operator started,
-unless it has been deleted since.
+A reconcile depends on other resources: which of two Topics that name one topic is older, whether a Cluster exists.
+While half of them are unknown, a younger Topic would win, and a deletion would find no Cluster to carry it out. So the
+workers start when the watches have shown every resource that existed when the operator started, unless it has been
+deleted since.
 
-Ghosts: a watch that falls behind (410 Gone) begins anew with a listing, which does not show what was deleted
-meanwhile; and where the API server's data was restored from an older copy, resources are older than what is known of
-them. So what the store has is compared with listings of versions, when a watch has shown what was known and every few
-minutes. A resource that is missing or older is read by itself; the store then takes what is there, or forgets it.
+Ghosts: a watch that falls behind (410 Gone) restarts with a listing, which does not show what was deleted in between;
+and if the API server's data was restored from an older copy, resources are older than the store's. So the store is
+compared with listings of versions, after a watch has restarted and every few minutes. A resource that is missing or
+older is read individually; the store then takes the result, or forgets the resource.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .store import Key
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.05
-AGAIN_S = 5.0  # what the watches have not shown by then may be deleted: list again
+AGAIN_S = 5.0  # what the watches have not shown by then may have been deleted: list again
 
 
 async def listed(services: Services, namespaces: Sequence[str]) -> None:
-    """Return once the store has every resource of ours that there is in these namespaces, or in all for none."""
+    """Return once the store has every custom resource in these namespaces; an empty sequence means all namespaces."""
     loop = asyncio.get_running_loop()
     missing: set[Key] | None = None
     while missing is None or missing:
@@ -52,8 +52,8 @@ async def listed(services: Services, namespaces: Sequence[str]) -> None:
 
 
 async def missed(services: Services, namespaces: Sequence[str]) -> list[tuple[str | None, Manifest]]:
-    """Events that the watches owe us, as kopf would have given them: type and resource. Raises KubeError."""
-    held = services.store.versions()  # before the listing: younger ones are not in it
+    """Events that the watches have missed, in kopf's form: type and resource. Raises KubeError."""
+    held = services.store.versions()  # read before the listing: newer resources are not in it
     there = await asyncio.to_thread(_all, services, namespaces)
     behind = [key for key, version in held.items() if there.get(key, -1) < version]
     return await asyncio.to_thread(_confirmed, services, behind)
@@ -67,7 +67,7 @@ def _confirmed(services: Services, behind: Iterable[Key]) -> list[tuple[str | No
         held = services.store.raw(key)
         try:
             live = services.kube.get(API_VERSION, key.kind, key.namespace, key.name)
-        except KubeError as error:  # as in a namespace without rights: the others go on
+        except KubeError as error:  # such as a namespace without rights: continue with the others
             unknown.append(key)
             why = error
             continue
@@ -86,14 +86,14 @@ def _confirmed(services: Services, behind: Iterable[Key]) -> list[tuple[str | No
 
 
 def _is_another(live: Manifest, held: Manifest) -> bool:
-    """Whether it is not what was held, or an earlier state of it."""
+    """Whether ``live`` is another resource than the one held, or an earlier state of it."""
     before, now = held["metadata"], live["metadata"]
     earlier = int(now.get("resourceVersion") or 0) < int(before.get("resourceVersion") or 0)
     return earlier or now["uid"] != before["uid"]
 
 
 def _all(services: Services, namespaces: Sequence[str]) -> dict[Key, int]:
-    """By key the resourceVersion of every resource of ours."""
+    """The resourceVersion of every custom resource by key."""
     found: dict[Key, int] = {}
     for kind in KINDS:
         for namespace in namespaces or (None,):
@@ -103,7 +103,7 @@ def _all(services: Services, namespaces: Sequence[str]) -> dict[Key, int]:
             except KubeError as error:
                 if error.status != 403 or namespace is None:
                     raise
-                # as when a namespace was deleted, with the rights in it: the others go on
+                # such as a deleted namespace, with the rights in it: continue with the others
                 logger.warning(
                     "cannot list %s in namespace %s, continuing without: %s", kind, namespace, error
                 )

@@ -10,8 +10,8 @@ _OF_EVERY_RECORD = frozenset((*vars(logging.makeLogRecord({})), "message", "asct
 
 
 class JsonFormatter(logging.Formatter):
-    """``{"time", "level", "logger", "message"}``, the fields given as ``extra``, and ``"exception"`` where there is
-    one. Brokers' and mirror workers' lines are the same (docs/observability.md)."""
+    """``{"time", "level", "logger", "message"}``, the fields given as ``extra``, and ``"exception"`` if there is
+    one. Brokers and mirror workers use the same format (docs/observability.md)."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -29,12 +29,12 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(log_format: str, level: str) -> None:
-    """Send everything to stderr in the one format."""
+    """Send all log lines to stderr in one format."""
     handler = logging.StreamHandler()
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in ("kopf", "aiohttp", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    # Brokers that do not answer are said once, in conditions; the client would say it at every attempt.
+    # Conditions report brokers that do not answer once; the client would log every attempt.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)

@@ -1,8 +1,8 @@
 """`millstream-operator`: command line to configuration to a running operator.
 
-It watches all namespaces, or those named with --namespace, and acts while it holds the Lease of its release. It answers
-on --liveness whether it works: as long as what is due gets done, or as long as it stands by. It stops on SIGTERM;
-whatever it was doing is looked at again by the next one.
+It watches all namespaces, or those named with --namespace, and acts while it holds the Lease of its release. --liveness
+reports whether it works: it does as long as due work gets done, or while it stands by. It stops on SIGTERM; the next
+operator looks again at whatever was in progress.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from .services import Services
 
 logger = logging.getLogger(__name__)
 
-# Work that has been due for so long will not be done any more: the process is to be restarted.
+# Work that has been due for this long will never be done: Kubernetes should restart the process.
 STUCK_AFTER_S = 300.0
 CRD_INTERVAL_S = 2.0
-# Where Kubernetes tells a pod its namespace.
+# The file in which a pod finds its namespace.
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 def spark_role(text: str) -> SparkRole:
-    """KIND/NAME as the command line has it."""
+    """Parse KIND/NAME."""
     kind, _, name = text.partition("/")
     if kind not in ("ClusterRole", "Role") or not name:
         raise click.BadParameter(f"{text!r} is not allowed; allowed: ClusterRole/NAME or Role/NAME")
@@ -49,7 +49,7 @@ def spark_role(text: str) -> SparkRole:
 
 
 def lease_name(text: str) -> LeaseName:
-    """NAMESPACE/NAME as the command line has it."""
+    """Parse NAMESPACE/NAME."""
     namespace, _, name = text.partition("/")
     if not namespace or not name:
         raise click.BadParameter(f"{text!r} is not allowed; allowed: NAMESPACE/NAME")
@@ -57,7 +57,7 @@ def lease_name(text: str) -> LeaseName:
 
 
 def metrics_address(text: str) -> tuple[str, int] | None:
-    """HOST:PORT as the command line has it."""
+    """Parse HOST:PORT."""
     try:
         return scrape.parse_address(text)
     except ValueError as error:
@@ -183,7 +183,7 @@ def main(
 
 
 def wait_for_crds(kube: Kube) -> None:
-    """Return once the API server knows every kind of ours."""
+    """Return once the API server serves every kind of ours."""
     said: object = None
     while True:
         try:
@@ -233,7 +233,7 @@ async def operate(
     logger.info("millstream-operator %s watches %s", __version__, ", ".join(namespaces) or "all namespaces")
     services.obey(leadership.check)
     leadership.start()
-    # kopf would make one of the user's name, and a user whom the platform assigns has none. Its type for it is private.
+    # kopf would build one from the user name, and a user assigned by the platform has none. Its type is private.
     identity: Any = own_identity()
     stop = asyncio.Event()
     work_task = asyncio.create_task(runner.run(), name="reconciles")
@@ -263,15 +263,15 @@ async def operate(
 
 def operator_settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
-    # A watch ends regularly, and is taken for dead when nothing comes, not even its end.
+    # A watch ends regularly; it is considered dead when nothing arrives, not even its end.
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
     settings.watching.connect_timeout = 30
     settings.networking.request_timeout = 60
-    # Without end: an API server that is away for an hour comes back.
+    # Never give up: an API server that is down for an hour comes back.
     settings.networking.error_backoffs = Endless((1, 1, 2, 3, 5, 8, 13, 21, 30))
-    # A worker holds its place of a kind's until it has been idle for so long. With 50 places and a second each it took
-    # kopf 100 s to show 5,000 resources; handing an event over takes half a millisecond.
+    # A worker keeps its slot until it has been idle for this long. With 50 slots for a kind and a second each, kopf
+    # took 100 s to show 5,000 resources; handing an event over takes half a millisecond.
     settings.queueing.worker_limit = 50
     settings.queueing.idle_timeout = 0.02
     # Lists come in pages: parsed as a whole, 5,000 resources take more memory than all the rest of the operator.
@@ -279,7 +279,7 @@ def operator_settings() -> kopf.OperatorSettings:
     settings.queueing.exit_timeout = 2.0
     settings.posting.enabled = False
     settings.posting.level = logging.WARNING
-    # The definitions are there (wait_for_crds), and namespaces are given or all.
+    # The CRDs exist (wait_for_crds), and the namespaces are given or all.
     settings.scanning.disabled = True
     settings.process.ultimate_exiting_timeout = 30
     settings.persistence.finalizer = "millstream.dev/kopf"
@@ -289,7 +289,7 @@ def operator_settings() -> kopf.OperatorSettings:
 
 
 class Endless:
-    """Backoffs that go on with the last one; iterable as often as wanted."""
+    """Backoffs, of which the last one repeats forever; may be iterated many times."""
 
     def __init__(self, seconds: Sequence[float]) -> None:
         self._seconds = seconds

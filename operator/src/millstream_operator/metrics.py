@@ -1,8 +1,8 @@
-"""What the operator counts, and how Prometheus gets it: every metric of the operator is in ``TABLE``.
+"""The operator's metrics for Prometheus: ``TABLE`` lists them all.
 
-Work adds to counters as it goes, from any thread. What the resources show (conditions, lags, runs) is read from the
-store when Prometheus asks, so that a restart loses nothing of it. Series by object are bounded: those that need
-attention come first, and how many were left out is a metric of its own.
+Counters are incremented as work proceeds, from any thread. Metrics of resources (conditions, lags, runs) are read from
+the store at each scrape, so a restart does not lose them. Series by object are bounded: those that need attention come
+first, and another metric counts those left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .models import KINDS
 from .store import Key, Store
 
 MOST_OBJECTS = 500
-"""Most series by object of one metric."""
+"""Largest number of series by object of one metric."""
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 OTHER = "Other"
 
@@ -236,7 +236,7 @@ PROCESS = (
     Metric("process_start_time_seconds", "gauge", "seconds since 1970", "When it started."),
     Metric("process_virtual_memory_bytes", "gauge", "bytes", "Addresses that it has mapped."),
 )
-"""What prometheus-client says of any process."""
+"""Metrics of any process, from prometheus-client."""
 
 UNEXPECTED = {
     ConditionType.READY: "True",
@@ -247,7 +247,7 @@ UNEXPECTED = {
     ConditionType.LATE: "False",
     ConditionType.DATA_QUALITY: "True",
 }
-"""Conditions that need attention when they are anything but this."""
+"""Conditions that need attention unless they have this status."""
 PROGRESS = {
     Reason.RUN_PENDING,
     Reason.RUNNING,
@@ -255,7 +255,7 @@ PROGRESS = {
     Reason.SUSPENDED,
     Reason.WAITING_FOR_RECORDS,
 }
-"""Reasons of conditions that will be as they should be without anybody's help."""
+"""Reasons of conditions that resolve themselves."""
 
 
 class _Condition(msgspec.Struct):
@@ -290,7 +290,7 @@ class _Status(msgspec.Struct, rename="camel"):
 
 
 class _Shown(msgspec.Struct):
-    """What of a resource is in metrics."""
+    """The fields of a resource that appear in metrics."""
 
     status: _Status = msgspec.field(default_factory=_Status)
 
@@ -302,7 +302,7 @@ _REASONS = frozenset(one.value for one in Reason)
 
 @dataclass(slots=True)
 class Lags:
-    """How far groups and loads are behind; their statuses say it in round numbers, and not at each moment."""
+    """The exact lags of groups and loads; their statuses show rounded numbers, and not at every moment."""
 
     _lags: dict[Key, tuple[int, int]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -321,7 +321,7 @@ class Lags:
 
 
 class Metrics:
-    """Of one operator."""
+    """The metrics of one operator."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -344,16 +344,16 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def show(self, store: Store) -> None:
-        """From now on tell of the resources in a store, too."""
+        """From now on include the resources in a store."""
         self.registry.register(_Resources(store, self.lags))
 
     def api_request(self, method: str, resource: str, code: int, seconds: float) -> None:
-        """One request to the Kubernetes API is over; ``code`` is 0 when there was no answer."""
+        """Count a finished request to the Kubernetes API; ``code`` is 0 if there was no response."""
         self.api_requests.labels(method, resource, str(code)).inc()
         self.api_request_seconds.labels(method).observe(seconds)
 
     def text(self) -> bytes:
-        """Prometheus's text format. Takes milliseconds for each thousand resources: belongs in a thread."""
+        """Prometheus's text format. Takes milliseconds for each thousand resources: call it in a thread."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str) -> Counter:
@@ -370,7 +370,7 @@ class Metrics:
 
 
 class _Resources:
-    """A collector: what the resources in the store show."""
+    """A collector of the metrics of resources in the store."""
 
     def __init__(self, store: Store, lags: Lags) -> None:
         self._store = store
@@ -403,7 +403,7 @@ class _Series:
     omitted: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, values: Mapping[Any, float]) -> None:
-        """By the values of the labels. Series by object beyond the bound are left out: the first ones stay."""
+        """Add series by label values. Of series by object only the first ones, up to the bound, are added."""
         labels = BY_NAME[name].labels
         if "name" in labels:
             self.omitted[name] = max(0, len(values) - MOST_OBJECTS)
@@ -422,7 +422,7 @@ class _Series:
         )
 
     def add_lags(self, shown: Mapping[Key, _Status], exact: Mapping[Key, tuple[int, int]]) -> None:
-        """As they were last seen; after a restart as statuses say, until each resource is looked at."""
+        """Add the lags last measured; after a restart those in statuses, until each resource is looked at."""
         for kind, name in (("ConsumerGroup", "group"), ("BatchLoad", "load")):
             lags = {
                 (key.namespace, key.name): exact.get(key)
@@ -475,7 +475,7 @@ class _Series:
 
 
 def _shown(raw: bytes) -> _Status:
-    """Nothing of a status that somebody else has made unreadable."""
+    """Decode a status; an empty one if somebody else has made it unreadable."""
     try:
         return _DECODER.decode(raw).status
     except msgspec.ValidationError:

@@ -1,8 +1,8 @@
-"""Whether topic patterns share a name: exact for the usual syntax, and "perhaps" where that cannot be found out; pure.
+"""Whether topic patterns match a common name: exact for the usual syntax, "perhaps" where it is undecided; pure.
 
 Each list of patterns becomes a nondeterministic automaton (Thompson's construction). All of them run side by side over
-the characters that a name may have, the shortest names first, until all agree or no new state is left. A pattern whose
-syntax is not known (see pattern_syntax.py) is taken for one that includes every name, or excludes none.
+the characters that a name may have, the shortest names first, until all agree or no new state is left. A pattern of
+unknown syntax (see pattern_syntax.py) counts as including every name, or excluding none.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from .pattern_syntax import NAME_CHARACTERS, Edge, Either, InTurn, Node, One, Re
 
 MAX_NAME = 249
 MOST_STATES = 30_000
-"""Of an automaton."""
+"""Largest number of states of an automaton."""
 MOST_VISITED = 20_000
-"""Of a search."""
+"""Largest number of states that a search visits."""
 INTERNAL = "__.*"
 """Topics that no worker mirrors."""
 
 
 class Names(NamedTuple):
-    """The names that ``include`` matches and ``exclude`` does not, after ``prefix`` was put before them."""
+    """The names that ``include`` matches and ``exclude`` does not, with ``prefix`` prepended."""
 
     include: tuple[str, ...]
     exclude: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class Names(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """A name that all have; None where that cannot be found out, because of ``why``."""
+    """A common name; None if it is undecided, because of ``why``."""
 
     name: str | None
     why: str = ""
@@ -44,7 +44,7 @@ class _TooLarge(Exception):
 
 @functools.lru_cache(maxsize=1024)
 def shared(wanted: frozenset[Names]) -> Shared | None:
-    """A name that is among all of these; None if there is none."""
+    """A name common to all of these; None if there is none."""
     unknown: dict[str, None] = {}
     runs = []
     try:
@@ -70,7 +70,7 @@ def _search(runs: Sequence[tuple[_Automaton, _Automaton, str]]) -> str | None:
     start = tuple(one.after(prefix) for include, exclude, prefix in runs for one in (include, exclude))
     longest = MAX_NAME - max(len(prefix) for _, _, prefix in runs)
     ways, seen = [(start, "")], {start}
-    for states, name in ways:  # grows meanwhile
+    for states, name in ways:  # grows during the loop
         ends = [one.ends(state) for one, state in zip(automatons, states, strict=True)]
         if name and all(ends[::2]) and not any(ends[1::2]):
             return name
@@ -94,14 +94,14 @@ _FIRST, _LAST = 0, 1
 
 @dataclass(slots=True)
 class _Automaton:
-    """``edges``: by state, where characters lead; ``skips``: where none is needed, anywhere or at an edge of a name."""
+    """``edges``: transitions by state and character; ``skips``: empty transitions, anywhere or at an edge of a name."""
 
     edges: list[list[tuple[frozenset[str], int]]] = field(default_factory=lambda: [[], []])
     skips: list[list[tuple[str, int]]] = field(default_factory=lambda: [[], []])
     _moves: dict[States, dict[str, States]] = field(default_factory=dict)
 
     def add(self, patterns: Sequence[str]) -> list[str]:
-        """Match any of these, too; returns those whose syntax is not known."""
+        """Also match any of these; returns those of unknown syntax."""
         unknown = []
         for pattern in patterns:
             try:
@@ -119,7 +119,7 @@ class _Automaton:
         return states
 
     def ends(self, states: States) -> bool:
-        """Does what led here match?"""
+        """Whether the characters that led here match."""
         return _LAST in self._closure(states, "$")
 
     def moves(self, states: States) -> dict[str, States]:
@@ -145,7 +145,7 @@ class _Automaton:
         return frozenset(found)
 
     def _build(self, node: Node, begin: int) -> int:
-        """Put a part after a state; returns the state after it."""
+        """Append a part to a state; returns the state after the part."""
         match node:
             case One(characters):
                 end = self._state()

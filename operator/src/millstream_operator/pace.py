@@ -1,12 +1,11 @@
-"""How exactly and how often a status shows numbers that change all the time; pure, times are given.
+"""Limits the precision and frequency of status numbers that change all the time; pure, the caller passes the time.
 
-A size or a lag changes all the time, so that thousands of resources would write the API server full. Fields of a
-status that are such numbers are ``Gauge`` in the models. A status shows their first two digits: 99 is 99, and 34,567
-is 34,000; the metrics have them whole. A change of anything else is written at once. A change of gauges takes from a
-budget: while more than half of it is there, every change is written; below that, only one that gives a number more or
-fewer digits; and none when it is used up. So a few resources show each new number, and thousands the right order of
-magnitude, within ``PER_SECOND`` writes a second for all of them together. A status that is held back is tried again
-with the next look.
+A size or a lag changes all the time, so thousands of resources would flood the API server with writes. The models mark
+such status fields as ``Gauge``. A status shows their first two digits: 99 is 99, and 34,567 is 34,000; the metrics have
+the exact numbers. Any other change is written at once. A change of gauges alone takes from a budget: while more than
+half of it is left, every change is written; below that, only one that changes the number of digits; and none when the
+budget is used up. So a few resources show each new number, and thousands the right order of magnitude, within
+``PER_SECOND`` writes a second for all of them together. A status that is held back is retried at the next look.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def rounded(number: int) -> int:
 
 
 class Pace:
-    """The budget of one operator; may be used by many threads."""
+    """The budget of one operator. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,7 +48,7 @@ class Pace:
         self._at: float | None = None
 
     def holds_back(self, before: Status, after: Status, now: float) -> bool:
-        """Whether a changed status is to wait; ``now`` in seconds. One that is not held back is taken as written."""
+        """Whether a changed status must wait; ``now`` in seconds. Counts a status that need not wait as written."""
         if _with_gauges(before, _zero) != _with_gauges(after, _zero):
             return False
         magnitudes = [list(map(_digits, _gauges(status))) for status in (before, after)]
@@ -88,7 +87,7 @@ def _gauges(status: msgspec.Struct) -> Iterator[int]:
 
 
 def _with_gauges(status: StructT, change: Callable[[int], int]) -> StructT:
-    """The status with every gauge changed that has a value."""
+    """The status with ``change`` applied to every gauge that has a value."""
     names = _gauge_names(type(status))
     changed: dict[str, Any] = {}
     for name in status.__struct_fields__:

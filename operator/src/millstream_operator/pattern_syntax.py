@@ -1,7 +1,7 @@
-"""Reads topic patterns, as far as they mean the same to RE2 and to Python: operator and workers use one each.
+"""Parses topic patterns, where RE2 and Python agree on their meaning: the operator uses one, the workers the other.
 
-Known are literals, classes, ``.``, groups, alternatives, repetitions, ``^``, ``$`` and flags. Of characters only those
-count that a topic's name may have. https://github.com/google/re2/wiki/Syntax
+Supported are literals, classes, ``.``, groups, alternatives, repetitions, ``^``, ``$`` and flags. Only characters that
+a topic's name may have count. https://github.com/google/re2/wiki/Syntax
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLASSES = {"d": _DIGITS, "D": _ALL - _DIGITS, "w": _WORD, "W": _ALL - _WORD, "s
 
 
 class UnknownSyntax(Exception):
-    """A pattern uses more than is known here."""
+    """A pattern uses unsupported syntax."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class One:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Nothing, where a name begins (``^``) or ends (``$``)."""
+    """The empty match at the beginning (``^``) or end (``$``) of a name."""
 
     where: str
 
@@ -92,7 +92,7 @@ class _Parser:
         return self._text[self._at - 1]
 
     def _alternatives(self) -> Node:
-        """Up to the end of the group; flags that are set in it end with it."""
+        """Parse up to the end of the group; flags set in a group end with it."""
         before = self._ignores_case
         found = [self._in_turn()]
         while self._skip("|"):
@@ -106,13 +106,13 @@ class _Parser:
             part = self._part()
             if (bounds := self._bounds()) is not None:
                 part = Repeated(part, *bounds)
-                if self._bounds() is not None:  # not the same to both
+                if self._bounds() is not None:  # RE2 and Python differ here
                     raise UnknownSyntax
             found.append(part)
         return InTurn(found)
 
     def _bounds(self) -> tuple[int, int | None] | None:
-        """A repetition, if one is next: at least and at most how often."""
+        """The bounds of a repetition, if one is next: the least and the most."""
         bounds: tuple[int, int | None] | None = None
         if self._skip("*"):
             bounds = (0, None)
@@ -126,7 +126,7 @@ class _Parser:
                 raise UnknownSyntax
             bounds = int(low), (int(high) if high else None) if comma else int(low)
         if bounds is not None:
-            self._skip("?")  # the shorter match first: the same names
+            self._skip("?")  # lazy: matches the same names
         return bounds
 
     def _until(self, end: str) -> str:
@@ -160,7 +160,7 @@ class _Parser:
         if self._skip("?P<"):
             self._until(">")
         elif self._skip("?") and not self._flags():
-            return InTurn(())  # they hold until the end of the group around them
+            return InTurn(())  # the flags apply until the end of the enclosing group
         self._depth += 1
         if self._depth > _DEEPEST:
             raise UnknownSyntax
@@ -172,7 +172,7 @@ class _Parser:
         return found
 
     def _flags(self) -> bool:
-        """Reads FLAGS: or FLAGS); does a group follow? Names have one line, so only i counts."""
+        """Parse FLAGS: or FLAGS); returns whether a group follows. Names have one line, so only i matters."""
         on = True
         while (char := self._char()) not in ":)":
             if char == "i":

@@ -1,6 +1,6 @@
 """Regular expressions that users write, in RE2's syntax: matching takes time in proportion to the text.
 
-Python's own take exponential time for some patterns. They would stop the operator for everybody.
+Python's own regular expressions take exponential time for some patterns, which would stop the operator for everybody.
 https://github.com/google/re2/wiki/Syntax
 """
 
@@ -13,7 +13,7 @@ _QUIET.log_errors = False
 
 
 def refusal(pattern: str) -> str:
-    """Why a pattern is none; empty when it is one."""
+    """Why a pattern is not valid; empty if it is."""
     try:
         re2.compile(pattern, _QUIET)
     except re2.error as error:

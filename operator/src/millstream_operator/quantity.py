@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-# Kubernetes takes neither more digits nor larger exponents, and such numbers would take all memory.
+# Kubernetes accepts neither more digits nor larger exponents, and such numbers would use up all memory.
 _QUANTITY = re.compile(
     r"([+-]?(?:[0-9]{1,32}\.?[0-9]{0,32}|\.[0-9]{1,32}))([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?"
 )
@@ -36,7 +36,7 @@ def parse_quantity(text: int | str) -> Fraction:
 
 
 def same_quantity(one: object, other: object) -> bool:
-    """Do two values name the same quantity ("0.5" and "500m")?"""
+    """Whether two values are the same quantity ("0.5" and "500m")."""
     try:
         return parse_quantity(one) == parse_quantity(other)  # type: ignore[arg-type]
     except QuantityError:

@@ -1,4 +1,4 @@
-"""`helm test`: one record into a cluster and out again, in a topic of its own that is deleted after.
+"""`helm test`: produces one record and consumes it, in its own topic, which it deletes afterwards.
 
 python -m millstream_operator.roundtrip HOST:PORT
 """
@@ -21,7 +21,7 @@ RECORD_TIMEOUT_S = 30.0
 
 
 def roundtrip(bootstrap: str) -> float:
-    """Seconds that a record took; raises AdminError, KafkaError or AssertionError."""
+    """The seconds that the record took. Raises AdminError, KafkaError or AssertionError."""
     admin = KafkaAdmin(bootstrap, "millstream-roundtrip")
     topic = f"millstream-roundtrip-{uuid.uuid4().hex[:12]}"
     _wait(admin)

@@ -1,8 +1,8 @@
-"""The CRDs' OpenAPI v3 schemas in this process: defaults and validation, as the API server does them.
+"""Defaults and validation by the CRDs' OpenAPI v3 schemas, as on the API server.
 
 Source: the Kubernetes documentation on CustomResourceDefinitions ("structural schemas", "defaulting", "validation
-rules"). Different from the API server in one point, on purpose: an unknown field is an error (as `kubectl` has it with
-`--validate=strict`), not a warning.
+rules"). One difference is deliberate: an unknown field is an error (as with `kubectl --validate=strict`), not a
+warning.
 
 The CRDs are those of `crds/` at the top of the repository; `make definitions` copies them into this package.
 """
@@ -38,7 +38,7 @@ _BITS = {"int32": 31, "int64": 63}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong at one place: the field's path, what is there and what is allowed."""
+    """An invalid value: the field's path, the value and what is allowed."""
 
     path: str
     what: str
@@ -52,7 +52,7 @@ CRDS = Path(__file__).parent / "crds"
 
 @functools.cache
 def crd_schemas() -> dict[str, Schema]:
-    """The schema of each kind, at the version that is stored."""
+    """The schema of each kind, at its storage version."""
     schemas: dict[str, Schema] = {}
     for file in sorted(CRDS.glob("*.yaml")):
         crd = yaml.safe_load(file.read_text())
@@ -67,7 +67,7 @@ def with_defaults(value: Any, schema: Schema) -> Any:
         properties: Mapping[str, Schema] = schema.get("properties", {})
         result = dict(value)
         for name, inner in properties.items():
-            # A null where null is no value counts as left out.
+            # A null counts as left out where null is not allowed.
             missing = name not in result or (result[name] is None and not inner.get("nullable"))
             if missing and "default" in inner:
                 result[name] = copy.deepcopy(inner["default"])
@@ -118,7 +118,7 @@ def validate(
     elif isinstance(value, list):
         before += _list(value, schema, path, old, waived)
     yield from before
-    if not before:  # rules may rely on what the schema says
+    if not before:  # rules may rely on the schema
         yield from _rules(value, schema, path, old, waived)
 
 
@@ -220,7 +220,7 @@ def _list(
 
 def _rules(value: Any, schema: Schema, path: str, old: Any, waived: Collection[str]) -> Iterator[Problem]:
     if old is not None and value == old:
-        return  # what was taken before is not judged by a newer rule: "validation ratcheting"
+        return  # a newer rule does not apply to an unchanged value: "validation ratcheting"
     for rule in schema.get("x-kubernetes-validations", ()):
         text = rule["rule"]
         if text in waived or ("oldSelf" in text and old is None):
@@ -256,7 +256,7 @@ def _plain(value: Any) -> str:
 
 
 def _show(value: Any) -> str:
-    """A value as it stands in YAML, short."""
+    """A value as in YAML, shortened."""
     if isinstance(value, str):
         text = f'"{value}"'
     elif isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Where Prometheus gets the operator's metrics: GET /metrics, on the event loop that the queue belongs to."""
+"""Serves the operator's metrics to Prometheus: GET /metrics, on the event loop that owns the queue."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def serve(address: tuple[str, int], metrics: Metrics, measure: Callable[[], None]) -> web.AppRunner:
-    """Answer on HOST, PORT until the runner's ``cleanup``. ``measure`` brings up to date what only the loop may look
-    at. Raises OSError."""
+    """Serve on HOST, PORT until the runner's ``cleanup``. ``measure`` updates the metrics that only the event loop may
+    read. Raises OSError."""
 
     async def answer(_: web.Request) -> web.Response:
         measure()

@@ -1,4 +1,4 @@
-"""What reconciling works with: the Kubernetes API, what the watches saw, brokers, images, the time."""
+"""What reconciles depend on: the Kubernetes API, the store, connections to brokers, images, the time."""
 
 from __future__ import annotations
 
@@ -30,38 +30,38 @@ class Services:
     store: Store = field(default_factory=Store)
     admins: AdminPool = field(default_factory=AdminPool)
     offset_times: dict[str, OffsetTimes] = field(default_factory=dict)
-    """What is known about the age of records, by the address of their Cluster."""
+    """Known ages of records, by the address of their Cluster."""
     load_times: dict[str, OffsetTimes] = field(default_factory=dict)
-    """The same for BatchLoads, each by its uid: their looks run beside one another."""
+    """The same for BatchLoads, by uid, since they are reconciled in parallel."""
     no_policies: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Clusters without NetworkPolicies, by address: the uid and generation at which they were looked for."""
+    """Clusters without NetworkPolicies, by address: the uid and generation for which that was checked."""
     pace: Pace | None = field(default_factory=Pace)
-    """How often a status is written for a number alone; None: as often as it changes."""
+    """Limits status writes that only change a number; None: no limit."""
     turns: Turns = field(default_factory=Turns)
     metrics: Metrics = field(default_factory=Metrics)
     events: Budget = field(default_factory=Budget)
     images: Images = field(default_factory=Images)
     spark_role: SparkRole = field(default_factory=SparkRole)
     volume_ownership: VolumeOwnership = VolumeOwnership.AUTO
-    # Where its own pod is, for NetworkPolicies; None outside Kubernetes.
+    # The namespace of the operator's pod, for NetworkPolicies; None outside Kubernetes.
     operator_namespace: str | None = None
     now: Callable[[], datetime] = now_utc
     acts_in: Callable[[str], bool] = lambda namespace: True
     """Whether this release acts in a namespace (see claims.py). Raises KubeError where that cannot be known."""
-    # Where the operator itself reaches a Cluster's brokers; elsewhere than clients when it runs outside Kubernetes.
+    # The address at which the operator reaches a Cluster's brokers; outside Kubernetes it differs from that of clients.
     address_of: Callable[[Cluster], str] = bootstrap_of
 
     @property
     def release(self) -> str:
-        """Names what this operator gives every Cluster."""
+        """Identifies the settings that this operator gives every Cluster."""
         return self.images.release(self.volume_ownership)
 
     def obey(self, fence: Callable[[], None]) -> None:
-        """Have ``fence`` called before each write, to Kubernetes and to brokers; it raises where none may be."""
+        """Call ``fence`` before each write to Kubernetes or brokers; it raises if writing is not allowed."""
         self.kube.fence = self.admins.fence = fence
 
     def forget_brokers(self, address: str) -> None:
-        """The Cluster there is gone."""
+        """Drop the connection to a deleted Cluster."""
         self.admins.forget(address)
         self.offset_times.pop(address, None)
         self.no_policies.pop(address, None)

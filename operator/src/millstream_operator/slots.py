@@ -1,8 +1,8 @@
-"""Which looks may begin: so many at once, but those that take long do not count and are few; pure.
+"""Limits concurrent looks: slow ones do not count towards the limit, but have their own; pure.
 
-Brokers that do not answer hold whoever asks them until a timeout. So a look that has taken ``SLOW_S`` no longer counts
-as one of the ``WORKERS``, up to ``THREADS`` in all, and its group, with the others of its Cluster, is slow from then
-on: of slow groups ``SLOW_WORKERS`` are looked at at once, until one of them was quick.
+A look at brokers that do not answer blocks until a timeout. So a look that has taken ``SLOW_S`` no longer counts as one
+of the ``WORKERS``, up to ``THREADS`` in all. Its group, with the others of its Cluster, is slow from then on: at most
+``SLOW_WORKERS`` slow groups are looked at at once, until a look at one of them is quick.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def alone(group: Hashable) -> Collection[Hashable]:
 
 @dataclass(slots=True)
 class Slots:
-    """Looks under way, by group. Times are in seconds. ``beside``: the groups that ask the same brokers, itself among
-    them."""
+    """The running looks, by group. Times are in seconds. ``beside``: the groups that use the same brokers, including
+    the group itself."""
 
     beside: Callable[[Hashable], Collection[Hashable]] = alone
     begun: dict[Hashable, float] = field(default_factory=dict)
@@ -38,18 +38,18 @@ class Slots:
         change(self.beside(group))
 
     def free(self, now: float) -> bool:
-        """May another look begin?"""
+        """Whether another look may begin."""
         return len(self.begun) < THREADS and len(self._quick(now)) < WORKERS
 
     def free_at(self, now: float) -> float | None:
-        """When one may, though none ends before; None if none may, or one may now."""
+        """When another look may begin even if none ends before; None if never, or if one may begin now."""
         quick = self._quick(now)
         if len(self.begun) >= THREADS or len(quick) < WORKERS:
             return None
         return min(self.begun[group] for group in quick) + SLOW_S
 
     def held_back(self, now: float) -> Collection[Hashable]:
-        """The groups that have to wait though a look may begin: slow ones, while enough of them are looked at."""
+        """The groups that must wait although a look may begin: slow ones, while enough of them are being looked at."""
         late = {
             group for group, begun in self.begun.items() if now - begun >= SLOW_S and group not in self.slow
         }
@@ -57,7 +57,7 @@ class Slots:
         return slow if len(slow.intersection(self.begun)) >= SLOW_WORKERS else ()
 
     def longest(self, now: float) -> float:
-        """How long the longest look under way has taken so far."""
+        """How long the longest running look has taken so far."""
         return now - min(self.begun.values(), default=now)
 
     def _quick(self, now: float) -> list[Hashable]:

@@ -1,7 +1,7 @@
-"""The one place that writes statuses and finalizers: whole, by server-side apply, and only when they changed.
+"""The only module that writes statuses and finalizers: whole, by server-side apply, and only when they change.
 
-A status is written over the one that it was computed from (by resourceVersion): an operator whose view is old, because
-its watch is late or because it does not act any more, cannot undo what another one wrote.
+A status only replaces the one it was computed from (by resourceVersion): an operator with a stale view, because its
+watch is late or it no longer acts, cannot undo another operator's write.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ FINALIZER = "millstream.dev/delete"
 
 
 def write_status(services: Services, resource: Resource, status: Status) -> bool:
-    """Write a status, its gauges in round numbers, if it differs from what the resource shows, and not only by gauges
-    whose time has not come (see pace.py); was it written?"""
+    """Write a status, with its gauges rounded, if it differs from the resource's in more than gauges that pace.py holds
+    back. Returns whether it was written."""
     shown: Status = resource.status  # type: ignore[attr-defined]  # every kind has one
     status = in_round_numbers(status)
     before, after = encode_status(shown), encode_status(status)
@@ -36,9 +36,9 @@ def write_status(services: Services, resource: Resource, status: Status) -> bool
 def write_raw_status(
     services: Services, key: Key, uid: str, before: dict[str, Any], after: dict[str, Any]
 ) -> bool:
-    """Write ``after`` over ``before``, from which it was computed, and over nothing else: a status that somebody else
-    wrote meanwhile stays, and the resource is looked at again. A spec that changed meanwhile does not matter, since a
-    status names its generation."""
+    """Replace ``before``, from which ``after`` was computed, and nothing else: a status that somebody else has written
+    since stays, and the resource is looked at again. A change of the spec in between does not matter, since a status
+    names its generation."""
     if before == after:
         return False
     manifest = {"apiVersion": API_VERSION, "kind": key.kind, "metadata": _metadata(key, uid), "status": after}
@@ -58,14 +58,14 @@ def write_raw_status(
                 raise
         found = services.kube.get(API_VERSION, key.kind, key.namespace, key.name)
         if found is None or found["metadata"].get("uid") != uid:
-            return False  # it is gone, or another one has its name
+            return False  # it is gone, or another resource has its name
         services.store.put_written(found)
     services.store.wake(key)
     return False
 
 
 def _shows(key: Key, manifest: Manifest, status: dict[str, Any]) -> bool:
-    """Whether a resource has this status, as far as we understand it."""
+    """Whether a resource has this status, ignoring fields that we do not know."""
     shown = manifest.get("status") or {}
     if shown == status:
         return True
@@ -81,7 +81,7 @@ def _version(manifest: Manifest) -> dict[str, str]:
 
 
 def hold_finalizer(services: Services, resource: Resource, hold: bool) -> None:
-    """Have our finalizer on a resource, or not."""
+    """Add our finalizer to a resource, or remove it."""
     if (FINALIZER in resource.metadata.finalizers) == hold:
         return
     key = Key(resource.KIND, resource.namespace, resource.name)
@@ -90,7 +90,7 @@ def hold_finalizer(services: Services, resource: Resource, hold: bool) -> None:
         if live is not None and live["metadata"]["uid"] == resource.metadata.uid:
             release_finalizer(services.kube, live)
         return
-    # The uid keeps the apply from creating the resource anew when it is gone.
+    # The uid keeps the apply from recreating a resource that is gone.
     metadata = {**_metadata(key, resource.metadata.uid), "finalizers": [FINALIZER]}
     try:
         services.store.put_written(
@@ -102,8 +102,8 @@ def hold_finalizer(services: Services, resource: Resource, hold: bool) -> None:
 
 
 def release_finalizer(kube: Kube, live: Manifest) -> bool:
-    """Take our finalizer off an object, whoever put it there: one that was restored from a copy has another manager's,
-    which an apply would leave. Was it on it? Raises KubeError."""
+    """Remove our finalizer from an object, whoever set it: in an object restored from a backup it belongs to another
+    manager, and an apply would leave it. Returns whether it was set. Raises KubeError."""
     found: Manifest | None = live
     for attempt in range(1, ATTEMPTS + 1):
         if found is None or FINALIZER not in (finalizers := found["metadata"].get("finalizers") or ()):
@@ -116,7 +116,7 @@ def release_finalizer(kube: Kube, live: Manifest) -> bool:
                 return False
             if error.status != 409 or attempt == ATTEMPTS:
                 raise
-        metadata = found["metadata"]  # it has changed meanwhile
+        metadata = found["metadata"]  # it has changed since
         found = kube.get(found["apiVersion"], found["kind"], metadata["namespace"], metadata["name"])
     return False
 

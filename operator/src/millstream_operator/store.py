@@ -1,12 +1,12 @@
-"""The custom resources as the watches last showed them, with the two indexes that reconciling needs.
+"""The custom resources as the watches last showed them, with two indexes for the reconciles.
 
-A resource is kept as compact JSON (a topic: about 1 KB) and decoded when it is looked at, so that thousands of them
-stay cheap. Indexes: which resources refer to a Cluster, and which claim the same topic or group of a Cluster.
+A resource is stored as compact JSON (a topic: about 1 KB) and decoded when it is looked at, so thousands of them stay
+cheap. The indexes: which resources refer to a Cluster, and which claim the same topic or group of a Cluster.
 
-Watches put what they see; workers put the answers to their own writes, so that a reconcile never starts from a status
-that is older than the last one wrote. The newer resourceVersion wins.
+Watches store what they see; workers store the responses to their own writes, so a reconcile never starts from a status
+older than the last one written. The newer resourceVersion wins.
 
-A resource is held to its CRD when it comes and when its spec changes, not each time it is looked at.
+A resource is validated against its CRD when it arrives and when its spec changes, not at each look.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class ClusterKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A resource's claim to a name in a Cluster (topicName, groupId): the oldest one wins; of two that were created in
-    the same second the one that has it."""
+    """A resource's claim to a name in a Cluster (topicName, groupId): the oldest one wins; of two created in the same
+    second, the one that already has it."""
 
     created: str
     waiting: bool
@@ -61,9 +61,9 @@ class _Entry:
     version: int
     trigger: object
     spec: int
-    """The hash of its name and spec."""
+    """Hash of the resource's name and spec."""
     refused: str
-    """Why it may not be as it is; empty when it may."""
+    """Why the resource is not valid; empty if it is."""
     clusters: frozenset[ClusterKey]
     claimed: str | None
     claim: Claim
@@ -71,7 +71,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an event changed: does the resource itself need a look, and which others do?"""
+    """The effect of an event: whether the resource itself needs a look, and which others do."""
 
     needs_reconcile: bool
     others: frozenset[Key]
@@ -95,27 +95,28 @@ class Store:
         self._woken: set[Key] = set()
 
     def put(self, manifest: Mapping[str, Any]) -> Change:
-        """Remember a resource as it is now."""
+        """Store a resource as a watch showed it."""
         key = key_of(manifest)
         entry = _entry(key, manifest, self._entries.get(key))
         with self._lock:
             return self._put(key, entry)
 
     def put_written(self, manifest: Mapping[str, Any]) -> None:
-        """Remember a resource as the API server answered our own write; who needs a look is kept for ``take_woken``."""
+        """Store a resource from the response to our own write; ``take_woken`` returns the resources that need a
+        look."""
         key = key_of(manifest)
         entry = _entry(key, manifest, self._entries.get(key))
         with self._lock:
             before = self._entries.get(key)
             if before is None or before.claim.uid != entry.claim.uid:
-                return  # it has been deleted meanwhile, and perhaps made anew
+                return  # it has been deleted since, and perhaps recreated
             change = self._put(key, entry)
             self._woken |= change.others
             if change.needs_reconcile:
                 self._woken.add(key)
 
     def wake(self, key: Key) -> None:
-        """Have a resource looked at again soon."""
+        """Request another look at a resource soon."""
         with self._lock:
             self._woken.add(key)
 
@@ -125,7 +126,7 @@ class Store:
         return woken
 
     def remove(self, key: Key, uid: str) -> Change:
-        """Forget a resource that is gone; another one that has its name by now stays."""
+        """Forget a deleted resource; a new one of the same name stays."""
         with self._lock:
             before = self._entries.get(key)
             if before is None or before.claim.uid != uid:
@@ -139,7 +140,7 @@ class Store:
         return key in self._entries
 
     def get(self, kind: type[ResourceT], namespace: str, name: str) -> ResourceT | None:
-        """The resource, or None; raises ManifestError when it may not be as it is."""
+        """The resource, or None; raises ManifestError if it is not valid."""
         entry = self._entries.get(Key(kind.KIND, namespace, name))
         if entry is None:
             return None
@@ -148,23 +149,23 @@ class Store:
         return decode_as(kind, msgspec.json.decode(entry.raw))
 
     def raw(self, key: Key) -> dict[str, Any] | None:
-        """The resource as it came, without managedFields."""
+        """The resource as received, without managedFields."""
         entry = self._entries.get(key)
         return cast(dict[str, Any], msgspec.json.decode(entry.raw)) if entry else None
 
     def claims(self, kind: str, cluster: ClusterKey, name: str) -> list[Claim]:
-        """Who claims a topic or group, the oldest first."""
+        """The claims to a topic or group, the oldest first."""
         with self._lock:
             found = list(self._claims.get((kind, cluster, name), ()))
         return sorted(found, key=lambda claim: (claim.created, claim.waiting, claim.uid))
 
     def snapshot(self) -> dict[Key, bytes]:
-        """Every resource as it is now, in JSON."""
+        """All resources, in JSON."""
         with self._lock:
             return {key: entry.raw for key, entry in self._entries.items()}
 
     def versions(self) -> dict[Key, int]:
-        """Of every resource its resourceVersion."""
+        """The resourceVersion of every resource."""
         with self._lock:
             return {key: entry.version for key, entry in self._entries.items()}
 
@@ -201,8 +202,8 @@ class Store:
                     del self._claims[key.kind, cluster, entry.claimed]
 
     def _others(self, key: Key, before: _Entry | None, after: _Entry | None) -> frozenset[Key]:
-        """Who else needs a look: those that refer to a Cluster that changed; rivals for a name when a claim to it
-        arrives or departs."""
+        """The other resources that need a look: those that refer to a changed Cluster, and rivals for a name when a
+        claim to it appears or disappears."""
         if key.kind == Cluster.KIND:
             if before and after and _seen_by_others(before.raw) == _seen_by_others(after.raw):
                 return frozenset()
@@ -217,7 +218,7 @@ def _entry(key: Key, manifest: Mapping[str, Any], before: _Entry | None) -> _Ent
     metadata = {name: value for name, value in manifest["metadata"].items() if name != "managedFields"}
     spec, status = manifest.get("spec") or {}, manifest.get("status") or {}
     claimed = KINDS[key.kind].CLAIMS if key.kind in KINDS else None
-    # Status writes change neither, so that the operator's own writes wake nobody.
+    # Status writes change neither, so the operator's own writes wake no resource.
     trigger = (
         metadata.get("uid"),
         metadata.get("generation"),
@@ -248,7 +249,7 @@ def _entry(key: Key, manifest: Mapping[str, Any], before: _Entry | None) -> _Ent
 
 
 def _claims_of(entry: _Entry | None) -> frozenset[tuple[ClusterKey, str, str, str]]:
-    """What a resource claims, and what decides whether it is older than another."""
+    """A resource's claims, with the fields that decide whether it is older than another."""
     if entry is None or entry.claimed is None:
         return frozenset()
     return frozenset(
@@ -257,7 +258,7 @@ def _claims_of(entry: _Entry | None) -> frozenset[tuple[ClusterKey, str, str, st
 
 
 def cluster_refs(key: Key, spec: Mapping[str, Any]) -> frozenset[ClusterKey]:
-    """The Clusters that a spec refers to, read leniently: it may be one that cannot be decoded."""
+    """The Clusters that a spec refers to, read leniently, since the spec may be invalid."""
     holders = [spec, spec.get("target"), *(spec.get("sources") or ())] if key.kind in KINDS else []
     found = set()
     for holder in holders:
@@ -268,7 +269,7 @@ def cluster_refs(key: Key, spec: Mapping[str, Any]) -> frozenset[ClusterKey]:
 
 
 def _seen_by_others(raw: bytes) -> object:
-    """What of a Cluster concerns those that refer to it."""
+    """The parts of a Cluster that concern resources which refer to it."""
     manifest = msgspec.json.decode(raw)
     status = manifest.get("status") or {}
     ready = [c.get("status") for c in status.get("conditions") or () if c.get("type") == "Ready"]

@@ -1,8 +1,8 @@
-"""Which changes of a status an administrator wants to hear of: a status before and after in, Events out.
+"""Events about the status changes that matter to an administrator: a status before and after in, Events out.
 
-An Event says that something happened; the status says how it is. So there are Events for changes only, and none for
-what follows from another resource's trouble: while a Cluster is not ready it says so itself, and not each of its
-thousand Topics. Pure: no input or output.
+An Event reports that something happened; the status shows the current state. So there are Events for changes only, and
+none for consequences of another resource's trouble: a Cluster that is not ready reports this itself, and its thousand
+Topics do not. Pure: no input or output.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PROGRESS = frozenset(
         Reason.ZOOKEEPER_NOT_READY,
     }
 )
-"""Why a resource is not ready yet, though nothing is wrong."""
+"""Reasons of resources that are not ready yet, although nothing is wrong."""
 OF_THE_CLUSTER = Reason.CLUSTER_NOT_READY
 TOLD_ELSEWHERE = (
     OF_THE_CLUSTER,
@@ -57,7 +57,7 @@ TOLD_ELSEWHERE = (
     Reason.OOM_KILLED,
     Reason.RUN_FAILED,
 )
-"""By the Cluster, by reconcile/deletion.py, by the run."""
+"""Reasons that the Cluster, reconcile/deletion.py or the run reports."""
 RUN_EVENTS = {
     "Running": (EventType.NORMAL, "RunStarted"),
     "Succeeded": (EventType.NORMAL, "RunSucceeded"),
@@ -71,7 +71,7 @@ REBALANCED = {
 
 
 def events_of(kind: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Event]:
-    """What to tell when the status of a resource changes; both are as in a manifest, ``{}`` for none."""
+    """The Events for a change of a resource's status; both statuses are as in a manifest, ``{}`` for none."""
     old, new = _conditions(before), _conditions(after)
     return [
         *_created(kind, before, after),
@@ -158,7 +158,7 @@ def _others(old: Mapping[str, _Seen], new: Mapping[str, _Seen]) -> Iterator[Even
         (ConditionType.LATE, "True"),
         (ConditionType.DATA_QUALITY, "False"),
         (ConditionType.SOURCE_REACHABLE, "False"),
-        (ConditionType.CAUGHT_UP, ""),  # being behind is no news: lag is a metric
+        (ConditionType.CAUGHT_UP, ""),  # falling behind is no Event: lag is a metric
     ):
         if change := turned(kind):
             was, now = change

@@ -14,7 +14,7 @@ from .store import Key, Store
 
 @dataclass(slots=True)
 class Turns:
-    """Whose turn it is, among the Clusters of an operator. Any thread may ask."""
+    """The Cluster that may be upgraded now, among those of an operator. Thread-safe."""
 
     _holder: Key | None = None
     _resumed: bool = False
@@ -27,8 +27,8 @@ class Turns:
             if self._holder is not None and self._holder not in store:
                 self._holder = None
             if self._holder is None:
-                # After a restart of the operator, the one that it was at goes on. Only then: the status of one that
-                # gave its turn back may say so for good.
+                # Only after a restart of the operator, the Cluster it was upgrading continues: later on, the status of
+                # a Cluster that gave its turn back may still say that it is being upgraded.
                 resumed, self._resumed = self._resumed, True
                 self._holder = key if resumed or _is_upgrading(store, key) else _upgrading(store) or key
             if self._holder != key:
@@ -36,11 +36,11 @@ class Turns:
             return self._holder
 
     def has(self, store: Store, key: Key) -> bool:
-        """Whether it is a Cluster's turn; after a restart of the operator, whether it was."""
+        """Whether a Cluster has the turn, or had it before the operator restarted."""
         return self._holder == key or (self._holder is None and _is_upgrading(store, key))
 
     def leave(self, store: Store, key: Key) -> None:
-        """A Cluster needs its turn no longer, or not now; those that wait look again."""
+        """Give a Cluster's turn back; wakes the Clusters that wait for it."""
         with self._lock:
             self._waiting.discard(key)
             if self._holder != key:
@@ -52,7 +52,7 @@ class Turns:
 
 
 def _upgrading(store: Store) -> Key | None:
-    """The Cluster that says that it is being upgraded."""
+    """The Cluster whose status says that it is being upgraded."""
     return next((key for key in sorted(store.keys(Cluster.KIND)) if _is_upgrading(store, key)), None)
 
 

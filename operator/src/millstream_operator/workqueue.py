@@ -1,8 +1,8 @@
-"""Which resources are to be reconciled, when, and together with which others.
+"""Queue of the resources to reconcile: when, and together with which others.
 
-Keys wait in groups. A group is worked on by one worker at a time: for a Cluster the group is the Cluster itself, so it
-is never reconciled twice at once; the Topics of one Cluster are one group, so that they share the calls to its brokers.
-A key waits once, with the earliest time asked for. No clock and no threads inside: times are given, in seconds.
+Keys wait in groups. One worker at a time works on a group: a Cluster is its own group, so it is never reconciled twice
+at once; the Topics of one Cluster are one group, so they share the calls to its brokers. A key waits once, with the
+earliest requested time. The queue has no clock and no threads: the caller passes the time, in seconds.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class WorkQueue:
                 del self._waiting[group]
 
     def take(self, now: float, limit: int, held_back: Collection[Hashable] = ()) -> Batch | None:
-        """The most overdue group's keys that are due, at most ``limit``; call ``done`` with it after. Groups that are
-        ``held_back`` wait for another time."""
+        """The due keys of the most overdue group, at most ``limit``; call ``done`` with the batch afterwards. Skips the
+        groups in ``held_back``."""
         passed_over: list[tuple[float, int, Hashable]] = []
         try:
             return self._take(now, limit, held_back, passed_over)
@@ -77,7 +77,7 @@ class WorkQueue:
                 continue
             waiting = self._waiting.get(group, {})
             due = sorted((at, key) for key, at in waiting.items() if at <= now)
-            if not due:  # the key this entry was for is gone or waits again
+            if not due:  # the key of this entry is gone or was queued again
                 if waiting:
                     self._push(group, min(waiting.values()))
                 continue
@@ -98,13 +98,13 @@ class WorkQueue:
             self._push(batch.group, min(waiting.values()))
 
     def next_at(self, held_back: Collection[Hashable] = ()) -> float | None:
-        """When ``take`` may give something, as far as is known now."""
+        """When ``take`` may return a batch, as far as is known now."""
         if not held_back:
             return self._heap[0][0] if self._heap else None
         return min((at for at, _, group in self._heap if group not in held_back), default=None)
 
     def overdue(self, now: float, but: Collection[Hashable] = ()) -> float:
-        """For how long the most overdue key has been waiting, but those of some groups."""
+        """How long the most overdue key has been waiting, except in the groups ``but``."""
         times = [
             at for group, waiting in self._waiting.items() if group not in but for at in waiting.values()
         ]

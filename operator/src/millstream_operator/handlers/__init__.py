@@ -1,8 +1,9 @@
-"""A thin module a kind, by its name: which function reconciles it, and whose changes wake it. Here they meet kopf.
+"""One thin module for each kind: which function reconciles it, and whose changes wake it. This package connects them
+to kopf.
 
-kopf keeps the watches going (reconnection, bookmarks, streams that fall silent). Its own handlers for creation, change
-and deletion are not used: they put finalizers and copies of the spec on every object, and are edge-triggered. Each
-event goes into the store and the queue instead; see controller.py.
+kopf maintains the watches (reconnection, bookmarks, streams that fall silent). Its own handlers for creation, change
+and deletion are not used: they put finalizers and copies of the spec on every object, and are edge-triggered. Instead,
+each event goes into the store and the queue; see controller.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CONTROLLERS: dict[str, Controller[Any]] = {
 
 
 def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, runner: Runner) -> None:
-    """Watch every kind of ours and the children that wake them."""
+    """Watch every custom resource, and the objects that wake them."""
 
     async def seen(event: kopf.RawEvent, **_: Any) -> None:
         runner.seen(event["type"], event["object"])

@@ -1,4 +1,4 @@
-"""BatchLoad: looked at one by one, and when its Job changes."""
+"""BatchLoad: reconciled one by one; a change of its Job wakes it."""
 
 from __future__ import annotations
 

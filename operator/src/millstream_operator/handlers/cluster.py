@@ -1,4 +1,4 @@
-"""Cluster: each by itself; its StatefulSet's changes wake it."""
+"""Cluster: reconciled one by one; a change of its StatefulSets wakes it."""
 
 from __future__ import annotations
 

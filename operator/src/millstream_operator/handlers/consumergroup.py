@@ -1,4 +1,4 @@
-"""ConsumerGroup: those of one Cluster together."""
+"""ConsumerGroup: all those of one Cluster are reconciled together."""
 
 from __future__ import annotations
 

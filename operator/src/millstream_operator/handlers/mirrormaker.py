@@ -1,4 +1,4 @@
-"""MirrorMaker: looked at one by one, and when its Deployment changes."""
+"""MirrorMaker: reconciled one by one; a change of its Deployment wakes it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What kopf keeps on objects to tell changes: nothing, as none of its handlers for changes is used.
+"""Keeps kopf from storing anything on objects: it does so to detect changes, and its change handlers are not used.
 
-Its own storage copies every object of every event, which is most of what handing an event over costs.
+kopf's own storage copies the object of every event, which is most of the cost of handing an event over.
 """
 
 from __future__ import annotations

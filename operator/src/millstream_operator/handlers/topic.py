@@ -1,4 +1,4 @@
-"""Topic: those of one Cluster together."""
+"""Topic: all those of one Cluster are reconciled together."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The custom resources as frozen records, decoded from manifests, with the same fields and defaults as ``crds/``.
 
-Which values a field may have, and which rules hold between fields, is said once, by the CRDs; ``admission`` holds
-manifests to it. A record knows types only, so that code may rely on them. A spec refuses unknown fields, a status
-ignores them.
+The CRDs alone define which values a field may have and which rules hold between fields; ``admission`` validates
+manifests against them. A record declares types only, so that code may rely on them. Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -86,14 +85,14 @@ KINDS: dict[str, type[Resource]] = {
     kind.KIND: kind for kind in (Cluster, Topic, ConsumerGroup, MirrorMaker, BatchLoad)
 }
 """The one table of kinds: paths in the API, watches, the first listing, claims, finalizers and local manifests follow
-from it. What is referred to comes first; so they are made locally."""
+from it. Kinds that others refer to come first; the local runtime creates them in this order."""
 
 
 ResourceT = typing.TypeVar("ResourceT", bound=Resource)
 
 
 def decode_as(cls: type[ResourceT], manifest: Mapping[str, Any]) -> ResourceT:
-    """A manifest of a known kind, which is as its CRD says; raises ManifestError where its types are others."""
+    """Decode a valid manifest of a known kind; raises ManifestError if a field has another type."""
     try:
         return msgspec.convert(manifest, cls)
     except msgspec.ValidationError as error:
@@ -101,6 +100,6 @@ def decode_as(cls: type[ResourceT], manifest: Mapping[str, Any]) -> ResourceT:
 
 
 def encode_status(status: Status) -> dict[str, Any]:
-    """A status as the API server takes it."""
+    """Encode a status for the API server."""
     encoded: dict[str, Any] = msgspec.to_builtins(status)
     return encoded

@@ -1,4 +1,4 @@
-"""What the resources share: types of fields, metadata, references, and the record every kind is."""
+"""Shared by all resources: types of fields, metadata, references, and the base record of every kind."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ TopicName = str
 Natural = int
 Timestamp = Annotated[datetime, Meta(tz=True)]
 Gauge = Annotated[int, Meta(extra={"gauge": True})]
-"""A number of a status that changes all the time: shown as exactly and written as often as pace.py says."""
+"""A status number that changes all the time: pace.py rounds it and limits how often it is written."""
 Quantity = int | str
 DeletionPolicy = Literal["Retain", "Delete"]
 
 
 class ManifestError(ValueError):
-    """A manifest that cannot be: one line for the user."""
+    """A manifest is not valid; the message is one line for the user."""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a user writes. Unknown fields are left out: ``admission`` refuses them in manifests on a laptop; a stored
-    resource may have those of a newer release."""
+    """Desired state, written by the user. Decoding ignores unknown fields: ``admission`` refuses them in manifests on a
+    laptop, and a stored resource may have those of a newer release."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the operator writes: what it does not know is left out."""
+    """Observed state, written by the operator; unknown values are left out."""
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -58,11 +58,11 @@ class Lag(Status, frozen=True):
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What all kinds have; ``spec`` and ``status`` are typed by each kind.
+    """The base of all kinds; each kind types its ``spec`` and ``status``.
 
-    ``CLAIMS``: the field of the spec by which it claims a name in its Cluster, which is its own name when that is left
-    out; of several that claim one the oldest has it. ``HELD``: is it kept by a finalizer until its data is deleted,
-    where ``spec.deletionPolicy`` says so?"""
+    ``CLAIMS``: the field of the spec that claims a name in the Cluster (default: the resource's own name); of several
+    claims to one name the oldest wins. ``HELD``: whether a finalizer keeps the resource until its data is deleted, if
+    ``spec.deletionPolicy`` says so."""
 
     KIND: ClassVar[str]
     PLURAL: ClassVar[str]

@@ -66,7 +66,7 @@ class ClusterSpec(Spec, frozen=True):
 
     @property
     def internal(self) -> Listener:
-        """The listener that everything inside uses."""
+        """The listener for clients inside Kubernetes."""
         inside = [listener for listener in self.listeners if listener.type == "Internal"]
         return inside[0] if inside else Listener(name="internal", type="Internal", port=9092)
 

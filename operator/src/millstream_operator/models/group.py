@@ -1,4 +1,4 @@
-"""ConsumerGroup: what a group reads, and how far it is."""
+"""ConsumerGroup: the topics a group reads, and its progress."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from msgspec import field
 from .base import Spec
 
 BROKER = "{broker}"
-"""In the host that brokers advertise and in annotations: the number of the broker."""
+"""Placeholder for the broker's number, in advertised hosts and in annotations."""
 
 
 class Peer(Spec, frozen=True, omit_defaults=True):
-    """As in a NetworkPolicy; Kubernetes checks what is inside when the operator applies it."""
+    """As in a NetworkPolicy; Kubernetes checks the contents when the operator applies them."""
 
     pod_selector: dict[str, Any] | None = None
     namespace_selector: dict[str, Any] | None = None
@@ -33,8 +33,8 @@ class BootstrapService(Spec, frozen=True):
 
 
 class Listener(Spec, frozen=True):
-    """``allow_plaintext``: the API server demands it of external listeners that are new or change. One that is stored
-    without it goes on. ``port``: the API server refuses 9091 in the same way."""
+    """``allow_plaintext``: the API server requires it of external listeners that are new or change. A stored listener
+    without it keeps working. ``port``: the API server refuses 9091 in the same way."""
 
     name: str
     type: Literal["Internal", "NodePort", "LoadBalancer"]

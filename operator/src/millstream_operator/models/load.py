@@ -133,12 +133,12 @@ class OffsetRange(Status, frozen=True):
 class Run(Status, frozen=True):
     name: str | None = None
     id: str | None = None
-    """Names its rows: a run that repeats one that failed has the same."""
+    """Names the run's rows: a run that repeats a failed one has the same id."""
     trigger: str | None = None  # Spec, Schedule, Rerun
     request_id: str | None = None
     scheduled_time: str | None = None
     spec: str | None = None
-    """Digest of what it loads."""
+    """Digest of the parts of the spec that decide what it loads."""
     path: str | None = None
     state: str | None = None  # Pending, Running, Succeeded, Failed
     records: int | None = None
@@ -155,7 +155,7 @@ class Run(Status, frozen=True):
 
 
 class Asked(Status, frozen=True):
-    """What the last run but reruns was begun for, as digests of the spec, and whether it succeeded."""
+    """The spec of the last run that was no rerun, as digests, and whether the run succeeded."""
 
     generation: int
     spec: str
@@ -174,7 +174,7 @@ class LoadedPartition(Status, frozen=True):
 
 
 class Committed(Status, frozen=True):
-    """Where the last success ended, in which table, and by which ``from`` it was begun."""
+    """Where the last successful run ended, its table, and the ``from`` it started with."""
 
     path: str
     from_: str = field(name="from")
@@ -182,7 +182,7 @@ class Committed(Status, frozen=True):
 
 
 class Unsettled(Status, frozen=True):
-    """A run that failed: it may have published its rows all the same. The next one repeats it."""
+    """A failed run, which may have published its rows all the same. The next run repeats it."""
 
     id: str
     path: str
@@ -191,13 +191,13 @@ class Unsettled(Status, frozen=True):
 
 
 class ScheduleStatus(Status, frozen=True):
-    """``since``: times of the schedule up to here were acted on."""
+    """``since``: scheduled times up to this one are done."""
 
     of: str
     since: str
     next: str | None = None
     skipped: str | None = None
-    """The last time for which no run was begun, while none was begun since."""
+    """The last scheduled time without a run, until the next run begins."""
 
 
 class BatchLoadStatus(Status, frozen=True):

@@ -1,4 +1,4 @@
-"""How the values of a BatchLoad's records are read, and which of a record's own parts become columns."""
+"""How a BatchLoad parses the values of records, and which record metadata become columns."""
 
 from __future__ import annotations
 

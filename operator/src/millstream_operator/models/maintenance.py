@@ -13,7 +13,7 @@ DAYS: tuple[Day, ...] = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday",
 
 
 class MaintenanceWindow(Spec, frozen=True):
-    """From ``start`` to ``end``, on the next day where ``end`` is the earlier one; ``days`` are those it starts on."""
+    """From ``start`` to ``end``, on the next day if ``end`` is earlier; it starts on these ``days``."""
 
     start: str
     end: str
@@ -32,7 +32,7 @@ class Maintenance(Spec, frozen=True):
 
 
 def next_window(windows: Sequence[MaintenanceWindow], now: datetime) -> tuple[datetime, datetime]:
-    """The window that is open now, or the next one: from when to when, in UTC. There is always one."""
+    """The open window, or else the next one: its start and end, in UTC. There is always one."""
     today = now.astimezone(UTC)
     days = (today + timedelta(days=days) for days in range(-1, 8))
     found = [window.starting(day) for day in days for window in windows]

@@ -1,4 +1,4 @@
-"""MirrorMaker: which topics of which clusters go where."""
+"""MirrorMaker: source clusters, their topics, and the target cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MirrorTarget(Spec, frozen=True):
 
 
 class MirrorTopics(Spec, frozen=True):
-    """The patterns are in RE2's syntax, which no CRD can say."""
+    """The patterns use RE2's syntax, which no CRD can validate."""
 
     include: tuple[str, ...]
     exclude: tuple[str, ...] = ()

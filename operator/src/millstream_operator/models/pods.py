@@ -1,13 +1,13 @@
-"""What a user may say about pods: the one model for brokers, ZooKeeper, mirror workers, Spark's drivers and executors.
+"""Pod templates: the one model for brokers, ZooKeeper, mirror workers, Spark's drivers and executors.
 
-Whoever may create one of our resources need not be allowed to create pods. So the fields are named, and none of them
+A user who may create our resources need not be allowed to create pods. So the fields are listed here, and none of them
 gives a pod more rights than the operator gives it: nothing here reaches the host, Secrets, service accounts, images or
-the security context, and no label changes which pods the operator's selectors find. Volumes are of kinds that hold
+the security context, and no label changes which pods the operator's selectors find. The allowed kinds of volumes hold
 nobody else's data, and are mounted below /mnt, where they hide nothing. Spark's driver may create pods, so no variable
-may load code into it or into its executors, whose results it reads. docs/security.md argues each of these.
+may load code into it or into its executors, whose results it reads. docs/security.md gives the reason for each.
 
-The schemas of these records in `crds/` are written from them (``definitions.py``), bounds and rules included; templates
-are validated by these schemas, as all fields are (``admission``). A rule that a type cannot express is a ``Rule``.
+``definitions.py`` writes the schemas in `crds/` from these records, bounds and rules included; ``admission`` validates
+templates against these schemas, like all fields. A rule that a type cannot express is a ``Rule``.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ ALLOWED_ENV = (
     *("AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION"),
     *("LANG", "LC_ALL", "MALLOC_ARENA_MAX", "TZ"),
 )
-"""The variables that Spark's driver and executors may have: none of them loads code."""
+"""The environment variables allowed for Spark's driver and executors: none of them loads code."""
 SPARK = ("driver", "executor")
 RESERVED_VOLUMES = frozenset(("conf", "config", "data", "output", "run", "tmp", "work"))
 """Names of the volumes that the operator mounts."""
 
 
 class Rule(NamedTuple):
-    """A rule of a record's schema, in CEL; ``where`` is the field it is about, empty for the record itself."""
+    """A rule of a record's schema, in CEL; ``where`` is the field it applies to, empty for the record itself."""
 
     where: str
     rule: str
@@ -77,7 +77,7 @@ NameT = TypeVar("NameT", bound=str)
 
 
 class Resources(Spec, frozen=True):
-    """What a container gets; each component's own record has its defaults."""
+    """Resources of a container; each component's record has its defaults."""
 
     requests: dict[str, Quantity] = field(default_factory=dict)
     limits: dict[str, Quantity] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Toleration(Spec, frozen=True, omit_defaults=True):
 
 
 class Affinity(Spec, frozen=True, omit_defaults=True):
-    """As in a PodSpec; Kubernetes checks what is inside when the operator applies it."""
+    """As in a PodSpec; Kubernetes checks the contents when the operator applies them."""
 
     node_affinity: Annotated[dict[str, Any], _about("Nodes to run on.")] | None = None
     pod_affinity: Annotated[dict[str, Any], _about("Pods to run beside.")] | None = None
@@ -312,7 +312,7 @@ class PodTemplate(Spec, Generic[NameT], frozen=True, omit_defaults=True):
     ] = field(default_factory=PodSpec)
 
     def manifest(self) -> dict[str, Any]:
-        """What the user wrote, without defaults, to be merged over what the operator builds."""
+        """The user's fields, without defaults, to merge over the pods that the operator builds."""
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return found
 
@@ -323,4 +323,4 @@ LIST_KEYS: Mapping[str, str] = {
     "volumeMounts": "mountPath",
     "volumes": "name",
 }
-"""Lists whose items are known by a field: they merge item by item."""
+"""Lists whose items have a key field: they merge item by item."""

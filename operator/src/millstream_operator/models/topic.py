@@ -9,7 +9,7 @@ from .base import ClusterRef, DeletionPolicy, Gauge, Resource, Spec, Status, Top
 
 
 class TopicSpec(Spec, frozen=True):
-    """``partitions``, ``replication_factor``: None leaves them to the brokers at creation, and as they are later."""
+    """``partitions``, ``replication_factor``: None takes the brokers' defaults at creation, later no change."""
 
     cluster_ref: ClusterRef
     topic_name: TopicName | None = None

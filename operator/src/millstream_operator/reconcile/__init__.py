@@ -1,1 +1,1 @@
-"""A module a kind: what is and what should be in, actions out (pure); and the actions done."""
+"""The reconciles, by kind: pure planners (observed and desired state in, actions out), and the modules that act."""

@@ -1,6 +1,6 @@
-"""Cluster: what one look found out, what follows from it, and what the status says; pure.
+"""Cluster: the findings of one look, their consequences, and the status; pure.
 
-A spec that cannot be is refused before anything is touched: brokers that run go on as they are.
+An invalid spec is refused before anything is changed: running brokers continue as they are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Said = tuple[ConditionType, bool | None, Reason, str]
 
 @dataclass(slots=True)
 class Look:
-    """What one look found out, for the status. What a step leaves as it is stays as the status has it."""
+    """The findings of one look, for the status. Values that no step sets stay as they are in the status."""
 
     ready: int = 0
     problem: Problem | None = None
@@ -40,14 +40,14 @@ class Look:
     warnings: list[tuple[Reason, str]] = field(default_factory=list)
     config_keys: tuple[str, ...] | None = None
     busy: bool = False
-    """Something is under way that has to be looked at again soon."""
+    """Something is in progress: look again soon."""
 
     def warn(self, reason: Reason, words: str) -> None:
         self.warnings.append((reason, words))
 
 
 def refusal(cluster: Cluster) -> Problem | None:
-    """Why a Cluster cannot be as its spec says, for what the schema cannot tell."""
+    """Why a spec is not valid, for rules that the schema cannot express."""
     if reserved := sorted(RESERVED_CONFIG.intersection(cluster.spec.config)):
         return Problem(
             Reason.INVALID_CONFIG,
@@ -58,8 +58,8 @@ def refusal(cluster: Cluster) -> Problem | None:
 
 
 class Outside(NamedTuple):
-    """Where clients outside Kubernetes connect; None where an address is not known yet. ``brokers``: by listener and
-    broker. ``bootstraps``: by listener."""
+    """Addresses for clients outside Kubernetes; None if not known yet. ``brokers``: by listener and broker.
+    ``bootstraps``: by listener."""
 
     brokers: Mapping[tuple[str, int], Address | None]
     bootstraps: Mapping[str, Address | None]
@@ -73,7 +73,7 @@ NOWHERE = Outside({}, {})
 
 
 def why_not_outside(found: Outside) -> Problem | None:
-    """Why brokers cannot advertise what clients outside Kubernetes need."""
+    """Why brokers cannot advertise addresses to clients outside Kubernetes."""
     if missing := sorted(
         f"{listener} of broker {broker}" for listener, broker in found.brokers.keys() - found.known.keys()
     ):
@@ -87,8 +87,8 @@ def why_not_outside(found: Outside) -> Problem | None:
 
 
 def live_config(cluster: Cluster, there: Mapping[str, str]) -> ConfigChange:
-    """What brings the configuration that running brokers have to the spec: keys that this resource had set, and no
-    longer names, are reset."""
+    """The change that brings the running brokers' configuration to the spec: it resets keys that this resource had set
+    and no longer names."""
     wanted = dynamic_config(cluster)
     mine = set(cluster.status.config_keys or ())
     return ConfigChange(
@@ -98,18 +98,18 @@ def live_config(cluster: Cluster, there: Mapping[str, str]) -> ConfigChange:
 
 
 def ready_replicas(stateful_set: StatefulSet | None) -> int:
-    """Pods that serve."""
+    """The number of ready pods."""
     return 0 if stateful_set is None else int((stateful_set.get("status") or {}).get("readyReplicas") or 0)
 
 
 def is_seen(stateful_set: StatefulSet) -> bool:
-    """Whether Kubernetes has seen its newest change, and its status is about it."""
+    """Whether the status covers the newest change of the spec."""
     status = stateful_set.get("status") or {}
     return bool(status.get("observedGeneration") == stateful_set["metadata"].get("generation"))
 
 
 def is_settled(stateful_set: StatefulSet) -> bool:
-    """Whether all pods are as the StatefulSet says, and serve."""
+    """Whether all pods are up to date and ready."""
     status, wanted = stateful_set.get("status") or {}, int(stateful_set["spec"]["replicas"])
     return is_seen(stateful_set) and status.get("updatedReplicas") == wanted == ready_replicas(stateful_set)
 
@@ -117,8 +117,9 @@ def is_settled(stateful_set: StatefulSet) -> bool:
 def held_for_upgrade(
     pods: Sequence[RollingPod], may_upgrade: Callable[[], bool], ensemble: bool
 ) -> list[RollingPod]:
-    """The pods without the reasons that have to wait. One that is not ready waits for nothing: an upgrade may mend it.
-    ``may_upgrade``: may an upgrade go on now? ``ensemble``: ZooKeeper's servers are upgraded and ready."""
+    """The pods without those restart reasons that must wait. A pod that is not ready waits for nothing: an upgrade may
+    repair it. ``may_upgrade``: whether an upgrade may continue now. ``ensemble``: whether ZooKeeper's servers are
+    upgraded and ready."""
 
     def waits(pod: RollingPod) -> bool:
         return pod.ready and pod.reasons == (UPGRADE,) and not (may_upgrade() and ensemble)
@@ -127,12 +128,12 @@ def held_for_upgrade(
 
 
 def is_whole(pods: Sequence[RollingPod], desired: int) -> bool:
-    """Whether all brokers serve, and none is going: ``readyReplicas`` counts one that is, until it has stopped."""
+    """Whether all brokers are ready and none is stopping: ``readyReplicas`` counts a stopping one until it ends."""
     return len(pods) >= desired and all(pod.ready for pod in pods)
 
 
 def broker_pods(live: StatefulSet, pods: Iterable[Mapping[str, Any]]) -> list[RollingPod]:
-    """The brokers' pods as the plan of a roll needs them."""
+    """The brokers' pods, for the plan of a rolling restart."""
     wanted = live["spec"]["template"]["metadata"].get("annotations") or {}
 
     def reasons(broker: int, metadata: Mapping[str, Any]) -> tuple[str, ...]:
@@ -146,8 +147,8 @@ def rolling_pods(
     pods: Iterable[Mapping[str, Any]],
     reasons_of: Callable[[int, Mapping[str, Any]], tuple[str, ...]],
 ) -> list[RollingPod]:
-    """The pods of a StatefulSet by number. ``reasons_of``: why one of this number and metadata has to restart. One that
-    is going does not serve, and has no reason left."""
+    """The pods of a StatefulSet, ordered by number. ``reasons_of``: why the pod with this number and metadata must
+    restart. A pod that is being deleted is not ready, and has no reason left."""
     found = []
     for pod in pods:
         metadata = pod["metadata"]
@@ -169,7 +170,7 @@ def rolling_pods(
 
 
 def why_not_ready(pods: Sequence[Mapping[str, Any]], ready: int, desired: int) -> Problem:
-    """What the brokers' pods say."""
+    """Why brokers are not ready, from their pods."""
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"])):
         name, status = pod["metadata"]["name"], pod.get("status") or {}
         if trouble := trouble_of(pod):
@@ -190,7 +191,7 @@ def status_of(
     cluster_id: str | None,
     now: datetime,
 ) -> ClusterStatus:
-    """What the resource shows after a look."""
+    """The resource's status after a look."""
     desired = cluster.spec.brokers.replicas
     hosts = {
         int(pod["metadata"]["name"].rpartition("-")[2]): pod["status"]["hostIP"]
@@ -225,7 +226,7 @@ def status_of(
 def listener_status(
     cluster: Cluster, outside: Outside, hosts: Mapping[int, str]
 ) -> tuple[ListenerStatus, ...]:
-    """Where clients outside connect. ``hosts``: the address of each broker's node."""
+    """The listeners of the status. ``hosts``: the address of each broker's node."""
     found = []
     for listener in external_listeners(cluster):
         if listener.name not in outside.bootstraps:

@@ -1,4 +1,4 @@
-"""Cluster: what brokers say and are told: replicas that move with their number, configuration that they take live."""
+"""Cluster: requests to its brokers, to move replicas as brokers come and go, and to change live configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .scaling import plan_scaling, plan_spreading
 
 
 class View:
-    """What the brokers say, asked when it is needed and once; None as long as none answers."""
+    """The brokers' answers, each requested once and on demand; None while no broker answers."""
 
     def __init__(self, admin: KafkaAdmin | None) -> None:
         self.admin = admin
@@ -31,7 +31,7 @@ class View:
         return self._brokers
 
     def partitions(self) -> list[PartitionReplicas] | None:
-        """All partitions there are, with their minimum ISR."""
+        """All partitions, with their minimum ISR."""
         if self._partitions is None and self.admin is not None:
             try:
                 self._partitions = self.admin.replicas(min_isr=True)
@@ -40,7 +40,7 @@ class View:
         return self._partitions
 
     def reassigning(self) -> Reassignments:
-        """To be asked before ``partitions``: see ``placement.arrived``."""
+        """Call this before ``partitions``: see ``placement.arrived``."""
         if self._reassigning is None and self.admin is not None:
             try:
                 self._reassigning = self.admin.reassigning()
@@ -54,7 +54,7 @@ class View:
 
 
 def scale(cluster: Cluster, current: int | None, view: View, look: Look) -> int:
-    """Bring replicas away from brokers that shall go, or are gone; returns how many brokers there are to be for now."""
+    """Move replicas off brokers that leave or are gone; returns the number of brokers to run for now."""
     desired = cluster.spec.brokers.replicas
     if current is None or max(current, desired) == 1:
         return desired
@@ -75,7 +75,7 @@ def scale(cluster: Cluster, current: int | None, view: View, look: Look) -> int:
 
 
 def spread(cluster: Cluster, view: View, look: Look) -> None:
-    """Bring replicas to brokers that have none yet, where the Cluster asks for it."""
+    """Move replicas to brokers that have none yet, if the Cluster's spec enables it."""
     if cluster.spec.rebalance != "Automatic" or cluster.spec.brokers.replicas == 1:
         return
     moving, brokers, partitions = view.reassigning(), view.brokers(), view.partitions()
@@ -93,8 +93,9 @@ def spread(cluster: Cluster, view: View, look: Look) -> None:
 
 
 def configure_live(cluster: Cluster, view: View, look: Look) -> bool:
-    """Set what brokers take while they run; reset what this resource had set and no longer names. False when they
-    refuse it: then their files are not to have it either, or the next one that starts would fail."""
+    """Set configuration that brokers accept at run time; reset keys that this resource had set and no longer names.
+    Returns False if they refuse it: then their files must not contain it either, or the next broker to start would
+    fail."""
     wanted = dynamic_config(cluster)
     if view.admin is None or not (wanted or cluster.status.config_keys):
         return True

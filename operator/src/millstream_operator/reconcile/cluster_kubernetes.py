@@ -1,14 +1,14 @@
-"""Cluster: its Kubernetes objects, how its brokers are, and what has to be done to them one after the other.
+"""Cluster: its Kubernetes objects, the state of its brokers, and their restarts.
 
-A look goes this way; each step writes only what differs, and what cannot be done yet is said and tried again:
+A look takes these steps. Each writes only what differs; what cannot be done yet is reported and retried:
 
-    fewer or more brokers                          replicas move first, or after (scaling.py)
-    configuration that brokers take live           is set on them (cluster_kafka.py)
-    ZooKeeper                                      its servers, one restart at a time (ensemble.py)
-    listeners, configuration, brokers              the objects (cluster_objects.py)
+    fewer or more brokers                          move replicas, before or after (scaling.py)
+    live configuration                             set it on the running brokers (cluster_kafka.py)
+    ZooKeeper                                      apply and restart its servers, one at a time (ensemble.py)
+    listeners, configuration, brokers              apply the objects (cluster_objects.py)
     restarts                                       one broker at a time, as partitions allow (rolling.py)
 
-A spec that cannot be is refused before anything is touched: brokers that run go on as they are. So they do while the
+An invalid spec is refused before anything is changed: running brokers continue as they are. The same holds while the
 Cluster is paused by its annotation.
 """
 
@@ -68,7 +68,7 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     if cluster.metadata.deletion_timestamp is not None or is_paused(cluster):
         services.turns.leave(services.store, key_for(cluster))
     if cluster.metadata.deletion_timestamp is not None:
-        return READY_INTERVAL_S  # its objects go with it
+        return READY_INTERVAL_S  # Kubernetes deletes its objects too
     desired = cluster.spec.brokers.replicas
     live = live_brokers(services, cluster)
     look = Look(ready=ready_replicas(live), config_keys=cluster.status.config_keys)
@@ -125,8 +125,8 @@ def _roll(
     view: View,
     look: Look,
 ) -> None:
-    """Restart the next broker that has to be, if one may be now, and say how far the Cluster's roll is. ``servers``:
-    the roll of its ZooKeeper servers, for which brokers wait."""
+    """Restart the next stale broker, if one may be restarted now, and report the Cluster's progress. ``servers``: the
+    roll of its ZooKeeper servers, for which brokers wait."""
     look.busy = look.busy or bool(servers.words)
     if not any(pod.reasons for pod in brokers):
         if servers.remaining:
@@ -176,4 +176,4 @@ def _cluster_id(services: Services, cluster: Cluster, ready: int) -> str | None:
     try:
         return services.admins.at(services.address_of(cluster)).cluster_id()
     except AdminError:
-        return None  # ready a moment ago: the next look will tell
+        return None  # ready a moment ago: the next look decides

@@ -1,5 +1,4 @@
-"""A Cluster's objects brought to what its spec says: listeners, configuration, brokers, volumes, and pods that have to
-restart."""
+"""Applies a Cluster's objects: listeners, configuration, brokers, volumes; and restarts its pods."""
 
 from __future__ import annotations
 
@@ -48,8 +47,8 @@ def find_stateful_set(services: Services, cluster: Cluster, name: str) -> Statef
 
 
 def apply_listeners(services: Services, cluster: Cluster, brokers: int) -> Outside:
-    """The Services: for each listener one for each broker, and one for all of them. Brokers are made or restarted after
-    this, so that what they advertise is there."""
+    """Apply the Services: for each listener one for each broker, and one for all of them. Brokers are created or
+    restarted after this, so the addresses they advertise exist."""
     inside = [
         build.brokers_service(cluster),
         build.bootstrap_service(cluster),
@@ -73,7 +72,7 @@ def apply_listeners(services: Services, cluster: Cluster, brokers: int) -> Outsi
 
 
 def apply_network_policies(services: Services, cluster: Cluster) -> None:
-    """The NetworkPolicies of a Cluster that enables them; otherwise none."""
+    """Apply the NetworkPolicies of a Cluster that enables them; delete them otherwise."""
     wanted = cluster.spec.network_policy.enabled
     address, seen = services.address_of(cluster), (cluster.metadata.uid, cluster.metadata.generation)
     if not wanted and services.no_policies.get(address) == seen:
@@ -97,7 +96,7 @@ def apply_brokers(
     addresses: Addresses,
     warn: Warn,
 ) -> StatefulSet:
-    """Configuration first, since a broker that starts reads it; then the brokers."""
+    """Apply the configuration, which a starting broker reads, and then the brokers."""
     racks = racks_by_node(services, cluster)
     if racks is None and cluster.spec.brokers.rack is not None:
         warn(
@@ -133,7 +132,7 @@ def apply_brokers(
 
 
 def restart(services: Services, cluster: Cluster, roll: Roll) -> None:
-    """Delete the pod that a roll restarts now, if it does, and none that has its name by then; Events say why."""
+    """Delete the pod that a roll restarts now, if any, but no successor of the same name; report why in Events."""
     if (pod := roll.restart) is None:
         return
     logger.info("Cluster %s: %s", cluster.name, roll.words)
@@ -143,8 +142,8 @@ def restart(services: Services, cluster: Cluster, roll: Roll) -> None:
 
 
 def racks_by_node(services: Services, cluster: Cluster) -> dict[str, str] | None:
-    """The rack by node, empty for nodes without one. None where brokers have none: the Cluster does not ask for it, or
-    the operator may not look at nodes."""
+    """The rack by node, empty for nodes without one. None if brokers have no rack: the Cluster does not enable racks,
+    or the operator may not read nodes."""
     rack = cluster.spec.brokers.rack
     if rack is None:
         return None
@@ -170,7 +169,7 @@ def _drop_services(services: Services, cluster: Cluster, keep: set[str]) -> None
 
 
 def claim_size_of(live: StatefulSet | None) -> Quantity | None:
-    """What a StatefulSet claims for each pod, which Kubernetes never changes."""
+    """The volume size in a StatefulSet's claim template, which Kubernetes never changes."""
     if live is None:
         return None
     size: Quantity = live["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
@@ -180,8 +179,8 @@ def claim_size_of(live: StatefulSet | None) -> Quantity | None:
 def grow(
     services: Services, cluster: Cluster, component: str, name: str, wanted: Quantity, warn: Warn
 ) -> None:
-    """Ask for a bigger volume where it is smaller than the spec says; one that is bigger stays. A claim has no owner
-    where it outlives its Cluster; by its labels, which Kubernetes copies from the StatefulSet, it is ours."""
+    """Grow volumes that are smaller than the spec says; larger ones stay. A claim that outlives its Cluster has no
+    owner; its labels, which Kubernetes copies from the StatefulSet, show that it is ours."""
     namespace = cluster.namespace
     claim = services.kube.get("v1", "PersistentVolumeClaim", namespace, name)
     if claim is None or parse_quantity(claim["spec"]["resources"]["requests"]["storage"]) >= parse_quantity(
@@ -190,7 +189,7 @@ def grow(
         return
     ours = selector(cluster, component)
     if not ours.items() <= (claim["metadata"].get("labels") or {}).items():
-        given = labels(cluster, component)  # the operator may change nothing that lacks one of them
+        given = labels(cluster, component)  # the operator may not change a claim that lacks one of them
         wants = " ".join(f"{key}={value}" for key, value in given.items())
         words = f"PersistentVolumeClaim {name} is not ours, so it is not grown to {wanted}"
         words += f": grow it, or let the operator: kubectl -n {namespace} label pvc {name} {wants}"
@@ -205,6 +204,6 @@ def grow(
     try:
         services.kube.apply(manifest)
     except KubeError as error:
-        if error.status not in (403, 422):  # its storage class does not let volumes grow
+        if error.status not in (403, 422):  # its storage class does not allow volumes to grow
             raise
         warn(Reason.VOLUME_NOT_RESIZED, f"volume {name} cannot grow to {wanted}: {error}")

@@ -1,12 +1,12 @@
 """Deleting with `deletionPolicy: Delete`: a resource stays until its data is deleted, however long that takes.
 
-Brokers may be away, or a group may have members. The resource's condition says what it waits for, and an Event says so
-once. A user who would rather keep the data gives up by an annotation.
+Brokers may be down, or a group may have members. The resource's condition says what it waits for, and an Event says so
+once. A user who would rather keep the data sets an annotation to give up.
 
-Nothing is waited for where that may never end: the Cluster is gone, it no longer allows the resource's namespace, or
-the data belongs to an older resource. Then the resource goes, the data stays, and an Event on the resource says so. So
-does one on the Cluster, if it is there: the resource is soon gone, and its namespace may be going, which takes no more
-Events. A Cluster that is being deleted is asked as long as it is there.
+The resource does not wait where waiting may never end: the Cluster is gone, it no longer allows the resource's
+namespace, or the data belongs to an older resource. Then the resource is removed, the data stays, and an Event on the
+resource says so. If the Cluster exists, it gets the same Event: the resource is soon gone, and its namespace may be
+terminating, which accepts no more Events. A Cluster that is being deleted is used as long as it exists.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def wait(services: Services, resource: Topic | ConsumerGroup, what: str, why: st
 
 
 def let_go(services: Services, resource: Topic | ConsumerGroup, what: str, why: str = "") -> float:
-    """Let the resource go. ``why``: because of what its data was not deleted, where it should have been."""
+    """Let the resource go. ``why``: the reason its data was not deleted, if it should have been."""
     if _holds(resource):
         if _gives_up(resource):
             why = f"annotation {SKIP_ANNOTATION}"
@@ -69,25 +69,25 @@ def let_go(services: Services, resource: Topic | ConsumerGroup, what: str, why: 
 
 
 def end_without(services: Services, resource: Topic | ConsumerGroup, what: str, problem: Problem) -> float:
-    """End a resource that is being deleted, though it cannot use its Cluster or what it names."""
+    """Handle the deletion of a resource that cannot use its Cluster or the name it claims."""
     if problem.reason in (Reason.CLUSTER_NOT_READY, Reason.OTHER_RELEASE) and owes_deletion(resource):
         return wait(services, resource, what, problem.message)
     return let_go(services, resource, what, problem.message)
 
 
 def held_back(raw: Mapping[str, Any]) -> bool:
-    """Whether a resource that may not be understood is being deleted, and stays because of us."""
+    """Whether a resource, valid or not, is being deleted and our finalizer keeps it."""
     metadata = raw["metadata"]
     return bool(metadata.get("deletionTimestamp")) and FINALIZER in (metadata.get("finalizers") or ())
 
 
 def gives_up(raw: Mapping[str, Any]) -> bool:
-    """Whether its user would rather keep the data than wait."""
+    """Whether the user has given up deleting the data."""
     return (raw["metadata"].get("annotations") or {}).get(SKIP_ANNOTATION) == "true"
 
 
 def let_go_raw(services: Services, raw: Mapping[str, Any], why: str) -> float:
-    """Let a resource go that cannot be understood."""
+    """Let an invalid resource go."""
     metadata = raw["metadata"]
     words = f"annotation {SKIP_ANNOTATION}: nothing of it is deleted, since it cannot be understood: {why}"
     logger.warning("%s %s/%s: %s", raw["kind"], metadata["namespace"], metadata["name"], words)

@@ -1,9 +1,9 @@
-"""The ZooKeeper servers of a Cluster that brings its own: their objects, and one restart at a time.
+"""The ZooKeeper servers of a Cluster that runs its own: their objects, and one restart at a time.
 
-Their StatefulSet is updated OnDelete, like that of the brokers: Kubernetes would restart a server also while another
-one is down, and three servers without two serve nobody. So a server is restarted only while all others are ready.
-Those that serve nobody anyway are restarted without this question, since the change may mend them: one that has ended,
-and any as long as no server is ready. One that is not ready for a moment, because a leader is elected, is neither.
+Their StatefulSet is updated OnDelete, like that of the brokers: Kubernetes would restart a server even while another
+one is down, and one server of three has no quorum. So a server is restarted only while all others are ready. Servers
+that serve nobody are restarted unconditionally, since the change may repair them: one that has ended, and any one
+while no server is ready. A server that is briefly not ready, during a leader election, is neither.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ REVISION = "controller-revision-hash"  # a pod's label: the revision of its Stat
 
 
 def quorum(servers: int) -> int:
-    """How many of an ensemble's servers have to serve."""
+    """The number of servers in a quorum."""
     return servers // 2 + 1
 
 
 def plan_roll(servers: Sequence[RollingPod], wanted: int) -> Roll:
-    """The next step; ``wanted``: how many servers there are to be. Without a quorum there is something to wait for,
-    though no server has to be restarted."""
+    """The next step; ``wanted``: the desired number of servers. Without a quorum the plan waits, even if no server
+    needs a restart."""
     stale = [server for server in servers if server.reasons]
     down = [server for server in servers if not server.ready]
     missing = wanted - len(servers) + len(down)
@@ -52,7 +52,7 @@ def plan_roll(servers: Sequence[RollingPod], wanted: int) -> Roll:
 
 
 def server_pods(live: StatefulSet, pods: Iterable[Manifest]) -> list[RollingPod]:
-    """The servers' pods as the plan of a roll needs them; of a StatefulSet whose status is up to date."""
+    """The servers' pods, for the plan of a rolling restart. The StatefulSet's status must be up to date."""
     revision = (live.get("status") or {}).get("updateRevision")
     wanted = live["spec"]["template"]["metadata"].get("annotations") or {}
 
@@ -65,7 +65,7 @@ def server_pods(live: StatefulSet, pods: Iterable[Manifest]) -> list[RollingPod]
 
 
 def roll_ensemble(services: Services, cluster: Cluster, live: StatefulSet) -> Roll:
-    """Restart the next server that has to be, if one may be now; what was done, or is waited for."""
+    """Restart the next stale server, if one may be restarted now; returns the action taken or the wait."""
     if is_settled(live):
         return Roll()
     if not is_seen(live):
@@ -80,8 +80,9 @@ def roll_ensemble(services: Services, cluster: Cluster, live: StatefulSet) -> Ro
 def apply_ensemble(
     services: Services, cluster: Cluster, warn: Warn, may_upgrade: Callable[[], bool] = lambda: True
 ) -> StatefulSet | None:
-    """The ZooKeeper servers, where the Cluster brings its own. Those that an earlier release of the operator made stay
-    so until they may be upgraded; without a quorum they wait for nothing."""
+    """Apply the ZooKeeper servers, and return their StatefulSet; None if the Cluster does not run its own. Servers from
+    an earlier release of the operator stay as they are until they may be upgraded; without a quorum they do not
+    wait."""
     if cluster.spec.zookeeper is None or cluster.spec.zookeeper.replicas is None:
         return None
     name = zookeeper.name_of(cluster)
@@ -108,8 +109,8 @@ def apply_ensemble(
 def _waits_for_upgrade(
     live: StatefulSet, wanted: Manifest, release: str, may_upgrade: Callable[[], bool]
 ) -> bool:
-    """Is all that would change what another release makes otherwise, and is this not the time for it? One without a
-    quorum has nothing to lose, and the upgrade may mend it."""
+    """Whether the only changes are those of another release, and an upgrade must wait. An ensemble without a quorum has
+    nothing to lose, and the upgrade may repair it."""
     said = live["metadata"].get("annotations") or {}
     same_spec = said.get(SPEC_HASH) in (None, wanted["metadata"]["annotations"][SPEC_HASH])
     if said.get(RELEASE) == release or not same_spec:
@@ -119,8 +120,8 @@ def _waits_for_upgrade(
 
 
 def why_no_zookeeper(services: Services, cluster: Cluster, live: StatefulSet | None) -> Problem | None:
-    """Why brokers cannot find their ZooKeeper, where that is what they wait for. ``live``: its servers, where the
-    Cluster brings its own."""
+    """Why brokers cannot reach their ZooKeeper, if that is what they wait for. ``live``: its servers' StatefulSet,
+    if the Cluster runs its own."""
     wanted = cluster.spec.zookeeper
     if wanted is None:
         return None

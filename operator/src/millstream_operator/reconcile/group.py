@@ -1,10 +1,10 @@
-"""ConsumerGroup: where a group starts, how far it is behind, and what its status says; pure.
+"""ConsumerGroup: start position, lag and status of a group; pure.
 
-A group belongs to its consumers. The only plan is a first commit: for a topic of the list in which the group has no
-committed offset, while it has no members, the offsets that ``startAt`` names.
+A group belongs to its consumers. The only plan is a first commit, of the offsets that ``startAt`` names: for each
+listed topic in which the group has no committed offset, while the group has no members.
 
 Lag in records is log end minus committed offset, as Kafka's tools count it. Lag in seconds is the age of the oldest
-record that is not consumed, found without reading records (see lag_age.py).
+unconsumed record, determined without reading records (see lag_age.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IDLE_STATES = frozenset(("Empty", "Dead"))  # nobody is in the group: offsets ma
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A group and the logs it reads. ``ends``: by partition of its topics. ``missing``: topics there are not."""
+    """A group and the logs it reads. ``ends``: log ends by partition. ``missing``: topics that do not exist."""
 
     state: GroupState
     committed: Mapping[Partition, int]
@@ -58,7 +58,7 @@ def plan_start(
 
 
 def lag_by_partition(observed: Observed) -> dict[Partition, int]:
-    """Records not yet consumed, where the group has committed an offset."""
+    """The number of unconsumed records of each partition with a committed offset."""
     return {
         partition: max(0, observed.ends[partition] - offset)
         for partition, offset in observed.committed.items()
@@ -67,7 +67,7 @@ def lag_by_partition(observed: Observed) -> dict[Partition, int]:
 
 
 def wanted_ages(group: ConsumerGroup, observed: Observed) -> list[Wanted]:
-    """The records whose age tells how far the group is behind: the first of each partition that it has not read."""
+    """The records whose age is the group's lag: the first unread one of each partition."""
     limit = group.spec.max_lag.seconds if group.spec.max_lag is not None else None
     return [
         Wanted(partition, observed.committed[partition], limit)
@@ -77,7 +77,7 @@ def wanted_ages(group: ConsumerGroup, observed: Observed) -> list[Wanted]:
 
 
 def above(max_lag: MaxLag, lag: Lag) -> str | None:
-    """How the lag is above what is allowed, in words that stay while it is."""
+    """Which limit the lag exceeds, in words that do not change while it does; None if it is within all."""
     if max_lag.records is not None and (lag.records or 0) > max_lag.records:
         return f"the lag is above maxLag.records: {max_lag.records}"
     if max_lag.seconds is not None and (lag.seconds or 0) > max_lag.seconds:
@@ -88,7 +88,7 @@ def above(max_lag: MaxLag, lag: Lag) -> str | None:
 def build_status(
     group: ConsumerGroup, observed: Observed, seconds: int, now: datetime
 ) -> ConsumerGroupStatus:
-    """What the resource shall show."""
+    """The resource's status."""
     lags = lag_by_partition(observed)
     topics = sorted({partition.topic for partition in observed.ends})
     lag = Lag(records=sum(lags.values()), seconds=_steady(group.status.lag, sum(lags.values()), seconds))
@@ -131,7 +131,7 @@ def _ready(observed: Observed) -> tuple[ConditionType, bool, Reason, str]:
 
 
 def _steady(before: Lag | None, records: int, seconds: int) -> int:
-    """While nothing is consumed or produced the age only grows: shown anew when it has grown by a tenth."""
+    """While nothing is consumed or produced, the age only grows: show it only when it has grown by a tenth."""
     old = before.seconds if before is not None and before.records == rounded(records) else None
     return old if old is not None and records and 0 <= seconds - old <= old // 10 else seconds
 

@@ -1,7 +1,7 @@
-"""ConsumerGroup: shows a group's state, members and lag; sets where it starts, once.
+"""ConsumerGroup: reports a group's state, members and lag; sets its start position, once.
 
-What is to be done is planned in group.py; this asks the brokers and does it. The ConsumerGroups of one Cluster are
-looked at together. Nothing is committed while the resource is paused by its annotation.
+group.py plans; this module queries the brokers and carries the plan out. The ConsumerGroups of one Cluster are
+reconciled together. Nothing is committed while the resource is paused by its annotation.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def reconcile_groups(services: Services, groups: Sequence[ConsumerGroup]) -> Map
 
 
 def conflict(services: Services, group: ConsumerGroup, cluster: Cluster) -> Problem | None:
-    """Does an older ConsumerGroup name the same group?"""
+    """The conflict with an older ConsumerGroup that names the same group, if any."""
     return rival_problem(services, group, cluster, group.group_id, "group", Reason.CONFLICTING_GROUP)
 
 
 def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Observed]:
-    """The groups as they are, with a handful of requests for all of them; makes first commits on the way."""
+    """The state of the groups, in a handful of requests for all of them; also makes first commits."""
     ids = [group.group_id for group in groups]
     states, committed = admin.groups(ids), admin.committed(ids)
     topics = {topic for group in groups for topic in group.spec.topics}
@@ -61,7 +61,7 @@ def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Obs
             when = EARLIEST if group.spec.start_at == "Earliest" else LATEST
             first = admin.offsets(dict.fromkeys(start, when))
             refused = admin.commit(group.group_id, first)
-            if refused is not None:  # a consumer has joined meanwhile: the group is theirs
+            if refused is not None:  # a consumer has just joined: the group is theirs
                 logger.info("%s: %s", key_for(group), refused)
                 continue
             committed[group.group_id] = {**offsets, **first}

@@ -5,19 +5,19 @@
        ├ too few records: wait
        └ a position that cannot be: refused
 
-A `Request` says what asks for a run: the spec, which asks once, again when what it loads is edited, and after a failure
-when anything of it is; a time of the schedule; a rerun, once for each requestId. `begin` pins the offsets of a run,
-which go into the status before anything is started: an operator that dies in between finds them there and starts the
-same run. What runs it (a Job, a SparkApplication, a local process) reports as `Seen`; a runner that has vanished is
-made again, from the same offsets. The job itself writes the rows of a run once, however often it is started.
+A `Request` is the cause of a run: the spec, once, again when an edit changes what is loaded, and after a failure when
+anything in it is edited; a scheduled time; or a rerun, once for each requestId. `begin` pins the offsets of a run. They
+go into the status before anything is started: if the operator dies in between, the next one finds them there and starts
+the same run. The runner (a Job, a SparkApplication, a local process) reports as `Seen`; a runner that has vanished is
+created again, from the same offsets. The job itself writes the rows of a run once, however often it is started.
 
-A run that failed may have published its rows all the same: nobody may have lived to tell. So the next run of the same
-positions repeats it, with its offsets and the name of its rows (`Run.id`), and finds its rows or writes them.
+A failed run may have published its rows all the same, and died before it could report this. So the next run of the same
+positions repeats it, with its offsets and the name of its rows (`Run.id`), and either finds the rows or writes them.
 
-Invariants: the offsets of a run never change; a run that ended stays ended; one run at a time; what is committed moves
-on by a success only, to where its range ends, and the next range begins there. Run names count up and carry the start
-of the load's uid (NAME-0001-1a2b3c4d), as do the Job and the ConfigMap of a run: a load that is deleted and created
-again under its name has nothing in common with its predecessor's runs.
+Invariants: the offsets of a run never change; a run that ended stays ended; one run at a time; only a success advances
+the committed offsets, to the end of its range, where the next range begins. Run names count up and contain the start of
+the load's uid (NAME-0001-1a2b3c4d), as do the names of a run's Job and ConfigMap: a load that is deleted and recreated
+under its name shares nothing with its predecessor's runs.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Trigger(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What asks for a run; ``scheduled`` is the time of the schedule that does."""
+    """The cause of a run; ``scheduled`` is the scheduled time, if that is the cause."""
 
     trigger: Trigger
     scheduled: datetime | None = None
@@ -88,8 +88,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What there is of a run's runner: ``message`` says what a pending one waits for, ``reason`` why a failed one
-    failed, where that is known; ``log`` has the last lines of a failed driver's log."""
+    """The state of a run's runner: ``message`` says what a pending one waits for, ``reason`` why it failed, if known;
+    ``log`` has the last lines of a failed driver's log."""
 
     state: RunState
     rows: int | None = None
@@ -118,7 +118,7 @@ def next_run_name(load: BatchLoad) -> str:
 
 
 def _number(load: BatchLoad, run: str) -> int:
-    """The number in a run's name; runs of older releases have no uid in theirs."""
+    """The number in a run's name; names of older releases contain no uid."""
     return int(run.removeprefix(f"{load.name}-").partition("-")[0])
 
 
@@ -126,7 +126,7 @@ def _number(load: BatchLoad, run: str) -> int:
 
 
 def observe(load: BatchLoad, now: datetime) -> BatchLoadStatus:
-    """The status at a time, before anything is done: which times of the schedule count, what is kept of old runs."""
+    """The status at a time, before any action: updates the scheduled times and the old runs it keeps."""
     status = _adopt(load)
     status = replace(
         status,
@@ -142,7 +142,7 @@ def observe(load: BatchLoad, now: datetime) -> BatchLoadStatus:
 
 
 def _adopt(load: BatchLoad) -> BatchLoadStatus:
-    """The status of an older release's run in the words of this one."""
+    """Convert the status of an older release's run to this release's form."""
     status = load.status
     if status.asked is not None or status.last_run is None or not status.last_run.name:
         return status
@@ -177,7 +177,7 @@ def _acted(status: BatchLoadStatus, until: datetime, *, skipped: bool = False) -
 
 
 def _due(load: BatchLoad, now: datetime) -> datetime | None:
-    """The last time of the schedule that has come, unless it was acted on."""
+    """The last scheduled time that has passed, unless it is done."""
     spec, known = load.spec.schedule, load.status.schedule
     if spec is None or known is None or spec.suspend:
         return None
@@ -186,7 +186,7 @@ def _due(load: BatchLoad, now: datetime) -> datetime | None:
 
 
 def _kept(load: BatchLoad, ended: tuple[Run, ...]) -> tuple[Run, ...] | None:
-    """The runs before the last one that are still told of, newest first."""
+    """The runs before the last one that the status keeps, newest first."""
     left = {
         RunState.SUCCEEDED.value: load.spec.successful_runs_history_limit,
         RunState.FAILED.value: load.spec.failed_runs_history_limit,
@@ -208,7 +208,7 @@ def parsed(moment: str) -> datetime:
 
 
 def request(load: BatchLoad, now: datetime, *, retry: bool = False) -> Request | None:
-    """What asks for a run now, of a load whose status was observed; ``retry``: a failed run is repeated unasked."""
+    """The cause for a run now, of a load whose status was observed; ``retry``: repeat a failed run unasked."""
     due = _due(load, now)
     if in_flight(load.status):
         schedule, run = load.spec.schedule, load.status.last_run
@@ -237,7 +237,7 @@ def request(load: BatchLoad, now: datetime, *, retry: bool = False) -> Request |
 def begin(
     load: BatchLoad, asks: Request, partitions: Partitions, now: datetime
 ) -> BatchLoadStatus | Problem | Waiting:
-    """The status of a load whose run begins now; or why none does."""
+    """The status of a load whose run begins now, or why none begins."""
     if in_flight(load.status):
         when = rfc3339(asks.scheduled or now)
         stopped = Seen(RunState.FAILED, error=f"stopped by spec.schedule.concurrencyPolicy Replace at {when}")
@@ -258,10 +258,10 @@ def begin(
     if again is None and found < wanted and asks.trigger is Trigger.SPEC:
         return Waiting(found, wanted)
     if again is None and found < wanted and asks.trigger is Trigger.SCHEDULE:
-        offsets = empty(offsets)  # too few: they are left to the next run
+        offsets = empty(offsets)  # too few: leave them to the next run
     run = _run(load, asks, name, again, offsets, now)
     status = _pinned(load, asks, run, offsets)
-    if records(offsets) == 0:  # there is nothing for Spark to do
+    if records(offsets) == 0:  # nothing for Spark to do
         nothing = Seen(RunState.SUCCEEDED, rows=0, corrupt_records=0, bytes=0)
         return end(with_status(load, status), nothing, now)
     return status
@@ -269,7 +269,7 @@ def begin(
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A run does not begin before there are as many records as its load asks for."""
+    """No run begins until there are as many records as the load's spec requires."""
 
     found: int
     wanted: int
@@ -325,7 +325,7 @@ def _asked(load: BatchLoad) -> Asked:
 
 
 def _repeats(load: BatchLoad, partitions: Partitions) -> Unsettled | None:
-    """The failed run that the next one is to repeat."""
+    """The failed run that the next one must repeat."""
     last = load.status.unsettled
     if last is None or (last.path, last.positions) != (table_name(load), digest_of_positions(load)):
         return None
@@ -337,7 +337,7 @@ def _repeats(load: BatchLoad, partitions: Partitions) -> Unsettled | None:
 
 
 def _refused_rerun(load: BatchLoad, name: str, problem: Problem, now: datetime) -> BatchLoadStatus:
-    """A rerun that cannot be is a run that failed: it must not keep others waiting."""
+    """Record an impossible rerun as a failed run: it must not block others."""
     asks = Request(Trigger.RERUN)
     run = _run(load, asks, name, None, (), now)
     status = _pinned(load, asks, run, ())
@@ -367,7 +367,7 @@ def overdue(load: BatchLoad, now: datetime) -> Seen | None:
 
 
 def superseded(load: BatchLoad) -> Seen | None:
-    """The end of a run that was never started, and whose spec is another one by now."""
+    """The end of a run that was never started and whose spec has been edited since."""
     run = load.status.last_run
     if run is None or run.spec is None or run.spec == digest_of_spec(load):
         return None
@@ -386,7 +386,7 @@ def follow(load: BatchLoad, seen: Seen, now: datetime) -> BatchLoadStatus:
     run = load.status.last_run or Run()
     state = seen.state
     if state is RunState.PENDING and run.state == RunState.RUNNING:
-        state = RunState.RUNNING  # an attempt failed and the next one starts: to its user the run goes on
+        state = RunState.RUNNING  # an attempt failed and the next one starts: for the user the run continues
     return replace(load.status, last_run=replace(run, state=state.value))
 
 

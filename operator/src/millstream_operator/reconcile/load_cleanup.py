@@ -1,7 +1,7 @@
-"""Deletes what runs of a BatchLoad have left: Jobs, SparkApplications and ConfigMaps of runs that nobody is told of
-any more, of those that ended longer ago than `spec.ttlSecondsAfterFinished`, and of those that were stopped.
+"""Deletes the Jobs, SparkApplications and ConfigMaps of a BatchLoad's old runs: those that the status no longer keeps,
+those that ended longer ago than `spec.ttlSecondsAfterFinished`, and those that were stopped.
 
-What is deleted belongs to the load by its uid. The rows of a run stay.
+Deleted objects name the load's uid as their owner. The rows of a run stay.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _outlived(load: BatchLoad, run: Run, now: datetime) -> bool:
 
 
 def _stopped(run: Run, found: Manifest) -> bool:
-    """Whether a run was ended from outside: what ran it has not ended."""
+    """Whether a run was stopped from outside: its runner has not ended."""
     status = found.get("status") or {}
     if run.state != RunState.FAILED or found["kind"] == "ConfigMap":
         return False

@@ -1,8 +1,8 @@
-"""BatchLoad on Kubernetes: begin a run when one is due, start what runs it, follow it to its end.
+"""BatchLoad on Kubernetes: begins a run when one is due, starts its runner, and follows it to its end.
 
 A run's offsets are in the status before anything is started. So a pass does one of three things: it begins a run (and
-only writes the status), it sees to the run that the status names, or, when there is none, it measures how far the load
-is behind the log. Everything of a run is created once and never changed: a changed SparkApplication would run again.
+only writes the status), it continues the run that the status names, or, if there is none, it measures how far the load
+is behind the log. Objects of a run are created once and never changed: a changed SparkApplication would run again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def reconcile_load(services: Services, load: BatchLoad) -> float:
     now = services.now()
     observed = runs.with_status(load, runs.observe(load, now))
     if runs.request(observed, now) is not None:
-        # What a watch showed may be older than what was written last, and a run must not begin twice.
+        # The watch may lag behind the last write, and a run must not begin twice.
         live = services.kube.get(API_VERSION, load.KIND, load.namespace, load.name)
         if live is None:
             return ENDED_S
@@ -88,7 +88,7 @@ def _begun(services: Services, load: BatchLoad, asks: Request) -> BatchLoadStatu
 
 
 def _idle(services: Services, load: BatchLoad, observed: BatchLoad) -> float:
-    """No run is there and none is due."""
+    """A pass without a current run, and with none due."""
     now = services.now()
     status = with_lag(services, observed)
     write_status(services, load, tell(observed, status, now))
@@ -127,7 +127,7 @@ def _follow(services: Services, load: BatchLoad, observed: BatchLoad) -> float:
 
 
 def _log(services: Services, load: BatchLoad) -> Sequence[str]:
-    """The end of the driver's log, while its pod is there."""
+    """The end of the driver's log, while its pod exists."""
     name, kube = resources.run_name(load), services.kube
     try:
         if load.spec.runner == "Job":
@@ -144,11 +144,11 @@ def _log(services: Services, load: BatchLoad) -> Sequence[str]:
         container = resources.DRIVER_CONTAINER
         return kube.log(load.namespace, pod_name, container, LOG_LINES) if pod_name else []
     except KubeError:
-        return []  # what happened counts more than its log
+        return []  # report the failure even without its log
 
 
 def _runner(services: Services, load: BatchLoad) -> Seen | Problem:
-    """What runs the load's run, made if it is not there."""
+    """The runner of the load's run, created if it does not exist."""
     kube, name, run = services.kube, resources.run_name(load), resources.run_id(load)
     if load.spec.runner == "Job":
         found = find(
@@ -172,7 +172,7 @@ def _runner(services: Services, load: BatchLoad) -> Seen | Problem:
 
 
 def _why_no_pod(services: Services, load: BatchLoad, metadata: Mapping[str, Any]) -> str:
-    """What Kubernetes has against the driver's pod: a quota, a limit range, an admission webhook."""
+    """Why Kubernetes refuses the driver's pod: a quota, a limit range, an admission webhook."""
     events = services.kube.events_about(load.namespace, metadata["uid"], "FailedCreate")
     return max(
         ((one.get("lastTimestamp") or "", one.get("message") or "") for one in events), default=("", "")

@@ -1,4 +1,4 @@
-"""How far a BatchLoad is behind the log: records that it has not loaded, and the oldest one's age. Blocking."""
+"""A BatchLoad's lag: the number of records not loaded yet, and the age of the oldest one. Blocking."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .reference import find_cluster
 
 
 def with_lag(services: Services, load: BatchLoad) -> BatchLoadStatus:
-    """The status with the lag as it is now; as it was, while brokers do not answer."""
+    """The status with the current lag; with the previous one while brokers do not answer."""
     committed = load.status.committed
     if committed is None:
         return load.status

@@ -1,6 +1,6 @@
-"""Whether a BatchLoad may run on Kubernetes now: it is not paused, and what it names is allowed.
+"""Whether a BatchLoad may run on Kubernetes now: it is not paused, and its image and volume are allowed.
 
-Its driver runs with a service account that may create pods, so code that its author chooses would have that right.
+Its driver runs with a service account that may create pods, so code chosen by the load's author would have that right.
 Checked before a run begins, and again before anything is started, since the spec may have changed in between.
 """
 
@@ -21,8 +21,8 @@ _OF_A_CLUSTER = re.compile(r"data-.+-\d+")
 
 
 def check_limits(services: Services, load: BatchLoad) -> Problem | None:
-    """The reason to refuse the load as it is; None when it may run. A run that has been started goes on when its load
-    is paused."""
+    """The reason to refuse the load as it is; None if it may run. A run that has started continues while its load is
+    paused."""
     if is_paused(load):
         return Problem(Reason.RECONCILE_PAUSED, f"no run is started: {PAUSED[-1]}")
     return (
@@ -45,7 +45,7 @@ def check_image(load: BatchLoad, images: Images) -> Problem | None:
 
 
 def _fits(image: str, allowed: str) -> bool:
-    """An entry that ends with * stands for all images that begin so."""
+    """Whether an entry matches an image; an entry that ends with * matches all images with that prefix."""
     return image.startswith(allowed[:-1]) if allowed.endswith("*") else image == allowed
 
 

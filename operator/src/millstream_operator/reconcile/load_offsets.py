@@ -1,7 +1,7 @@
-"""Asks the brokers where the partitions of a load begin and end. Blocking.
+"""Queries the brokers for the first and last offsets of a load's partitions. Blocking.
 
-Everything is asked for at once, at the moment a run begins; Spark gets what was found as explicit offsets, since it
-would resolve "earliest" and "latest" late and anew in every retry.
+All are queried at once, when a run begins. Spark gets them as explicit offsets, since it would resolve "earliest" and
+"latest" late, and again at every retry.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .problem import Problem
 
 
 def find_ends(admin: KafkaAdmin, load: BatchLoad, rerun: Rerun | None = None) -> Partitions | Problem:
-    """Where partitions begin and end, with the times that the load's range names, or the rerun's."""
+    """The first and last offsets of the partitions, and those of the times in the load's or rerun's range."""
     spec = load.spec
     begins, ends = (spec.from_, spec.until) if rerun is None else (rerun.from_, rerun.until)
     try:
@@ -42,7 +42,7 @@ def find_ends(admin: KafkaAdmin, load: BatchLoad, rerun: Rerun | None = None) ->
 
 
 def _at(admin: KafkaAdmin, keys: list[Partition], moment: datetime | None) -> dict[Partition, int]:
-    """The first offsets at or after a time; a partition with nothing that late is left out."""
+    """The first offsets at or after a time; partitions without such a record are left out."""
     if moment is None:
         return {}
     found = admin.offsets(dict.fromkeys(keys, int(moment.timestamp() * 1000)))

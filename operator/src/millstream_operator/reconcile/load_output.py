@@ -1,4 +1,4 @@
-"""What the schema cannot say of a BatchLoad's output on Kubernetes; pure."""
+"""Rules for a BatchLoad's output on Kubernetes that the schema cannot express; pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..conditions import Reason
 from ..models import BatchLoad
 from .problem import Problem
 
-# Folders that a volume must not hide in the container.
+# Folders of the container that a volume must not hide.
 SYSTEM_FOLDERS = {
     "bin",
     "boot",
@@ -26,7 +26,7 @@ SYSTEM_FOLDERS |= {"sys", "tmp", "usr", "var"}
 
 
 def check_output(load: BatchLoad) -> Problem | None:
-    """What the schema cannot say of an output on Kubernetes."""
+    """Why an output is not allowed on Kubernetes; None if it is."""
     output = load.spec.output
     if not output.path.startswith("/"):
         return None

@@ -1,11 +1,11 @@
 """Which offsets a run of a BatchLoad loads; pure.
 
-A load goes on where its last success ended: `status.committed` has an offset for every partition, with the id of its
-topic. `spec.from` says where the first run begins, and begins anew when it is changed, or when the rows go into another
-table. So no edit but those loads a record into the same table twice.
+A load continues where its last success ended: `status.committed` has an offset for every partition, with the id of its
+topic. The first run begins at `spec.from`; so does the next run after `spec.from` changes, or after the rows go into
+another table. No other edit can load a record into the same table twice.
 
-Positions that cannot be are a ``Problem``: a topic that was deleted and created again (its offsets stand for other
-records), records that retention deleted before they were loaded, a log that was cut.
+Impossible positions are a ``Problem``: a topic that was deleted and recreated (its offsets mean other records), records
+that retention deleted before they were loaded, a truncated log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_NAMED = 10  # partitions in a message
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """A partition's first offset and the one behind its last record; ``from_time``/``until_time`` where asked for."""
+    """A partition's first offset and its end offset; ``from_time``/``until_time`` if the range names times."""
 
     earliest: int
     latest: int
@@ -40,26 +40,26 @@ Partitions = Mapping[Key, Ends]
 
 
 def digest_of_spec(load: BatchLoad) -> str:
-    """Differs where what is loaded differs: topics, range, values, table."""
+    """Digest of everything that decides what is loaded: topics, minRecords, range, values, columns, table."""
     spec = load.spec
     parts = (spec.topics, spec.min_records, spec.from_, spec.until, spec.value, spec.output)
     return digest(parts if spec.record == Record() else (*parts, spec.record))
 
 
 def digest_of_positions(load: BatchLoad) -> str:
-    """Differs where a failed run is not to be repeated with its offsets."""
+    """Digest of the positions: while it stays the same, a failed run is repeated with its offsets."""
     spec = load.spec
     return digest((sorted(spec.topics), spec.from_, spec.until))
 
 
 def table_name(load: BatchLoad) -> str:
-    """Names the table that rows go into: another one has another range. An Iceberg warehouse holds many tables."""
+    """The name of the table that rows go into; each table has its own range. An Iceberg warehouse holds many tables."""
     output = load.spec.output
     return f"{output.path.rstrip('/')}/{output.table.replace('.', '/')}" if output.table else output.path
 
 
 def goes_on(load: BatchLoad) -> Committed | None:
-    """Where the last success ended, if a run is to go on from there."""
+    """The end of the last success, if the next run continues from there."""
     committed = load.status.committed
     if committed is None or committed.path != table_name(load):
         return None
@@ -88,7 +88,7 @@ def resolve(load: BatchLoad, partitions: Partitions) -> tuple[OffsetRange, ...] 
 
 
 def resolve_rerun(load: BatchLoad, rerun: Rerun, partitions: Partitions) -> tuple[OffsetRange, ...] | Problem:
-    """The offsets of a rerun: what was loaded, not what later runs will load."""
+    """The offsets of a rerun: records already loaded, not those that later runs will load."""
     begins = _positions("spec.rerun.from", rerun.from_, partitions)
     ends = _positions("spec.rerun.until", rerun.until, partitions)
     if isinstance(begins, Problem):
@@ -114,7 +114,7 @@ def empty(offsets: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:
 
 
 def committed_by(load: BatchLoad, path: str, offsets: tuple[OffsetRange, ...], from_: str) -> Committed:
-    """Where a success ended; partitions of topics that are no longer loaded stay known."""
+    """The committed offsets after a success; they keep partitions of topics that are no longer loaded."""
     before = load.status.committed
     kept = before.offsets if before is not None and before.path == path else ()
     loaded = {(one.topic, one.partition): one for one in kept}
@@ -202,7 +202,7 @@ def _positions(
 
 def _at_time(field: str, ends: Ends) -> int:
     found = ends.from_time if field.endswith("from") else ends.until_time
-    return ends.latest if found is None else found  # nothing that late: behind the last record
+    return ends.latest if found is None else found  # no such record: the end offset
 
 
 def _checked(

@@ -1,8 +1,8 @@
-"""How far a run's runner is, read from its Job or SparkApplication and the driver's pod; pure.
+"""The state of a run's runner, from its Job or SparkApplication and the driver's pod; pure.
 
 The job reports rows and errors in its container's termination message, as JSON:
 ``{"run": "daily-0001-1a2b3c4d", "state": "Succeeded", "rows": 336776, "error": ""}``. A driver that was killed leaves
-none; then Kubernetes' own words have to do. A report that names another run says nothing about this one.
+none; Kubernetes' own message is then the error. A report that names another run says nothing about this one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CHATTER = re.compile(r"\S+ [\d:.]+ (TRACE|DEBUG|INFO|WARN) ")
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
-    """What the job said at its end, and of which run."""
+    """The report of a job at its end, and the run it is about."""
 
     run: str = ""
     state: str = ""
@@ -112,7 +112,8 @@ def see_spark_application(
 
 
 def _succeeded(report: Report, run: str, end_time: str | None) -> Seen:
-    """A runner that ended well. It has no report when its pod is gone; any other counts only if it is of this run."""
+    """The state of a runner that succeeded. If its pod is gone, there is no report; a report counts only if it names
+    this run."""
     if report != Report() and report.run != run:
         error = (
             f"the driver reported {report.state or 'no state'} for run {report.run or 'without a name'}, not for {run}:"
@@ -134,7 +135,7 @@ def _failed(reason: Reason | None, error: str, end_time: str | None) -> Seen:
 
 
 def explained(reason: Reason | None, error: str) -> tuple[Reason | None, str]:
-    """Why a run failed, where that is known, and its error with what to do about it."""
+    """Why a run failed, if known, and its error with advice."""
     if error.startswith("OOMKilled"):
         return Reason.OOM_KILLED, f"{error}: the driver needed more memory: raise spec.spark.driver.memory"
     if _EXECUTOR_KILLED.search(error):
@@ -154,7 +155,7 @@ def driver_pod(job: Object, pods: Iterable[Object]) -> Object | None:
 
 
 def executors_wait(driver: Object, pods: Iterable[Object]) -> str:
-    """What an executor of a driver waits for, of those that wait for something in particular."""
+    """What the first waiting executor of a driver waits for, if known."""
     uid = driver["metadata"].get("uid", "")
     for pod in pods:
         if is_owned_by(pod, uid) and _phase(pod) == "Pending" and (waits := _waiting(pod)):
@@ -193,7 +194,7 @@ def _report(pod: Object | None, container: str) -> Report:
 
 
 def _last_words(log: str) -> str:
-    """What a driver that never came to report said last, Spark's chatter aside."""
+    """The last log line of a driver that ended without a report, without Spark's own log lines."""
     lines = [line.strip() for line in log.splitlines() if line.strip() and not _CHATTER.match(line)]
     return lines[-1] if lines else ""
 

@@ -1,8 +1,8 @@
-"""What a BatchLoad's status says in words: its conditions, as they follow from its runs; pure.
+"""The conditions of a BatchLoad, derived from its runs; pure.
 
 Ready        whether runs begin as they should: False when the last one failed, or the next cannot begin
 Succeeded    of the last run; Unknown while one is pending, runs, or waits for records
-Late         with a schedule: whether rows are missing that should be there by now
+Late         with a schedule: whether rows are overdue
 DataQuality  whether every record could be read
 """
 
@@ -19,7 +19,7 @@ from .load import RunState, Trigger, Waiting, in_flight, parsed, with_status
 from .problem import Problem, with_pause
 
 GRACE = timedelta(seconds=60)
-"""Time that a scheduled run has to begin before it is late."""
+"""A scheduled run that has not begun after this time is late."""
 INCOMPLETE = (Reason.OFFSETS_GONE, Reason.TOPIC_REPLACED)
 Said = tuple[bool | None, Reason, str]
 
@@ -32,8 +32,8 @@ def tell(
     *,
     path: str = "",
 ) -> BatchLoadStatus:
-    """The status with its conditions. ``what``: why no run begins, or what the run's pods wait for. ``path``: where
-    the rows are, if not where the spec says."""
+    """The status with its conditions. ``what``: why no run begins, or what the run's pods wait for. ``path``: the
+    folder of the rows, if it is not the one in the spec."""
     load = with_status(load, status)
     run = status.last_run if status.last_run is not None and status.last_run.name else None
     found: dict[ConditionType, Said | None] = {
@@ -72,7 +72,7 @@ def _conditions(
 
 
 def _generation(load: BatchLoad, kind: ConditionType) -> int:
-    """Of the spec that a condition speaks of: the end of a run is that of the spec it began with."""
+    """The generation a condition refers to: for the end of a run, that of the spec it began with."""
     run, asked = load.status.last_run, load.status.asked
     if (
         kind is ConditionType.SUCCEEDED

@@ -1,5 +1,5 @@
-"""Which BatchLoad a table belongs to: the oldest of those that name it. Two loads of one table would each know
-half of what is in it."""
+"""Which BatchLoad a table belongs to: the oldest one that names it. Two loads of one table would each know only half of
+its contents."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Table = tuple[str, ...]
 
 
 def table_of(load: BatchLoad) -> Table:
-    """A folder is one on its volume, a URI is the same everywhere."""
+    """The identity of a load's table: a folder includes its volume, a URI is the same everywhere."""
     name, claim = table_name(load).rstrip("/"), load.spec.output.volume_claim_name or ""
     return (load.namespace, claim, name) if name.startswith("/") else (name,)
 
 
 def check_table(store: Store, load: BatchLoad) -> Problem | None:
-    """Why the load may not have its table; None when it may."""
+    """Why the load may not write its table; None if it may."""
     mine, table = _age(load), table_of(load)
     for key in store.keys(BatchLoad.KIND):
         if key == (BatchLoad.KIND, load.namespace, load.name):

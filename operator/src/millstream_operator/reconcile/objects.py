@@ -1,11 +1,11 @@
-"""Brings Kubernetes objects to what we want of them, and writes nothing when they are.
+"""Applies Kubernetes objects, and writes nothing if they are up to date.
 
-An object belongs to the resource whose uid it names as an owner; a name proves nothing. One that exists and belongs to
-somebody else is neither changed nor deleted: ``NotOurs`` says which one it is and what to do. Objects that the
-resources of a namespace share have no owner; they carry our label instead.
+An object belongs to the resource whose uid it names as an owner; a name proves nothing. An existing object of somebody
+else is neither changed nor deleted: ``NotOurs`` names it and says what to do. Objects that the resources of a namespace
+share have no owner; they carry our label instead.
 
-An object is as wanted when every field that we set has our value in it (what others set, and defaults, are theirs) and
-when it carries the hash of what we applied last: the hash catches fields that we no longer set.
+An object is up to date if every field that we set has our value (other fields belong to others or are defaults) and it
+carries the hash of what we applied last: the hash catches fields that we no longer set.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ FALSE_LEFT_OUT = frozenset(("hostIPC", "hostNetwork", "hostPID", "readOnly", "st
 
 
 class NotOurs(Exception):
-    """An object is in the way that belongs to somebody else; the message is for the user."""
+    """An object of this name belongs to somebody else; the message is for the user."""
 
 
 def find(kube: Kube, manifest: Manifest) -> Manifest | None:
-    """The object that a manifest stands for, as it is; raises NotOurs when it belongs to somebody else. Of the manifest
-    only what names the object and its owner counts."""
+    """The live object of a manifest; raises NotOurs if it belongs to somebody else. Only the names of the object and
+    its owner in the manifest matter."""
     metadata = manifest["metadata"]
     live = kube.get(manifest["apiVersion"], manifest["kind"], metadata.get("namespace"), metadata["name"])
     if live is not None and (words := _foreign(live, metadata)):
@@ -37,26 +37,26 @@ def find(kube: Kube, manifest: Manifest) -> Manifest | None:
 
 
 def ensure(kube: Kube, manifest: Manifest) -> Manifest:
-    """Apply a manifest unless the object is so already; returns the object as it is now. Raises NotOurs."""
+    """Apply a manifest unless the object is up to date; returns the object as it is now. Raises NotOurs."""
     wanted = with_hash(manifest)
     live = find(kube, wanted)
     if live is None:
         return kube.create(wanted)
     if contains(live, wanted):
         return live
-    # the uid keeps the apply from another object that has its name by now
+    # the uid keeps the apply from changing a new object of the same name
     identity = {key: live["metadata"][key] for key in ("uid",) if key in live["metadata"]}
     return kube.apply({**wanted, "metadata": {**wanted["metadata"], **identity}})
 
 
 def create(kube: Kube, manifest: Manifest) -> None:
-    """Create what is never changed, if it is not there. Raises NotOurs."""
+    """Create an object that never changes, unless it exists. Raises NotOurs."""
     if find(kube, manifest) is None:
         kube.create(manifest)
 
 
 def delete(kube: Kube, manifest: Manifest) -> None:
-    """Delete the object that a manifest stands for; what belongs to somebody else stays."""
+    """Delete the object of a manifest, unless it belongs to somebody else."""
     metadata = manifest["metadata"]
     with contextlib.suppress(NotOurs):
         if (live := find(kube, manifest)) is not None:
@@ -67,7 +67,7 @@ def delete(kube: Kube, manifest: Manifest) -> None:
 
 
 def _foreign(live: Manifest, wanted: Mapping[str, Any]) -> str:
-    """Why an object is not ours, and what to do; empty when it is."""
+    """Why an object is not ours, and what to do; empty if it is ours."""
     if not (owners := wanted.get("ownerReferences")):
         labels = live["metadata"].get("labels") or {}
         if MANAGED_BY.items() <= labels.items():
@@ -96,8 +96,8 @@ def with_hash(manifest: Manifest) -> Manifest:
 
 
 def contains(live: object, wanted: object) -> bool:
-    """Has ``live`` every field of ``wanted``? Lists of things with different names are compared by name, others in
-    order: a pod may mount a volume twice."""
+    """Whether ``live`` has every field of ``wanted``. Lists of items with different names are compared by name, others
+    in order: a pod may mount a volume twice."""
     if isinstance(wanted, Mapping):
         if not isinstance(live, Mapping):
             return not wanted and live is None  # {} is dropped by the API server
@@ -113,9 +113,9 @@ def contains(live: object, wanted: object) -> bool:
             by_name = {item.get("name"): item for item in live if isinstance(item, Mapping)}
             return all(item["name"] in by_name and contains(by_name[item["name"]], item) for item in wanted)
         return len(live) == len(wanted) and all(map(contains, live, wanted))
-    return live == wanted or same_quantity(live, wanted)  # the API server makes 500m of 0.5
+    return live == wanted or same_quantity(live, wanted)  # the API server turns 0.5 into 500m
 
 
 def _left_out(key: str, value: object) -> bool:
-    """Does the API server leave this field out, because it says what is so without it?"""
+    """Whether the API server drops this field because it has its default value."""
     return value == "" or (value is False and key in FALSE_LEFT_OUT)

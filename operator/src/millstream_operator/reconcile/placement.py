@@ -1,8 +1,8 @@
-"""Where replicas should go: off brokers that leave, onto brokers that came, more or fewer of them. Pure.
+"""Plans reassignments: off brokers that leave, onto new brokers, to more or fewer replicas. Pure.
 
-All three keep as many replicas as possible where they are, because each one that moves is a copy of its log, and keep
-the order of a partition's replicas, whose first is its preferred leader. A replica goes to a rack that its partition is
-not in yet, where there is one; there to the broker with the fewest replicas, then the fewest preferred leaders.
+All three keep as many replicas as possible where they are, because each move copies a log, and keep the order of a
+partition's replicas, the first of which is its preferred leader. A replica goes to a rack that its partition is not in
+yet, if there is one; within the rack to the broker with the fewest replicas, then the fewest preferred leaders.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ..kafka_records import PartitionReplicas, Reassignments
 
 TopicPartition = tuple[str, int]
 Moves = dict[TopicPartition, tuple[int, ...]]
-"""The new replicas of the partitions that have to move."""
+"""The new replicas of the partitions that must move."""
 
 
 def arrived(partitions: Iterable[PartitionReplicas], reassigning: Reassignments) -> list[PartitionReplicas]:
-    """The partitions as they will be when what is under way is done. ``reassigning`` is to be asked first: one that
-    ended before the partitions were asked makes no difference then."""
+    """The partitions as they will be when the current reassignments are done. Query ``reassigning`` before the
+    partitions: a reassignment that ends in between then makes no difference."""
     found = []
     for one in partitions:
         going = reassigning.get((one.topic, one.partition))
@@ -32,11 +32,11 @@ def arrived(partitions: Iterable[PartitionReplicas], reassigning: Reassignments)
 
 
 class CannotPlace(Exception):
-    """There are too few brokers; the text says for what."""
+    """There are too few brokers; the message says for what."""
 
 
 class _Load:
-    """How many replicas, and how many first ones, each broker has, as moves are decided."""
+    """The number of replicas and of preferred leaders on each broker, updated as moves are decided."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class _Load:
         self.leaders.subtract(replicas[:1])
 
     def spread(self, replicas: Iterable[int]) -> int:
-        """How many racks these brokers are in; one without a rack is a rack of its own."""
+        """The number of racks of these brokers; a broker without a rack counts as one."""
         return len({self.racks.get(broker, broker) for broker in replicas})
 
     def best(self, others: Collection[int]) -> int:
-        """The broker to put a replica on, whose other replicas are on `others`."""
+        """The broker for a replica of a partition whose other replicas are on `others`."""
         there = {self.racks.get(other) for other in others}
         free = [broker for broker in self.brokers if broker not in others]
         return min(
@@ -78,8 +78,8 @@ class _Load:
         )
 
     def surplus(self, replicas: Sequence[int], of: PartitionReplicas) -> int:
-        """Which of these replicas to take away: those in sync go last, for a copy that has everything is worth keeping,
-        the preferred leader after others; and of several whose loss costs no rack, the last on the fullest broker."""
+        """Which of these replicas to remove: in-sync replicas last, since a complete copy is worth keeping, and the
+        preferred leader after others; among those whose removal costs no rack, the last on the fullest broker."""
         return min(
             reversed(replicas),
             key=lambda broker: (
@@ -97,7 +97,7 @@ def drain(
     staying: Collection[int],
     racks: Mapping[int, str] | None = None,
 ) -> Moves:
-    """Each replica on a broker that leaves goes to one that stays. Raises CannotPlace."""
+    """Move each replica on a leaving broker to one that stays. Raises CannotPlace."""
     load = _Load(partitions, staying, racks)
     moves: Moves = {}
     for one in partitions:
@@ -146,8 +146,8 @@ def with_factor(
 def rebalance(
     partitions: Sequence[PartitionReplicas], brokers: Collection[int], racks: Mapping[int, str] | None = None
 ) -> Moves:
-    """Move replicas from the fullest brokers to the emptiest until none has two more than another, or until each move
-    would leave a partition in fewer racks."""
+    """Move replicas from the fullest brokers to the emptiest until no broker has two more than another, or until every
+    move would leave a partition in fewer racks."""
     load = _Load(partitions, brokers, racks)
     now = {(one.topic, one.partition): one.replicas for one in partitions}
     moves: Moves = {}
@@ -174,7 +174,7 @@ def _next_step(
         }
         steps = {key: after for key, after in steps.items() if load.spread(after) >= load.spread(now[key])}
         if steps:
-            # A partition that moves anyway first; then one whose preferred leader helps to even out leaders.
+            # First a partition that moves anyway; then one whose preferred leader helps to balance leaders.
             spare_leaders = load.leaders[fullest] > load.leaders[emptiest]
             return min(
                 steps.items(),

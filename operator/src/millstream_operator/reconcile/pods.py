@@ -1,4 +1,4 @@
-"""Whether a pod runs and is ready, and why it is not: in the words of its containers, init containers first; pure."""
+"""Whether a pod runs and is ready, and if not, why: from the states of its containers, init containers first; pure."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# A container that waits for these has only begun.
+# A container that waits for one of these is only starting.
 BEGINNING = frozenset(("ContainerCreating", "PodInitializing"))
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """``ended``: a container ran and failed; else one cannot start, its image is wrong for example."""
+    """``ended``: a container ran and failed; otherwise one cannot start, for example because its image is wrong."""
 
     words: str
     ended: bool
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod serves."""
+    """Whether a pod is ready."""
     return any(
         condition.get("type") == "Ready" and condition.get("status") == "True"
         for condition in (pod.get("status") or {}).get("conditions") or ()
@@ -27,13 +27,13 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
 
 
 def may_run(pod: Mapping[str, Any]) -> bool:
-    """Whether one of its containers may have a process; not when all are known to have none."""
+    """Whether one of its containers may have a process; False only if it is known that none has."""
     containers = (pod.get("status") or {}).get("containerStatuses") or ()
     return not containers or any("running" in (one.get("state") or {}) for one in containers)
 
 
 def trouble_of(pod: Mapping[str, Any]) -> Trouble | None:
-    """What holds a pod up, after its name; None for one that is well, or has only begun."""
+    """What holds a pod up, with its name; None if it is well or only starting."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind) or ():

@@ -1,4 +1,4 @@
-"""What a reconcile says: why a resource is not as it should be, and the conditions of a status; pure."""
+"""Results of a reconcile: why a resource is not in its desired state, and the conditions of a status; pure."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PAUSED = (
 
 
 def is_paused(resource: Resource) -> bool:
-    """Whether its user wants nothing changed for now."""
+    """Whether the resource has the annotation that pauses it."""
     return resource.metadata.annotations.get(PAUSED_ANNOTATION) == "true"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a resource is not as it should be, for its ``Ready`` condition."""
+    """Why a resource is not in its desired state, for its ``Ready`` condition."""
 
     reason: Reason
     message: str
@@ -40,7 +40,7 @@ def conditions_with(
     now: datetime,
     without: tuple[ConditionType, ...] = (),
 ) -> tuple[Condition, ...]:
-    """The resource's conditions with these set and those dropped, and whether it is paused; the rest stay."""
+    """The resource's conditions with these set, those dropped, and ``Paused`` updated; the rest stay."""
     drop = {kind.value for kind in without}
     current: tuple[Condition, ...] = resource.status.conditions or ()  # type: ignore[attr-defined]
     result = tuple(condition for condition in current if condition.type not in drop)
@@ -51,7 +51,7 @@ def conditions_with(
 
 
 def with_pause(resource: Resource, conditions: tuple[Condition, ...], now: datetime) -> tuple[Condition, ...]:
-    """The conditions with ``Paused`` as long as the resource is, and without it else."""
+    """The conditions, with ``Paused`` only while the resource is paused."""
     if not is_paused(resource):
         return tuple(one for one in conditions if one.type != ConditionType.PAUSED.value)
     kind, status, reason, message = PAUSED
@@ -62,7 +62,7 @@ def with_pause(resource: Resource, conditions: tuple[Condition, ...], now: datet
 def replace_ready(
     status: Mapping[str, Any], reason: Reason, message: str, generation: int | None, now: datetime
 ) -> dict[str, Any]:
-    """A status as it came with ``Ready`` set to False; for resources that cannot be decoded."""
+    """A raw status with ``Ready`` set to False, for resources that cannot be decoded."""
     current = []
     for condition in status.get("conditions") or ():
         try:

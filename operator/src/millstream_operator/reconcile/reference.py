@@ -1,4 +1,4 @@
-"""Follows a clusterRef: is the Cluster there, and may this namespace refer to it?"""
+"""Resolves a clusterRef: whether the Cluster exists, and whether this namespace may refer to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .problem import Problem
 
 
 def cluster_key(namespace: str, ref: ClusterRef) -> ClusterKey:
-    """Which Cluster a reference in ``namespace`` means."""
+    """The key of the Cluster that a reference in ``namespace`` names."""
     return ClusterKey(ref.namespace or namespace, ref.name)
 
 
@@ -18,7 +18,7 @@ def find_cluster(
     services: Services, namespace: str, ref: ClusterRef, *, to_delete: bool = False
 ) -> Cluster | Problem:
     """The Cluster that a resource in ``namespace`` refers to, or why it cannot be used. To delete something in it, a
-    Cluster that is being deleted may be used as long as it is there."""
+    Cluster that is being deleted may be used as long as it exists."""
     key = cluster_key(namespace, ref)
     try:
         cluster = services.store.get(Cluster, key.namespace, key.name)
@@ -54,7 +54,7 @@ def may_refer(cluster: Cluster, namespace: str) -> bool:
 
 
 def rival(services: Services, resource: Resource, cluster: Cluster, key: ClusterKey, name: str) -> Key | None:
-    """The older resource of the same kind that claims a topic or group, if there is one; the oldest has it. One that
+    """The older resource of the same kind that claims a topic or group, if any: the oldest wins. A resource that
     another release would have to act on has no claim: that release refuses it."""
     for claim in services.store.claims(resource.KIND, key, name):
         if claim.uid == resource.metadata.uid:
@@ -72,7 +72,7 @@ def rival_problem(
     what: str,
     reason: Reason,
 ) -> Problem | None:
-    """Does an older resource of the same kind name the same ``what`` (topic, group)?"""
+    """The conflict with an older resource of the same kind that names the same ``what`` (topic, group), if any."""
     key = cluster_key(resource.namespace, resource.spec.cluster_ref)
     other = rival(services, resource, cluster, key, name)
     if other is None:

@@ -1,6 +1,6 @@
-"""Why Kubernetes does not let a StatefulSet make its pods: Pod Security, quotas, webhooks.
+"""Why Kubernetes refuses a StatefulSet's pods: Pod Security, quotas, webhooks.
 
-A StatefulSet has no condition for that. Its controller tells it in Events, anew each time it has tried.
+A StatefulSet has no condition for this. Its controller reports it in an Event at each attempt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SAYS = re.compile(r"create Pod (?P<pod>\S+) in StatefulSet \S+ failed error: (?
 
 
 def why_no_pods(services: Services, stateful_set: Mapping[str, Any] | None) -> Problem | None:
-    """What the API server says against its pods, and what to do; None where none is missing or nothing was said."""
+    """Why the API server refuses its pods, and what to do; None if no pod is missing or there is no such Event."""
     if stateful_set is None or not lacks_pods(stateful_set):
         return None
     metadata = stateful_set["metadata"]
@@ -44,7 +44,7 @@ def lacks_pods(stateful_set: Mapping[str, Any]) -> bool:
 
 
 def explain_refusal(stateful_set: Mapping[str, Any], message: str) -> str:
-    """One line: the pod, what is said against it, the next step."""
+    """One line: the pod, the reason of the refusal, the next step."""
     found = _SAYS.match(message)
     pod, why = found.group("pod", "why") if found else (stateful_set["metadata"]["name"], message)
     why = " ".join(why.split())

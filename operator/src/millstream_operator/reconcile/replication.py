@@ -1,9 +1,8 @@
-"""Topic: another replication factor, by reassignments which the brokers carry out by themselves; pure.
+"""Topic: changes of the replication factor, by reassignments that the brokers carry out; pure.
 
-Replicas that are to be added are spread over the brokers evenly; of those to take away the ones in sync go last, and of
-these the preferred leader (placement.py). A Topic that names no factor keeps the replicas there are. A partition on the
-move counts as what it will be when it has arrived. Nothing is asked of the brokers as long as every topic has the
-replicas it should have.
+Added replicas are spread evenly over the brokers; of removed ones, in-sync replicas go last, and of these the preferred
+leader (placement.py). A Topic that names no factor keeps its replicas. A partition that is being reassigned counts as
+it will be afterwards. While every topic has its desired replicas, the brokers are not queried.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .problem import Problem
 
 @dataclass(slots=True)
 class Replication:
-    """``moves``: to begin now. By topic: ``progress`` of what is under way, in words, and what cannot be."""
+    """``moves``: to begin now. By topic: ``progress`` in words, and problems."""
 
     moves: Moves = field(default_factory=dict)
     progress: dict[str, str] = field(default_factory=dict)
@@ -34,8 +33,8 @@ def plan_replication(
     brokers: Collection[int],
     racks: Mapping[int, str] | None = None,
 ) -> Replication:
-    """What brings topics to their replication ``factors``. ``partitions``: all there are; ``reassigning``: see
-    ``placement.arrived``."""
+    """Plan the moves that bring topics to their replication ``factors``. ``partitions``: all of the cluster;
+    ``reassigning``: see ``placement.arrived``."""
     plan = Replication()
     now = {(one.topic, one.partition): one for one in arrived(partitions, reassigning)}
     for factor in sorted(set(factors.values())):
@@ -64,7 +63,7 @@ def plan_replication(
 
 
 def wanted_factors(topics: Sequence[Topic], observed: Mapping[str, TopicState]) -> dict[str, int]:
-    """By name the factor of those topics whose replicas are not as they should be, or are on the move."""
+    """The factor by name of topics that do not have it, or that are being reassigned."""
     return {
         topic.topic_name: factor
         for topic in topics

@@ -1,4 +1,4 @@
-"""Topic: its replicas brought to their replication factor, as replication.py plans."""
+"""Topic: carries out the changes of replication factors that replication.py plans."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .replication import Replication, plan_replication, wanted_factors
 def replicate(
     admin: KafkaAdmin, cluster: Cluster, topics: Sequence[Topic], observed: Mapping[str, TopicState]
 ) -> Replication:
-    """Look at those Topics whose replicas are not as they should be, and begin what has to be. Raises AdminError."""
+    """Begin reassignments for Topics that do not have their replication factor. Raises AdminError."""
     factors = wanted_factors(topics, observed)
     if not factors:
         return Replication()
     alive = admin.brokers().racks
-    # not those that are about to leave
+    # without brokers that are about to leave
     brokers = [broker for broker in alive if broker < cluster.spec.brokers.replicas] or list(alive)
     racks = {broker: rack for broker, rack in alive.items() if rack}
     reassigning = admin.reassigning()  # first: see placement.arrived

@@ -1,4 +1,4 @@
-"""How a reconcile tells what it found: a problem in the resource's status, an Event."""
+"""Reports the findings of a reconcile: a problem in the resource's status, an Event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .problem import Problem, conditions_with
 
 
 def report_problem(services: Services, resource: Resource, problem: Problem, seconds: float) -> float:
-    """Say what is wrong, and when to look again; the rest of the status stays as it was last seen."""
+    """Report what is wrong; returns ``seconds``, until the next look. The rest of the status stays as last seen."""
     ready = (ConditionType.READY, False, problem.reason, problem.message)
     status = msgspec.structs.replace(
         resource.status,  # type: ignore[attr-defined]  # every kind has one
@@ -29,5 +29,5 @@ def report_problem(services: Services, resource: Resource, problem: Problem, sec
 def tell(
     services: Services, resource: Resource, reason: str, message: str, kind: EventType = EventType.NORMAL
 ) -> None:
-    """An Event about what no status shows."""
+    """Write an Event about something that no status shows."""
     record(services, key_for(resource), resource.metadata.uid, Event(kind, reason, message))

@@ -3,17 +3,17 @@
 The brokers' StatefulSet is updated OnDelete: Kubernetes restarts nothing by itself, and the operator deletes one pod at
 a time, only
 
-- while every other broker is ready, so that there is never a second one away;
-- while each partition that has a replica on the broker keeps its minimum ISR without it. A minimum above what the
-  partition's replicas can give without one is clamped to that, with a warning: else a roll would never end;
-- while the Cluster's own ZooKeeper is not being updated: a broker that stops while no quorum serves cannot hand over
-  what it leads, and nobody else is elected until one does;
+- while every other broker is ready, so no two brokers are down at once;
+- while each partition that has a replica on the broker keeps its minimum ISR without it. A minimum that needs every
+  replica is clamped to one less than their number, with a warning: otherwise a roll would never end;
+- while the Cluster's own ZooKeeper is not being updated: a broker that stops without a quorum cannot hand over its
+  leaderships, and no other leader is elected until there is a quorum;
 - the controller last, because each of its restarts costs an election.
 
-There is no window: a roll that is blocked says by what, and goes on as soon as it can. A broker that is not ready and
-runs an old revision goes first: it may be down because of what is about to be mended. Restarted without a question is
-one that has ended (its container does not run, or no broker of its number is registered), and any as long as no broker
-is ready. One that may still serve is restarted only where partitions keep their minimum ISR without it.
+A blocked roll reports what blocks it, and continues as soon as it can. A broker that is not ready and runs an old
+revision goes first: the update may repair it. A broker that has ended (its container does not run, or no broker of its
+number is registered) is restarted unconditionally, and so is any broker while none is ready. A broker that may still
+serve is restarted only if partitions keep their minimum ISR without it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ NO_ANSWER = "the brokers do not answer"
 
 @dataclass(frozen=True, slots=True)
 class RollingPod:
-    """A pod of a StatefulSet as it is. ``number``: of its broker, or its ZooKeeper server. ``running``: may its process
-    live? ``reasons``: why it has to restart; none when it is as it should be. ``uid``: names this pod, and none after
-    it."""
+    """A pod of a StatefulSet. ``number``: of the broker or ZooKeeper server. ``reasons``: why it must restart; empty if
+    it is up to date. ``running``: whether its process may be alive. ``uid``: identifies this pod, not its
+    successors."""
 
     number: int
     name: str
@@ -45,8 +45,8 @@ class RollingPod:
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """What to do now: restart a pod, or wait for what ``blocked`` says, or neither when all is done. ``remaining``: how
-    many have yet to be restarted."""
+    """The next action: restart a pod, or wait for ``blocked``, or neither when all is done. ``remaining``: the
+    number of pods yet to be restarted."""
 
     restart: RollingPod | None = None
     blocked: str = ""
@@ -54,7 +54,7 @@ class Roll:
 
     @property
     def words(self) -> str:
-        """What is done or waited for; "" when all is done."""
+        """The current action or wait; "" when all is done."""
         if self.restart is None:
             return self.blocked
         return f"restarting {self.restart.name} ({', '.join(self.restart.reasons)}); {self.remaining} to go"
@@ -67,8 +67,8 @@ def plan_roll(
     brokers: BrokersState | None,
     zookeeper: str = "",
 ) -> Roll:
-    """The next step. ``partitions``, ``brokers`` None: the brokers could not be asked. ``zookeeper``: what it is waited
-    for, in words."""
+    """The next step. ``partitions``, ``brokers``: None if the brokers do not answer. ``zookeeper``: the wait for
+    ZooKeeper's servers, in words."""
     stale = [pod for pod in pods if pod.reasons]
     if not stale:
         return Roll()
@@ -105,7 +105,7 @@ def _ended(pod: RollingPod, brokers: BrokersState | None) -> bool:
 def _mend(
     mend: Sequence[RollingPod], partitions: Sequence[PartitionReplicas], down: Set[int], stale: int
 ) -> Roll:
-    """Of pods that are not ready but may still serve, one whose place in ISRs can be spared. Those of others that are
+    """Restart a pod that is not ready but may still serve, if the ISRs can spare it. Replicas of other brokers that are
     down may be out of date, so they do not count."""
 
     def held(pod: RollingPod) -> list[PartitionReplicas]:
@@ -126,7 +126,7 @@ def _mend(
 
 
 def needed(partition: PartitionReplicas) -> int:
-    """In-sync replicas it must keep while one broker restarts. With one replica only, nothing can be kept."""
+    """The in-sync replicas that a partition must keep while one broker restarts; none if it has only one replica."""
     return max(0, min(partition.min_isr, len(partition.replicas) - 1))
 
 
@@ -156,7 +156,7 @@ def _explain(pod: RollingPod, held: Sequence[PartitionReplicas]) -> str:
 
 
 UPGRADE = "Upgrade"
-"""The reason of a pod that only a new release of the operator wants otherwise."""
+"""The reason for a restart that only a new release of the operator causes."""
 TEMPLATE_CHANGED = "PodTemplateChanged"
 REASONS = {
     CONFIG_HASH: "ConfigurationChanged",
@@ -169,7 +169,7 @@ REASONS = {
 def restart_reasons(
     broker: int, annotations: Mapping[str, str], wanted: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Why a pod has to restart, each in one word for an Event: from its annotations and those of its template."""
+    """Why a pod must restart, each reason one word for an Event: from its annotations and those of its template."""
     reasons = [reason for key, reason in REASONS.items() if annotations.get(key) != wanted.get(key)]
     if _address(broker, annotations) != _address(broker, wanted):
         reasons.append("AddressChanged")
@@ -184,12 +184,12 @@ def restart_reasons(
 def _of_release(
     reasons: Sequence[str], annotations: Mapping[str, str], wanted: Mapping[str, str]
 ) -> list[str]:
-    """The reasons of a pod that another release made: what its user has not changed is an upgrade."""
+    """The reasons for a pod that another release made: a difference that the user did not cause is an upgrade."""
     causes = {CONFIG_HASH: USER_HASH, LISTENERS_HASH: USER_HASH, TEMPLATE_HASH: SPEC_HASH}
     upgrades = {
         REASONS[key]
         for key, cause in causes.items()
-        if annotations.get(cause) in (None, wanted.get(cause))  # earlier releases did not say
+        if annotations.get(cause) in (None, wanted.get(cause))  # earlier releases did not record it
     }
     others = [reason for reason in reasons if reason not in upgrades]
     return others or [UPGRADE][: len(reasons)]

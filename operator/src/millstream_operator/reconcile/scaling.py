@@ -1,8 +1,8 @@
-"""How many brokers the StatefulSet is to have, and which replicas have to move before or after: pure.
+"""The number of brokers in the StatefulSet, and the replicas to move before or after it changes; pure.
 
-Fewer brokers: those with the highest numbers leave. As long as one of them has a replica it stays, and its replicas are
-moved to the others; what cannot fit there is refused, with what is in the way. More brokers: they get the leaders of
-new partitions, and with `rebalance: Automatic` replicas, once: a broker that has none yet.
+Fewer brokers: those with the highest numbers leave. They stay until their replicas have moved to the others; if these
+do not fit, the change is refused, with the reason. More brokers: they get leaders of new partitions, and with
+`rebalance: Automatic` also replicas, once, while they have none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """``replicas``: of the StatefulSet now; ``moves``: to begin now; ``progress``: what is going on, in words."""
+    """``replicas``: of the StatefulSet for now; ``moves``: to begin now; ``progress``: in words."""
 
     replicas: int
     moves: Moves = field(default_factory=dict)
@@ -33,11 +33,11 @@ def plan_scaling(
     reassigning: Reassignments,
     brokers: Mapping[int, str | None],
 ) -> Scaling:
-    """``current``: brokers of the StatefulSet, None where there is none; ``partitions`` None: nobody could be asked;
-    ``reassigning``: see ``placement.arrived``; ``brokers``: those that live, with their racks."""
+    """``current``: brokers of the StatefulSet, None if it does not exist; ``partitions``: None if no broker answers;
+    ``reassigning``: see ``placement.arrived``; ``brokers``: the live ones, with their racks."""
     stay = max(current or desired, desired)
     leaving = set(range(desired, stay))
-    if partitions is not None:  # replicas on brokers that are gone need another place too
+    if partitions is not None:  # replicas on brokers that are gone must move too
         leaving |= {broker for one in partitions for broker in one.replicas if broker >= desired}
     if not leaving:
         return Scaling(desired)
@@ -70,7 +70,7 @@ def plan_spreading(
     reassigning: Reassignments,
     racks: Mapping[int, str],
 ) -> Moves:
-    """What goes to brokers that have nothing yet; nothing as long as replicas are on the move."""
+    """The moves to brokers that have no replicas yet; none while replicas are being reassigned."""
     used = {broker for one in partitions for broker in one.replicas}
     if reassigning or not set(brokers) - used:
         return {}

@@ -1,4 +1,4 @@
-"""Resources of one Cluster that are looked at together: those that have a problem are done with, the others remain."""
+"""Resources of one Cluster that are reconciled together: reports those with a problem, and returns the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ResourceT = TypeVar("ResourceT", Topic, ConsumerGroup)
 @dataclass(slots=True)
 class Sorted(Generic[ResourceT]):
     cluster: Cluster | None = None
-    """None where there is nothing to look at."""
+    """None if there is nothing to reconcile."""
     wanted: list[ResourceT] = field(default_factory=list)
     deleted: list[ResourceT] = field(default_factory=list)
     again: dict[Key, float] = field(default_factory=dict)
@@ -35,7 +35,7 @@ def sort_out(
     conflict: Callable[[Services, ResourceT, Cluster], Problem | None],
     title: Callable[[ResourceT], str],
 ) -> Sorted[ResourceT]:
-    """Their Cluster, which of them are wanted there and which deleted. Reports the problems of the others."""
+    """Their Cluster, which of them to reconcile in it, and which are being deleted. Reports the others' problems."""
     found: Sorted[ResourceT] = Sorted()
     for resource in resources:
         is_deleted = resource.metadata.deletion_timestamp is not None

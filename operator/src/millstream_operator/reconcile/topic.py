@@ -1,7 +1,7 @@
-"""Topic: what to do about one, and what its status says; pure.
+"""Topic: the plan for a topic, and its status; pure.
 
-One way: the resource says what the topic is to be. Anything it leaves out stays as it is: a topic that exists is
-adopted with its partitions, replicas and configuration, and a key is reset only when this resource had set it
+The resource decides, never the topic. Anything the resource leaves out stays as it is: an existing topic is adopted
+with its partitions, replicas and configuration, and a key is reset only if this resource had set it
 (``status.configKeys``). A new topic gets the brokers' defaults.
 """
 
@@ -30,7 +30,7 @@ BESIDE_READY = (ConditionType.REBALANCING, ConditionType.WARNING)
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What to do about a topic; empty when it is as it should be. ``problem``: what cannot be done."""
+    """Changes to a topic; empty if it is up to date. ``problem``: what cannot be done."""
 
     create: NewTopic | None = None
     change: ConfigChange | None = None
@@ -45,7 +45,7 @@ class TopicPlan:
 def plan_topic(
     name: str, spec: TopicSpec, observed: TopicState | None, config_keys: Iterable[str] = ()
 ) -> TopicPlan:
-    """What brings a topic to its spec. ``config_keys``: the keys that this resource has set before."""
+    """Plan the changes that bring a topic to its spec. ``config_keys``: the keys that this resource has set before."""
     if observed is None:
         return TopicPlan(create=NewTopic(name, spec.partitions, spec.replication_factor, dict(spec.config)))
     to_set = {key: value for key, value in spec.config.items() if observed.config.get(key) != value}
@@ -58,7 +58,7 @@ def plan_topic(
 
 
 def fewer_partitions(wanted: int | None, there: int) -> Problem | None:
-    """Why a topic cannot have the number of partitions that is wanted, which is smaller than the one it has."""
+    """Why a topic cannot have ``wanted`` partitions, which are fewer than it has; None if it can."""
     if wanted is None or wanted >= there:
         return None
     return Problem(
@@ -68,7 +68,7 @@ def fewer_partitions(wanted: int | None, there: int) -> Problem | None:
 
 
 def warning(spec: TopicSpec, cluster: Cluster, observed: TopicState | None = None) -> str:
-    """What is allowed but hardly meant."""
+    """A warning about settings that are allowed but probably a mistake; empty if there is none."""
     minimum = spec.config.get("min.insync.replicas", cluster.spec.config.get("min.insync.replicas", ""))
     factor = spec.replication_factor or (observed.replication_factor if observed is not None else None)
     if factor is None or not minimum.isdecimal() or int(minimum) <= factor:
@@ -80,12 +80,12 @@ def warning(spec: TopicSpec, cluster: Cluster, observed: TopicState | None = Non
 
 
 def problem_of(refusal: Refusal) -> Problem:
-    """What the brokers refused, for the condition."""
+    """A refusal by the brokers, as a problem for the condition."""
     return Problem(REASONS.get(refusal.error, Reason.REFUSED), str(refusal))
 
 
 def said(topic: Topic, cluster: Cluster, observed: TopicState | None, replication: Replication) -> list[Said]:
-    """The conditions beside Ready."""
+    """The conditions other than Ready."""
     said: list[Said] = []
     if progress := replication.progress.get(topic.topic_name):
         said.append((ConditionType.REBALANCING, True, Reason.REASSIGNING, progress))
@@ -103,7 +103,7 @@ def status_of(
     config_changed: bool,
     now: datetime,
 ) -> TopicStatus:
-    """What the resource shows. ``said``: the conditions beside Ready; ``config_changed``: the topic has the
+    """The resource's status. ``said``: the conditions other than Ready; ``config_changed``: whether the topic has the
     configuration of the spec."""
     kinds = {one[0] for one in said}
     gone = tuple(kind for kind in BESIDE_READY if kind not in kinds)

@@ -1,9 +1,9 @@
-"""Topic: create, adopt, change configuration, partitions and replicas; delete only when the policy says so.
+"""Topic: creates, adopts, and changes configuration, partitions and replicas; deletes only if the policy says so.
 
-What is to be done is planned in topic.py; this asks the brokers and does it. The Topics of one Cluster are looked at
-together, so that a hundred of them cost a handful of requests to its brokers. Of two Topics that name one topic the
-older one has it; the other says so, and takes over when the older one is gone. A Topic that is paused by its annotation
-is looked at and not changed; deleting it means what it always does.
+topic.py plans; this module queries the brokers and carries the plans out. The Topics of one Cluster are reconciled
+together, so a hundred of them cost a handful of requests. Of two Topics that name one topic the older one has it; the
+other reports this, and takes over when the older one is gone. The topic of a Topic that is paused by its annotation is
+observed but not changed; deletion works as always.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def reconcile_topics(services: Services, topics: Sequence[Topic]) -> Mapping[Key
 
 
 def conflict(services: Services, topic: Topic, cluster: Cluster) -> Problem | None:
-    """Does an older Topic name the same topic?"""
+    """The conflict with an older Topic that names the same topic, if any."""
     return rival_problem(services, topic, cluster, topic.topic_name, "topic", Reason.CONFLICTING_TOPIC)
 
 
@@ -88,8 +88,8 @@ def _bring_about(
 
 
 def _noted(services: Services, topic: Topic, plan: TopicPlan) -> Topic:
-    """The Topic, with the keys in its status that are about to be set: whatever happens then, they are reset when the
-    spec no longer has them."""
+    """The Topic, with the keys that are about to be set noted in its status: even if the operator dies next, they are
+    reset once the spec no longer names them."""
     known = set(topic.status.config_keys or ())
     new = set(plan.change.set if plan.change else ()) - known
     if not new:
@@ -100,7 +100,7 @@ def _noted(services: Services, topic: Topic, plan: TopicPlan) -> Topic:
 
 
 def carry_out(admin: KafkaAdmin, plans: Mapping[str, TopicPlan]) -> dict[str, Problem]:
-    """Do what the plans say, with one request for each kind of action; returns what the brokers refused."""
+    """Carry out the plans, with one request for each kind of action; returns the brokers' refusals."""
     refusals: dict[str, Refusal | None] = {}
     if create := [plan.create for plan in plans.values() if plan.create]:
         refusals.update(admin.create_topics(create))
@@ -152,7 +152,7 @@ def _report(
             problem = Problem(
                 Reason.RECONCILE_PAUSED, f"there is no such topic, and none is created: {PAUSED[-1]}"
             )
-        # created a moment ago, and not in the brokers' metadata yet; or refused
+        # just created, and not in the brokers' metadata yet; or refused
         unseen = problem or Problem(Reason.CLUSTER_NOT_READY, "the topic is being created")
         return report_problem(services, topic, unseen, PROBLEM_INTERVAL_S if problem else 1.0)
     status = status_of(topic, observed, problem, beside, config_changed=config_changed, now=services.now())

@@ -1,10 +1,10 @@
-"""Upgrades: brokers and ZooKeeper of an earlier release of the operator, brought to the present one.
+"""Upgrades brokers and ZooKeeper servers from an earlier release of the operator to this one.
 
-A new release of the operator has other images, and so changes every Cluster at once. What it would restart by itself is
-held: Clusters are upgraded one after the other, each within its maintenance windows, and a Cluster keeps its turn until
-all its brokers are ready again. So an image that does not work stops at the first Cluster. What a user changes is not
-held, and takes the upgrade along; nor are brokers that are not ready, and ZooKeeper servers without a quorum, which the
-upgrade may mend. A Cluster that cannot be worked on (deleted, paused, refused, another release's) gives its turn back.
+A new release of the operator has other images, which changes every Cluster at once. Restarts for this reason alone are
+held back: Clusters are upgraded one after the other, each within its maintenance windows, and a Cluster keeps its turn
+until all its brokers are ready again. So a broken image stops at the first Cluster. A user's change is not held back,
+and includes the upgrade; nor are brokers that are not ready and ZooKeeper servers without a quorum, which the upgrade
+may repair. A Cluster that cannot be worked on (deleted, paused, refused, another release's) gives its turn back.
 
 Each StatefulSet and each pod names the release that made it (``RELEASE``).
 """
@@ -26,7 +26,7 @@ class Upgrade:
     """The upgrade of one Cluster, for one look."""
 
     def __init__(self, services: Services, cluster: Cluster, ready: bool) -> None:
-        """``ready``: are all its brokers?"""
+        """``ready``: whether all brokers are ready."""
         self._services, self._cluster, self._ready = services, cluster, ready
         self.said: Said | None = None
         self._may: bool | None = None
@@ -38,15 +38,15 @@ class Upgrade:
         return self._may is True
 
     def may(self) -> bool:
-        """Something of it is of an earlier release: may it be restarted now?"""
+        """Whether a pod of an earlier release may be restarted now."""
         if self._may is None:
             self._may, reason, words = self._decide()
             self.said = (ConditionType.UPGRADING, self._may, reason, words)
         return self._may
 
     def end(self, ready: bool) -> None:
-        """The look is over. The turn stays with a Cluster that goes on, or that is not ``ready`` again; its status says
-        so, since an operator that starts knows from there whose turn it was."""
+        """End the look. A Cluster keeps its turn while its upgrade continues, or until it is ``ready`` again. Its
+        status records this, for an operator that restarts."""
         turns, store, key = self._services.turns, self._services.store, key_for(self._cluster)
         if ready and not self._may and not self._waits:
             turns.leave(store, key)
@@ -70,7 +70,7 @@ class Upgrade:
 
 
 def waits_for_window(cluster: Cluster, now: datetime) -> str | None:
-    """Until when a Cluster is not to be upgraded, in words; None when it may be now."""
+    """How long a Cluster must wait for its upgrade, in words; None if it may be upgraded now."""
     if cluster.spec.maintenance is None:
         return None
     start, end = next_window(cluster.spec.maintenance.windows, now)
