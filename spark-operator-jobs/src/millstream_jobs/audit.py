@@ -1,11 +1,11 @@
-"""`millstream-audit AUDIT.json`: whether all that was produced is in the log and in the tables, window by window.
+"""`millstream-audit AUDIT.json`: checks that all produced records are in the log and in the tables, window by window.
 
 It counts the records of topics by topic, window and server, and compares them with what producers report and with what
 tables of loads hold. Configuration: `audits.file`; the rows and what they mean: `audits.counts`; producers' reports:
 `audits.reported`. It writes rows to a table, a report in HTML, or both, then fails if more records are missing than
 `maxMissing` allows. Nothing is repaired: `millstream-rewind` loads what a table misses.
 
-Each start is an audit of its own, named by its time: its rows are added to the table in one step, beside those of
+Each start is a separate audit, named by its time: its rows are added to the table in one step, beside those of
 earlier ones, with the columns `audit` and `audited_at`.
 """
 
@@ -52,7 +52,7 @@ def start(wanted: Audit) -> Result:
 
 
 def audit(spark: SparkSession, wanted: Audit) -> Audited:
-    """Count, write and judge. BadRun when more is missing than is allowed, or the audit cannot be; JobError."""
+    """Count, write and judge. BadRun if too many records are missing, or the audit is not valid; JobError."""
     now = datetime.now(timezone.utc)
     since = wanted.begin(now)
     # A report is sent after its window's end, and a record's time is at most `grace` after it is logged.
@@ -61,7 +61,7 @@ def audit(spark: SparkSession, wanted: Audit) -> Audited:
     reports = _reports(spark, wanted, early)
     say(f"reads {sum(one.end - one.start for one in read):,} records of {', '.join(wanted.topics)}")
     rows = counts.rows(spark, wanted, read, reports, since, now)
-    # All that follows reads the rows; there are far fewer of them than of records.
+    # The rest reads the rows, which are far fewer than the records.
     rows = rows.repartition(spark.sparkContext.defaultParallelism).persist()
     try:
         bad = reported.bad(reports, wanted.reports) if reports is not None and wanted.reports else Bad()
@@ -85,7 +85,7 @@ def audit(spark: SparkSession, wanted: Audit) -> Audited:
 
 
 def _reports(spark: SparkSession, wanted: Audit, since: datetime | None) -> DataFrame | None:
-    """The reports on the audited topics, and those that do not say on which they are."""
+    """The reports on the audited topics, and those that name no topic."""
     if wanted.reports is None:
         return None
     parts = [one.offsets for one in extents.find(wanted.bootstrap, [wanted.reports], since, "reports")]
@@ -135,7 +135,7 @@ def _tell(done: Audited, bad: Bad) -> None:
 
 
 def _judge(wanted: Audit, rows: DataFrame, done: Audited) -> None:
-    """BadRun when too many records are missing: no retry can help."""
+    """BadRun if too many records are missing: no retry can help."""
     if wanted.max_missing is None or done.missing <= wanted.max_missing:
         return
     worst = rows.where("state = 'Missing'").orderBy(F.desc("missing"), "topic", "window_start", "server")

@@ -1,7 +1,7 @@
-"""What the commands of all jobs share: `millstream-JOB FILE.json`.
+"""Shared by the commands of all jobs: `millstream-JOB FILE.json`.
 
-Stdout says how far the job is, stderr has Spark's log and, last, one line on what failed. Exit status: 0 succeeded,
-1 failed, 2 the file cannot be run as it is.
+Stdout shows progress; stderr has Spark's log and, after a failure, ends with one line about it. Exit status: 0
+succeeded, 1 failed, 2 the file is not valid.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Config = TypeVar("Config")
 class Job(Struct, Generic[Config], frozen=True):
     name: str
     read: Callable[[Path], Config]
-    """The configuration in a file; BadRun when it cannot be."""
+    """The configuration in a file; BadRun if it is not valid."""
     start: Callable[[Config], Result]
     """Run it in a Spark session of its own."""
     counts_rows: bool = True
@@ -66,7 +66,7 @@ def _fail(job: str, path: Path, error: str, status: int = 1) -> int:
 
 
 def _report(job: str, path: Path, result: Result) -> bool:
-    """Write the result where the file wants it; it stands in a folder or is /dev/termination-log, never renamed."""
+    """Write the result to the file's path, in place: it may be /dev/termination-log, which cannot be renamed."""
     name, wanted = name_and_result(path)
     try:
         if wanted:

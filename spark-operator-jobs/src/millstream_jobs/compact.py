@@ -1,13 +1,13 @@
-"""`millstream-compact COMPACT.json`: merges the small files of a table; its rows and its readers stay as they are.
+"""`millstream-compact COMPACT.json`: merges the small files of a table, without effect on its rows and readers.
 
     {"name": "flights-compact",
      "output": {"format": "Delta", "path": "/lake/flights", "targetFileSize": 268435456, …},    as in RUN.json
      "where": "date >= '2026-07-01'",    which partitions, in SQL; left out: all
      "result": …}                        as in RUN.json
 
-Delta does it with OPTIMIZE, whose commit says that no data changed; Iceberg with its procedure `rewrite_data_files`.
-The files that were merged stay for readers of older versions until VACUUM or `expire_snapshots` removes them. What
-tables say of the runs of loads stays, too. Where a lock keeps the drivers of a table apart, loads wait for its end.
+Delta does this with OPTIMIZE, whose commit says that no data changed; Iceberg with its procedure `rewrite_data_files`.
+The merged files stay for readers of older versions until VACUUM or `expire_snapshots` removes them. Tables keep their
+records of loads' runs. If a lock serialises the drivers of a table, loads wait for the end of the compaction.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def compact(spark: SparkSession, wanted: Compact) -> Compacted:
     configure(spark, wanted.output)
     try:
         return _delta(spark, wanted) if wanted.output.format == "Delta" else _iceberg(spark, wanted)
-    except (AnalysisException, IllegalArgumentException) as error:  # the latter is what Iceberg raises
+    except (AnalysisException, IllegalArgumentException) as error:  # Iceberg raises the latter
         raise BadRun(f"output or where: {str(error).strip().splitlines()[0]}") from None
 
 
@@ -81,11 +81,11 @@ def _delta(spark: SparkSession, wanted: Compact) -> Compacted:
     output = wanted.output
     size = output.target_file_size or FILE_SIZE
     spark.conf.set("spark.databricks.delta.optimize.maxFileSize", str(size))
-    # A file of three quarters of the size is left alone.
+    # A file of at least three quarters of the target size is left alone.
     spark.conf.set("spark.databricks.delta.optimize.minFileSize", str(size * 3 // 4))
     table = delta.table_name(output.path)
     where = f" WHERE {wanted.where}" if wanted.where else ""
-    spark.sql(f"DESCRIBE DETAIL {table}").collect()  # where there is no table, no lock is made
+    spark.sql(f"DESCRIBE DETAIL {table}").collect()  # without a table, fail before the lock is made
     with delta.alone(output):
         metrics = spark.sql(f"OPTIMIZE {table}{where}").collect()[0]["metrics"]
     return Compacted(metrics["numFilesRemoved"], metrics["numFilesAdded"])

@@ -1,8 +1,8 @@
-"""Whether what was written is what the run's offsets say: each record of each range once, and few enough corrupt ones.
+"""Checks the written rows against the run's offsets: each record of each range once, and not too many corrupt ones.
 
 A range may have offsets without a record: compaction removed it, the offset is a transaction's marker, or the record is
-older than the run's `fromTimestamp`. So where rows are fewer than offsets, the range is read once more, and no record
-in it may be missing from what was written.
+older than the run's `fromTimestamp`. So if there are fewer rows than offsets, the range is read again, and every
+record in it must be among the written rows.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from millstream_jobs.run import BadRun, OffsetRange, Run
 
 
 class Incomplete(JobError):
-    """What was written is not what the offsets say; one line for the user."""
+    """The written rows do not match the offsets; the message is one line for the user."""
 
 
 def check(spark: SparkSession, run: Run, written: DataFrame) -> tuple[int, int]:
-    """How many rows were written, and corrupt ones among them. Raises Incomplete, BadRun."""
+    """The number of written rows, and of corrupt ones among them. Raises Incomplete, BadRun."""
     corrupt = F.col(CORRUPT) if CORRUPT in written.columns else F.lit(None)
     found = {
         (row["_topic"], row["_partition"]): row
@@ -51,7 +51,7 @@ def check(spark: SparkSession, run: Run, written: DataFrame) -> tuple[int, int]:
 
 
 def _check_gaps(spark: SparkSession, run: Run, written: DataFrame, ranges: list[OffsetRange]) -> None:
-    """Whether each record that the log has in these ranges was written, and none twice."""
+    """Check that each record of the log in these ranges was written, and none twice."""
     key = ["_topic", "_partition", "_offset"]
     again = table.records(spark, run, ranges).select(
         *(F.col(name.removeprefix("_")).alias(name) for name in key)
@@ -73,7 +73,7 @@ def _differs(part: OffsetRange, rows: int) -> Incomplete:
 
 
 def _too_many_corrupt(run: Run, written: DataFrame, corrupt: int, rows: int) -> BadRun:
-    """What no retry can help."""
+    """The error for too many corrupt records, which no retry can mend."""
     key = ("_topic", "_partition", "_offset")
     first = written.where(F.col(CORRUPT).isNotNull()).select(*key).orderBy(*key).limit(1).collect()[0]
     return BadRun(

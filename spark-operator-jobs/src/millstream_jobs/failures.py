@@ -1,4 +1,4 @@
-"""What went wrong at the bottom of a failure, in one line.
+"""The root cause of a failure, in one line.
 
 With `spark.sql.pyspark.jvmStacktrace.enabled` an exception's text has the JVM's stack trace, whose last "Caused by:"
 names the root.
@@ -12,7 +12,7 @@ _THROWABLE = re.compile(r"(?:[\w$]+\.)*([\w$]+)(?:: (.*))?")
 
 
 class JobError(Exception):
-    """A job that failed; the text is one line for the user. A retry may succeed."""
+    """The job failed; the message is one line for the user. A retry may succeed."""
 
 
 def root_cause(error: BaseException) -> str:

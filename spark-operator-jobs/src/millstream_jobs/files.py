@@ -1,8 +1,8 @@
 """The files below an output path, as the driver sees them: on a POSIX file system, or in a bucket of S3.
 
-What publication needs of both is `create`: of any number of drivers that create one file at the same time, one
-succeeds. On POSIX that is `link(2)`; in S3 a PUT with `If-None-Match: *`. Paths are relative to the root, with "/"
-between names. Failures raise OSError, in one line.
+Publication relies on `create`: of any number of drivers that create one file at the same time, one succeeds. On POSIX
+that is `link(2)`; in S3 a PUT with `If-None-Match: *`. Paths are relative to the root, with "/" between names. Failures
+raise OSError, in one line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from obstore.store import S3Store
 
 from millstream_jobs.run import S3, Output
 
-# Half a minute of a store that fails or does not answer, then an error: whoever runs the job tries again.
+# Give a failing or silent store half a minute, then raise an error: the runner of the job retries.
 RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
 TIMEOUTS: Any = {"timeout": "60s", "connect_timeout": "5s"}
 REFUSED = "403 Forbidden"
@@ -40,32 +40,32 @@ class Files(Protocol):
 
     def exists(self, path: str) -> bool: ...
     def list(self, folder: str) -> list[str]:
-        """All files below a folder, at any depth, relative to it; none when it is not there."""
+        """All files below a folder, at any depth, relative to it; none if it does not exist."""
         ...
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """The same with the bytes of each."""
+        """The same, with their sizes in bytes."""
         ...
 
     def read(self, path: str) -> bytes:
-        """FileNotFoundError when it is not there."""
+        """Raises FileNotFoundError."""
         ...
 
     def create(self, path: str, content: bytes) -> None:
-        """All or nothing; FileExistsError when the file is there, whoever created it a moment before."""
+        """Create a file atomically; FileExistsError if it exists, even if another driver has only just created it."""
         ...
 
     def replace(self, path: str, content: bytes) -> None:
-        """All or nothing, over what is there."""
+        """Create or replace a file atomically."""
         ...
 
     def make_folder(self, path: str) -> None: ...
     def rename(self, source: str, target: str) -> bool:
-        """Move a file; False when there is no such source, or the target is there."""
+        """Move a file; False if the source does not exist, or the target does."""
         ...
 
     def delete(self, path: str) -> None:
-        """A file, or a folder and all below; nothing when it is not there."""
+        """Delete a file, or a folder with its contents, if it exists."""
         ...
 
 
@@ -92,7 +92,7 @@ class PosixFiles:
 
     def create(self, path: str, content: bytes) -> None:
         with self._aside(path, content) as aside:
-            os.link(aside, self.root / path)  # fails where the target is, which a rename would replace
+            os.link(aside, self.root / path)  # fails if the target exists; a rename would replace it
 
     def replace(self, path: str, content: bytes) -> None:
         with self._aside(path, content) as aside:
@@ -110,7 +110,7 @@ class PosixFiles:
         return True
 
     def rename_folder(self, source: str, target: str) -> bool:
-        """Move a folder that is not empty, in one step; False when the target is there and not empty."""
+        """Move a folder that is not empty, in one step; False if the target exists and is not empty."""
         try:
             os.rename(self.root / source, self.root / target)
         except OSError:
@@ -128,14 +128,14 @@ class PosixFiles:
 
     @contextmanager
     def locked(self, path: str) -> Iterator[None]:
-        """Wait until no other process has this lock, and have it; the kernel frees the lock of one that dies."""
+        """Wait for this lock, and hold it; the kernel frees the lock of a process that dies."""
         with (self.root / path).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     @contextmanager
     def _aside(self, path: str, content: bytes) -> Iterator[Path]:
-        """A file with this content beside ``path``, on the disk, and gone afterwards."""
+        """A temporary file with this content beside ``path``, synced to disk."""
         target = self.root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
@@ -166,7 +166,7 @@ class S3Files:
         )
 
     def exists(self, path: str) -> bool:
-        """For a folder: whether there is anything below."""
+        """For a folder: whether it contains anything."""
         with self._errors():
             try:
                 obstore.head(self._store, path)
@@ -247,5 +247,5 @@ def files_below(output: Output) -> PosixFiles | S3Files:
 
 
 def one_at_a_time(files: Files, lock: str) -> AbstractContextManager[None]:
-    """A lock that one process has at a time, where the files lie on a file system; S3 has no locks."""
+    """A lock that one process holds at a time, if the files are on a file system; S3 has no locks."""
     return files.locked(lock) if isinstance(files, PosixFiles) else contextlib.nullcontext()

@@ -1,10 +1,10 @@
 """`millstream-load RUN.json`: loads a range of topics into a table, exactly once however often it is started.
 
-Under spark-submit it takes the session's master, jars and configuration from there; started by itself it
-runs Spark in this process tree (`local[*]`) with the jars in the folder MILLSTREAM_SPARK_JARS, or else those
-that Spark fetches from Maven's repository. What it says and its exit status: `command`.
+Under spark-submit it takes the session's master, jars and configuration from there; started directly it runs
+Spark in this process tree (`local[*]`) with the jars in the folder MILLSTREAM_SPARK_JARS, or else those that
+Spark fetches from Maven's repository. `command` documents its output and exit status.
 
-How records become rows: `table`. How rows reach the table, once: `outputs`.
+`table` turns records into rows; `outputs` writes rows to the table, once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from millstream_jobs.progress import Progress, say
 from millstream_jobs.run import Result, Run, read_run
 
 PACKAGES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0,org.apache.spark:spark-avro_2.13:4.0.0"
-# Bytes that are no Avro record may announce gigabytes; without limits Avro reserves the memory and Spark dies.
+# Invalid Avro may announce gigabytes; without limits Avro allocates the memory and Spark dies.
 AVRO_LIMITS = " ".join(
     f"-Dorg.apache.avro.limits.{kind}.maxLength={limit}"
     for kind, limit in (("bytes", 64 << 20), ("string", 64 << 20), ("collectionItems", 16 << 20))
@@ -72,7 +72,7 @@ def open_session(name: str, formats: Sequence[str]) -> SparkSession:
 
 
 def load(spark: SparkSession, run: Run) -> Result:
-    """Bring the run to its end from wherever an earlier attempt left it."""
+    """Complete the run from where an earlier attempt left it."""
     if not run.records:
         say(f"{run.name} has no records")
         return Result("Succeeded", bytes_=0)
@@ -105,7 +105,7 @@ def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
         return output.commit(rows, corrupt)
     except Exception:
         committed = _found_after_failure(output)  # another driver's success removes what is staged here
-        with contextlib.suppress(Exception):  # what has failed may make this fail, too
+        with contextlib.suppress(Exception):  # this may fail for the same reason
             output.discard()
         if committed is None:
             raise
@@ -115,7 +115,7 @@ def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
 def _found_after_failure(output: Output) -> Committed | None:
     try:
         return output.find()
-    except Exception:  # what failed before says more
+    except Exception:  # the earlier failure says more
         return None
 
 

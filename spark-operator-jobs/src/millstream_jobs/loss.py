@@ -1,4 +1,4 @@
-"""Records that are gone from the log before they were read: Spark's failure says so, and here is which they are."""
+"""Records deleted from the log before they were read: turns Spark's failure into an error that names them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from millstream_jobs.completeness import Incomplete
 from millstream_jobs.run import OffsetRange, Run
 
 LOST = re.compile(r"Could not read records in offset \[\d+, \d+\)\s+for topic partition (\S+)-(\d+)")
-"""What Spark's Kafka source says with failOnDataLoss; the offsets are those of its task."""
+"""Errors of Spark's Kafka source with failOnDataLoss; the offsets are those of its task."""
 
 
 @contextmanager
 def told(spark: SparkSession, run: Run) -> Iterator[None]:
-    """Raises Incomplete in place of a failure of Spark that means that records are gone."""
+    """Raises Incomplete in place of a Spark failure that means deleted records."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:

@@ -1,4 +1,4 @@
-"""Which offsets of topics belong to a time, as their cluster says now."""
+"""The offsets of topics for a time, from their cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_S = 20.0
 
 
 class ClusterError(JobError):
-    """The cluster does not say; one line for the user."""
+    """The cluster does not answer; the message is one line for the user."""
 
 
 def between(
@@ -42,7 +42,7 @@ def consumer(bootstrap: str) -> Iterator[Consumer]:
     cluster = Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "millstream-jobs",  # librdkafka wants one; nothing is committed
+            "group.id": "millstream-jobs",  # librdkafka requires one; nothing is committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
@@ -57,7 +57,7 @@ def consumer(bootstrap: str) -> Iterator[Consumer]:
 
 
 def partitions(cluster: Consumer, topic: str, field: str = "topics") -> list[int]:
-    """The numbers of a topic's partitions; BadRun, with the name of the file's field, when there is no such topic."""
+    """The numbers of a topic's partitions; BadRun, which names the file's field, if the topic does not exist."""
     told = cluster.list_topics(topic, TIMEOUT_S).topics[topic]
     if told.error is not None:
         raise BadRun(f"{field}: {topic} is not there: {told.error.str()}")
@@ -65,7 +65,7 @@ def partitions(cluster: Consumer, topic: str, field: str = "topics") -> list[int
 
 
 def at(cluster: Consumer, parts: Sequence[tuple[str, int]], time: datetime) -> list[int | None]:
-    """The offset of the first record of each partition at or after a time; None when there is none."""
+    """The offset of the first record of each partition at or after a time; None if there is none."""
     wanted = [TopicPartition(topic, number, round(time.timestamp() * 1000)) for topic, number in parts]
     found = {(part.topic, part.partition): part for part in cluster.offsets_for_times(wanted, TIMEOUT_S)}
     answers = [found[part] for part in parts]

@@ -1,4 +1,4 @@
-"""How far Spark is, as lines on stdout: ``load: 120,000 of 336,776 records``."""
+"""Spark's progress, as lines on stdout: ``load: 120,000 of 336,776 records``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _job = "load"
 
 @contextmanager
 def told_by(job: str) -> Iterator[None]:
-    """While entered, this is the job of the process that speaks."""
+    """While entered, progress lines name this job."""
     global _job
     before, _job = _job, job
     try:
@@ -30,7 +30,7 @@ def say(line: str) -> None:
 
 
 class Progress:
-    """While entered, says every second about how many records have been read, when that changed.
+    """While entered, prints every second roughly how many records have been read, if that has changed.
 
     Tasks have about as many records each, so the share of a stage's tasks that are done is that of its records.
     """

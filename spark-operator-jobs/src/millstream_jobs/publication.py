@@ -5,8 +5,8 @@
     NAME/ATTEMPT/target=P/part-….parquet  rows of partition P as records, numbered from 0 on
     NAME.done.json                        the publication is complete
 
-A query may give other rows, or the same ones in another order, each time it runs; what is staged does not. Of two
-drivers the one that creates NAME.json first decides.
+A query may return other rows, or another order, each time it runs; staged rows do not change. Of two drivers, the one
+that creates NAME.json first decides.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def find(files: Files, name: str, content: str) -> Plan | None:
 
 
 def make(spark: SparkSession, wanted: Publish, files: Files) -> Plan:
-    """Stage the rows and decide on them, unless another driver has."""
+    """Stage the rows and create the plan, unless another driver has."""
     attempt = uuid.uuid4().hex[:8]
     with positions.consumer(wanted.bootstrap) as cluster:
         numbers = positions.partitions(cluster, wanted.topic)
@@ -100,10 +100,10 @@ def staged(spark: SparkSession, wanted: Publish, plan: Plan) -> DataFrame:
 
 
 def _counts(spark: SparkSession, wanted: Publish, attempt: str) -> dict[int, int]:
-    """How many rows each target partition gets."""
+    """The number of rows for each target partition."""
     folder = f"{wanted.staging}/{wanted.name}/{attempt}"
     rows = spark.read.schema("target INT, number LONG").parquet(folder).groupBy("target").count().collect()
-    # -1 stands for an expression that is null: it is refused like any other number that is no partition.
+    # -1 stands for a null expression, and is refused like any other invalid partition.
     return {-1 if row["target"] is None else row["target"]: row["count"] for row in rows}
 
 
@@ -156,7 +156,7 @@ def _binary(rows: DataFrame, expression: str) -> Column:
 
 
 def _partition(partitioner: str, partitions: int) -> Column:
-    """Which partition a record goes to; one without a key, in turn."""
+    """The target partition of a record; round-robin without a key."""
     turn = (F.col("position") % partitions).cast("int")
     if partitioner == "RoundRobin":
         return turn

@@ -1,8 +1,8 @@
 """`millstream-publish PUBLISH.json`: a table or a query into a topic, each row once however often it is started.
 
-The first attempt to get that far fixes the content: it runs the query, numbers the rows of each target partition and
-keeps them in the staging folder with the topic's end offsets (`publication`). Every attempt then sends from there
-what the topic does not have yet (`sending`), and at last the topic is checked: each row once.
+One attempt fixes the content: it runs the query, numbers the rows of each target partition and stores them in the
+staging folder with the topic's end offsets (`publication`). Every attempt then sends the rows that the topic does not
+have yet (`sending`), and finally checks that the topic has each row once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def start(wanted: Publish) -> Result:
 
 
 def publish(spark: SparkSession, wanted: Publish) -> Result:
-    """Bring the publication to its end from wherever an earlier attempt left it."""
+    """Complete the publication from where an earlier attempt left it."""
     if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
         raise BadRun("spark.speculation: true is not allowed: two tasks would send the same rows")
     staging = files_below(Output(wanted.staging, s3=wanted.s3))

@@ -47,15 +47,15 @@ class Source(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Content(Struct, frozen=True, forbid_unknown_fields=True):
-    """What of a row becomes what of a record, as expressions of Spark's SQL. What is not binary is sent as text."""
+    """The parts of a record, as Spark SQL expressions over a row. Values that are not binary are sent as text."""
 
     value: str = "to_json(struct(*))"
     key: str = ""
     headers: dict[str, str] = {}
     timestamp: str = ""
-    """The record's time; "" is when it is sent."""
+    """The record's time; "": the time of sending."""
     partition: str = ""
-    """Number of the target partition; "" leaves it to the partitioner."""
+    """Number of the target partition; "": the partitioner decides."""
 
 
 class Publish(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -80,7 +80,7 @@ class Publish(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
 
     @property
     def content(self) -> str:
-        """What every attempt has to agree on."""
+        """The settings on which all attempts must agree."""
         told = (self.topic, self.source, self.record, self.partitioner)
         return msgspec.json.encode(told).decode()
 

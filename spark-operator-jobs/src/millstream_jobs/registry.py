@@ -21,7 +21,7 @@ ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
 class RegistryError(JobError):
-    """The registry cannot be asked; one line with its URL."""
+    """The registry cannot be reached; the message is one line with its URL."""
 
 
 class NotFound(Exception):
@@ -29,7 +29,7 @@ class NotFound(Exception):
 
 
 class Registry:
-    """Asks for each id once."""
+    """Requests each id once."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -79,7 +79,7 @@ class Registry:
         raise RegistryError(f"value.schemaRegistry.url: {self._url} does not answer: {said} ({url})")
 
     def _not_found(self, error: HTTPError, url: str) -> Exception:
-        """A schema that is not there, or (another server, another path) a registry that is not."""
+        """The error for a missing schema or, at a wrong server or path, a missing registry."""
         try:
             code = json.loads(error.read())["error_code"]
         except (ValueError, KeyError, TypeError, OSError, HTTPException):

@@ -1,18 +1,18 @@
-"""`millstream-rewind REWIND.json`: loads again what topics have from a time on, as a load with offsets of its own.
+"""`millstream-rewind REWIND.json`: reloads topics from a time on, as a load with its own offsets.
 
-    {"name": "flights-july",                   names the rewind: however often it is started, its rows are there once
+    {"name": "flights-july",                   names the rewind: its rows are loaded once, however often it is started
      "bootstrap": "host:9092",
      "topics": ["flights"],
      "from": "2026-07-01T00:00:00Z",           records at or after it
      "until": "2026-08-01T00:00:00Z",          up to the first record at or after it; left out: the end of the log
      "value": …, "record": …, "output": …, "minPartitions": …, "result": …}    as in RUN.json, see `run`
 
-`output.mode` says what becomes of rows that the table has of these records: `Append`, for a table of the rewind's
-own, leaves them; `Replace` takes exactly these away in the commit that brings the new ones. A rewind between two
-offsets is a RUN.json with these offsets.
+`output.mode` decides about existing rows of these records: `Append`, for a separate table, leaves them; `Replace`
+removes exactly these in the commit that adds the new ones. For a rewind between two offsets, write a RUN.json with
+these offsets.
 
-Times become offsets once, with the first attempt, which keeps them as `_rewinds/NAME.json` below the output's path:
-each retry, and each driver beside it, loads the same records.
+The first attempt resolves times to offsets, and stores them as `_rewinds/NAME.json` below the output's path: each
+retry, and each concurrent driver, loads the same records.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Rewind(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
 
 
 class Pinned(Struct, frozen=True, rename="camel"):
-    """What the first attempt found."""
+    """The offsets that the first attempt resolved."""
 
     topics: tuple[str, ...]
     since: datetime = field(name="from")
@@ -91,12 +91,12 @@ def start(wanted: Rewind) -> Result:
 
 
 def rewind(spark: SparkSession, wanted: Rewind) -> Result:
-    """Bring the rewind to its end from wherever an earlier attempt left it."""
+    """Complete the rewind from where an earlier attempt left it."""
     return load.load(spark, pin(wanted))
 
 
 def pin(wanted: Rewind) -> Run:
-    """The load that this rewind is, whoever asks first."""
+    """The load of this rewind, with the offsets of the first driver to resolve them."""
     files, path = files_below(wanted.output), f"_rewinds/{wanted.name}.json"
     try:
         if not files.exists(path):

@@ -1,20 +1,20 @@
-"""RUN.json: one run of a batch load, in full; what a run does depends on nothing else.
+"""RUN.json: the complete description of one run of a batch load; the run depends on nothing else.
 
-Whoever starts a run (operator, local runtime, a person) resolves the offsets once and writes them here, so
+The starter of a run (operator, local runtime, a person) resolves the offsets once and writes them here, so
 that a retry reads exactly the same records:
 
     {"name": "flights-daily-0001",            letters, digits, ".", "_", "-"; names the run's files
      "bootstrap": "host:9092",
      "offsets": [{"topic": "flights", "partition": 0, "from": 0, "until": 56129}],    until is exclusive
-     "fromTimestamp": "2026-11-20T00:00:00Z",  records of the ranges that are older are left out; left out: none
-     "minPartitions": 16,                      tasks that read, at least; left out: one a topic partition
+     "fromTimestamp": "2026-11-20T00:00:00Z",  skips older records of the ranges; left out: none
+     "minPartitions": 16,                      least number of reading tasks; left out: one for each partition
      "value": {"format": "JSON", "schema": "carrier STRING, time_hour TIMESTAMP"},    see `value`
      "record": {"key": "Text", "headers": true},    left out: the key's bytes, no headers
      "output": {"format": "Parquet", "path": "/lake/flights", "partitionBy": ["date"]},    see Output
                                                "mode": "Replace" replaces the rows of these records in the table
      "result": "/dev/termination-log"}        a file; left out: none is written
 
-`read_run` raises `BadRun`, whose text names the field, its value and what is allowed.
+`read_run` raises `BadRun`, whose message names the field, its value and what is allowed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from msgspec import Meta, Struct, field
 from millstream_jobs import value as values
 from millstream_jobs.value import Record, Value
 
-MAX_RESULT_BYTES = 4096  # what Kubernetes keeps of a termination message
+MAX_RESULT_BYTES = 4096  # the limit of a termination message in Kubernetes
 
 
 class BadRun(Exception):
-    """RUN.json cannot be run as it is; the text is one line for its author."""
+    """RUN.json is not valid; the message is one line for its author."""
 
 
 OutputFormat = Literal["Parquet", "Delta", "Iceberg"]
@@ -66,7 +66,8 @@ class OffsetRange(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class S3(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Where ``s3a://`` leads. Credentials come from the environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."""
+    """The store behind ``s3a://``. Credentials come from the environment: AWS_ACCESS_KEY_ID and
+    AWS_SECRET_ACCESS_KEY."""
 
     endpoint: Annotated[str, Meta(pattern=r"^(https?://[^\s/]+/?)?$")] = ""
     """URL of the store; "" is AWS."""
@@ -89,12 +90,12 @@ class Output(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """The table's folder, for Iceberg the catalog's warehouse: on a POSIX file system or ``s3a://BUCKET/…``."""
     format: OutputFormat = "Parquet"
     mode: Mode = "Append"
-    """Replace: rows that the table has of the run's records go in the same commit as the new ones come."""
+    """Replace: the commit that adds the new rows removes existing rows of the run's records."""
     partition_by: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
     target_file_size: Annotated[int, Meta(ge=0)] = 0
-    """Bytes of a file, about; 0: a file for each task, or partition value."""
+    """Approximate size of a file, in bytes; 0: a file for each task, or partition value."""
     owner: str = ""
-    """The load that owns the table: a table of another owner is not written to. "": ownership is not checked."""
+    """The load that owns the table; tables of other owners are not written. "": ownership is not checked."""
     table: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+)?$")] = ""
     """NAMESPACE.TABLE in the Iceberg catalog."""
     catalog: Catalog = Catalog()
@@ -118,15 +119,15 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
 
     @property
     def records(self) -> int:
-        """How many offsets the ranges hold in all."""
+        """The number of offsets in all ranges."""
         return sum(part.records for part in self.offsets)
 
 
 class Result(Struct, frozen=True, rename="camel", omit_defaults=False):
-    """What a run reports: ``state`` is Succeeded or Failed, ``corrupt_records`` are among ``rows``. ``bytes_``: the
-    size of the files with these rows, None where that is not known.
+    """A run's report: ``state`` is Succeeded or Failed, ``corrupt_records`` are among ``rows``. ``bytes_``: the size of
+    the files with these rows, None if unknown.
 
-    ``run`` is the run's name: whoever reads a result can tell it from that of another run."""
+    ``run`` is the run's name, so that readers can tell results of different runs apart."""
 
     state: str
     rows: int = 0
@@ -138,14 +139,14 @@ class Result(Struct, frozen=True, rename="camel", omit_defaults=False):
     def encode(self) -> bytes:
         """As JSON that fits a termination message; a longer error is cut."""
         encoded, kept = msgspec.json.encode(self), self.error
-        while len(encoded) > MAX_RESULT_BYTES:  # how long a character is in JSON differs
+        while len(encoded) > MAX_RESULT_BYTES:  # characters differ in their length in JSON
             kept = kept[: len(kept) * 9 // 10]
             encoded = msgspec.json.encode(msgspec.structs.replace(self, error=kept + "..."))
         return encoded
 
 
 def read_run(path: Path) -> Run:
-    """The run that a file describes."""
+    """Read the run in a file."""
     run = read_config(path, Run)
     _check_ranges(run.offsets, path)
     check_table(run.output, run.value, path)
@@ -156,7 +157,7 @@ Config = TypeVar("Config", bound=Struct)
 
 
 def read_config(path: Path, kind: type[Config]) -> Config:
-    """What a file describes, as far as types say; BadRun when it cannot be."""
+    """Read a configuration file, and check its types; BadRun if it is not valid."""
     try:
         raw = json.loads(path.read_bytes())
     except OSError as error:
@@ -170,7 +171,7 @@ def read_config(path: Path, kind: type[Config]) -> Config:
 
 
 def name_and_result(path: Path) -> tuple[str, str]:
-    """The name of a run that may be bad otherwise, and where it wants its result; "" for what it does not say."""
+    """The name of a run and the path of its result, even from an otherwise invalid file; "" if missing."""
     try:
         raw = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -196,14 +197,14 @@ def _check_ranges(offsets: Sequence[OffsetRange], path: Path) -> None:
 
 
 def check_table(output: Output, value: Value, path: Path) -> None:
-    """What types alone cannot say of a table and its columns."""
+    """Check the rules for a table and its columns that types cannot express."""
     check_output(output, path)
     if said := values.problem(value):
         raise BadRun(f"{path}: {said}")
 
 
 def check_output(output: Output, path: Path, field: str = "output") -> None:
-    """The same of a table alone, which the file calls ``field``."""
+    """The same for the table alone, which is in the file's ``field``."""
     iceberg = output.format == "Iceberg"
     given = {"table": output.table, "catalog": output.catalog != Catalog()}
     for name in (name for name, value in given.items() if value and not iceberg):

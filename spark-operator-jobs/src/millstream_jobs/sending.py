@@ -1,14 +1,14 @@
-"""Rows of a publication into its topic, each once: what runs in Spark's tasks.
+"""Sends the rows of a publication to its topic, each once; runs in Spark's tasks.
 
-A record says in its headers which row it is: `millstream-publication` and `millstream-row`, the row's number within its
-partition. One task has a partition; it reads back from the partition's end up to which row it holds, and sends the
-rows behind that one in their order. The producer is idempotent and leaves no gap (acks=all), so what the partition
-holds is always a beginning of the rows.
+A record's headers identify its row: `millstream-publication` and `millstream-row`, the row's number within its
+partition. Each partition has one task; it reads back from the partition's end to find the last row in it, and sends the
+following rows in order. The producer is idempotent and leaves no gap (acks=all), so the partition always holds the
+first rows, up to some number.
 
-What a killed task sent may still be on its way when the next one reads the end, since without transactions nothing
+Records of a killed task may still be in flight when the next one reads the end, since without transactions nothing
 fences a producer. So a repeated attempt first waits until the partition has not grown for SETTLED_S. At the end a
 partition that has grown by as many offsets as it got rows has each once; otherwise its records are counted, row by
-row, and a publication with a row that is there twice fails and says so.
+row, and a publication with a duplicated row fails and says so.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ ROW = "millstream-row"
 SETTLED_S = 3.0
 DELIVERY_TIMEOUT_S = 120
 FIRST_LOOK = 1000
-"""Records from a partition's end that are looked through first; four times as many each next time."""
+"""Records to search first, from a partition's end; each further search covers four times as many."""
 
 
 class SendingError(JobError):
-    """Rows did not reach the topic as they should; one line for the user."""
+    """Rows did not reach the topic exactly once; the message is one line for the user."""
 
 
 class Task(Struct, frozen=True):
-    """What a task has to know."""
+    """The parameters of a task."""
 
     name: str
     bootstrap: str
@@ -76,7 +76,7 @@ def send(spark: SparkSession, wanted: Publish, plan: Plan, rows: DataFrame, resu
 
 
 def check(spark: SparkSession, wanted: Publish, plan: Plan) -> None:
-    """SendingError when a row is not in the topic once."""
+    """SendingError unless the topic has each row exactly once."""
     name, bootstrap, topic = wanted.name, wanted.bootstrap, wanted.topic
     targets = spark.sparkContext.parallelize(plan.targets, len(plan.targets))
     for said in targets.map(lambda target: _problem(name, bootstrap, topic, target)).collect():
@@ -97,7 +97,7 @@ def _outcome(task: Task, partition: int, rows: Iterator[Row]) -> Sent:
 
 
 def _send_partition(task: Task, partition: int, rows: Iterator[Row]) -> int:
-    """How many of the rows this task has sent."""
+    """Send the rows of a partition; returns the number sent."""
     context = TaskContext.get()
     repeated = task.resumed or (context is not None and context.attemptNumber() > 0)
     with positions.consumer(task.bootstrap) as consumer:
@@ -182,7 +182,7 @@ def _pace(producer: Producer, due: float) -> None:
 
 
 def _settle(consumer: Consumer, part: TopicPartition) -> None:
-    """Wait until a partition does not grow by what nobody here sends; others may send to it for a while, too."""
+    """Wait until a partition stops growing: a killed task's records may arrive late, and others may send to it too."""
     deadline = time.monotonic() + 10 * SETTLED_S
     end, since = -1, time.monotonic()
     while time.monotonic() < min(since + SETTLED_S, deadline):
@@ -235,7 +235,7 @@ def _rows(consumer: Consumer, part: TopicPartition, first: int, end: int, name: 
 
 
 def _problem(name: str, bootstrap: str, topic: str, target: Target) -> str:
-    """What is wrong with a partition, from what it holds; "" when nothing is."""
+    """What is wrong with the contents of a partition; "" if nothing is."""
     part = TopicPartition(topic, target.partition)
     with positions.consumer(bootstrap) as consumer:
         low, end = consumer.get_watermark_offsets(part, positions.TIMEOUT_S)

@@ -8,9 +8,9 @@
      "checkpoint": "/lake/_checkpoints/flights",    a folder, or s3a://BUCKET/FOLDER
      "value": …, "record": …, "output": …, "minPartitions": …, "result": …}    as in RUN.json, see `run`
 
-The checkpoint fixes the offsets of a micro-batch before it runs, and a restart repeats the last one. Its rows go into
-the table as those of a load with these offsets: the same columns, checks and commit, under a name with the batch's
-number. So the table says whether it has the batch already, and a stream that is killed leaves each row there once.
+The checkpoint fixes the offsets of a micro-batch before it runs, and a restart repeats the last one. Its rows are
+loaded like those of a load with these offsets: the same columns, checks and commit, under a name with the batch's
+number. So the table shows whether it already has the batch, and a killed stream leaves each row in it once.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def start(wanted: Stream) -> Result:
 
 
 def stream(spark: SparkSession, wanted: Stream) -> Result:
-    """Load until there is nothing left, or with an interval until somebody stops the query; what this call loaded."""
+    """Load everything there is or, with an interval, until the query is stopped; returns what this call loaded."""
     configure(spark, wanted.output)
     with positions.consumer(wanted.bootstrap) as cluster:
         for topic in wanted.topics:
@@ -139,7 +139,7 @@ def stream(spark: SparkSession, wanted: Stream) -> Result:
 
 
 def _run(wanted: Stream, records: DataFrame, number: int) -> Run | None:
-    """The load that a micro-batch is; None when it has no records."""
+    """The run of a micro-batch; None if it has no records."""
     found = (
         records.groupBy("topic", "partition")
         .agg(F.min("offset").alias("first"), F.max("offset").alias("last"))

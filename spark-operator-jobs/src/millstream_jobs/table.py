@@ -5,7 +5,7 @@ Columns: those of the value, then those of the record under names that begin wit
     value    one a field of the value (`formats`), and `_corrupt_record`, the value of a record that did not parse;
              formats Text and Binary have one column, `value`, and Binary has no `_corrupt_record`
     date     if the output is partitioned by it and the value has none: the UTC day of the record's time
-    hour     likewise: its hour of the day in UTC, from "00" to "23"
+    hour     the same for its hour of the day in UTC, from "00" to "23"
     record   `_topic`, `_partition`, `_offset`, `_timestamp`, `_key` (bytes, or text where the run says so), and
              `_headers` where the run asks for them
 
@@ -36,7 +36,7 @@ MIN_SPLIT = 100_000
 
 
 def read(spark: SparkSession, run: Run) -> DataFrame:
-    """The run's table; BadRun when the schema or a partition column cannot be."""
+    """The run's table; BadRun if the schema or a partition column is not valid."""
     parsed = formats.parse(records(spark, run, run.offsets), run)
     columns = dict(parsed.columns)
     if parsed.corrupt is not None:
@@ -85,7 +85,7 @@ def read_ranges(
 
 
 def source_options(bootstrap: str) -> dict[str, str]:
-    """How Spark's Kafka source reads, whatever it reads."""
+    """Options of Spark's Kafka source for all reads."""
     return {
         "kafka.bootstrap.servers": bootstrap,
         "kafka.isolation.level": "read_committed",
@@ -96,7 +96,7 @@ def source_options(bootstrap: str) -> dict[str, str]:
 
 
 def _tasks(ranges: Sequence[OffsetRange], min_partitions: int | None) -> dict[str, int]:
-    """Spark's options for how ranges are split: one task each, unless one is far larger than the mean."""
+    """Spark's options for splitting ranges: one task each, unless one is far larger than the mean."""
     mean = -(-sum(part.records for part in ranges) // max(len(ranges), 1))
     options = {"maxRecordsPerPartition": max(SKEW * mean, MIN_SPLIT)}
     if min_partitions is not None:
@@ -105,7 +105,7 @@ def _tasks(ranges: Sequence[OffsetRange], min_partitions: int | None) -> dict[st
 
 
 def _record_columns(run: Run) -> dict[str, Column]:
-    """What of the record itself becomes columns."""
+    """The columns of the record itself."""
     columns = {name: F.col(name.removeprefix("_")) for name in RECORD}
     if run.record.key == "Text":
         columns["_key"] = F.make_valid_utf8(F.col("key").cast("string"))
@@ -115,7 +115,7 @@ def _record_columns(run: Run) -> dict[str, Column]:
 
 
 def _time(run: Run, schema: StructType, columns: dict[str, Column]) -> Column:
-    """The time of a record, that `date` and `hour` come from."""
+    """The time of a record, for `date` and `hour`."""
     log_time = F.col("timestamp")
     timestamps = [field.name for field in schema if isinstance(field.dataType, TimestampType)]
     name = run.value.time_column
@@ -132,7 +132,7 @@ def _time(run: Run, schema: StructType, columns: dict[str, Column]) -> Column:
 
 
 def _derived(run: Run, names: list[str]) -> list[str]:
-    """Which partition columns are to be derived; BadRun for one that cannot be."""
+    """The partition columns to derive; BadRun for one that cannot be derived."""
     wanted = run.output.partition_by
     for index, name in enumerate(wanted):
         where = f"output.partitionBy[{index}]: {json.dumps(name)} is not allowed:"

@@ -1,4 +1,4 @@
-"""What RUN.json says about records: how their values are read, and which of a record's own parts become columns.
+"""The part of RUN.json about records: how to parse values, and which record metadata become columns.
 
     "value": {"format": "JSON", "schema": "carrier STRING, time_hour TIMESTAMP",
               "options": {"timestampFormat": "…"},       Spark's own options of the format, those of `OPTIONS`
@@ -61,7 +61,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "timestampNTZFormat",
     ),
 }
-"""Options of Spark's from_json and from_csv that change how a value is read, not what a load promises."""
+"""Options of Spark's from_json and from_csv that affect parsing, but not the guarantees of a load."""
 
 TAKES: dict[str, tuple[str, ...]] = {
     "JSON": ("schema", "options"),
@@ -70,7 +70,7 @@ TAKES: dict[str, tuple[str, ...]] = {
     "Text": (),
     "Binary": (),
 }
-"""Which fields a format has beside `timeColumn` and, but for Binary, `maxCorruptRecords`."""
+"""The fields of a format besides `timeColumn` and, except for Binary, `maxCorruptRecords`."""
 
 
 class SchemaRegistry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,7 +91,7 @@ class Value(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     max_corrupt_records: Annotated[int, Meta(ge=0)] | Annotated[str, Meta(pattern=LIMIT)] | None = None
 
     def allows(self, corrupt: int, rows: int) -> bool:
-        """Whether a run of so many rows may have so many corrupt ones."""
+        """Whether a run with this many rows may have this many corrupt ones."""
         limit = self.max_corrupt_records
         if limit is None:
             return True
@@ -101,14 +101,14 @@ class Value(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
 
 
 class Record(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which parts of the record itself become columns, and how, beside those that always do."""
+    """Which parts of the record become columns, besides those that always do, and how."""
 
     key: KeyFormat = "Binary"
     headers: bool = False
 
 
 def problem(value: Value) -> str | None:
-    """What of a value cannot be, from its fields alone: field, value and what is allowed; None when it can be."""
+    """The first problem of a value's fields: field, value and what is allowed; None if it is valid."""
     given: dict[str, Any] = {
         "schema": value.schema.strip(),
         "options": value.options,

@@ -1,6 +1,6 @@
-"""A plot of bars as inline SVG, in a size whose text is readable on a phone.
+"""A bar chart as inline SVG, in a size whose text is readable on a phone.
 
-Drawn here, as Spark's image has no plotting library and none would be used for more than bars.
+It is drawn here because Spark's image has no plotting library, and only bars are needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEAST = 2.5
 
 
 class Bar(Struct, frozen=True):
-    """Parts from the bottom to the top by their colour; ``note`` is shown when one points at it."""
+    """Parts by colour, from bottom to top; ``note`` is the tooltip."""
 
     begin: datetime
     parts: Mapping[str, int]

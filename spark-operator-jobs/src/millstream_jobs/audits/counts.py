@@ -1,6 +1,6 @@
 """The audit's rows: one for each topic, window and server of which the log, a table or a report has records.
 
-    topic, window_start, window_end, server    `server` is "" where records have none, or are not told apart by it
+    topic, window_start, window_end, server    `server` is "" if records have none, or servers are not distinguished
     produced          what producers report; null without reports
     found             records in the log, in a table, or in both
     in_log            records in the log
@@ -11,12 +11,12 @@
     first_missing     the first of those missing in a table: TOPIC-PARTITION at offset OFFSET
     duplicated        rows of a table beyond one for each record; null without tables
     unreported        found beyond what is reported; null without reports
-    expired           reported, but in neither, where retention has deleted records of such a time; null without reports
+    expired           reported, but in neither, if retention has deleted records of that time; null without reports
     lateness_s        seconds from the end of the window to the log time of its last record, 0 when that is before
     state             see STATES
 
-A record is its topic, partition and offset, so what is missing in a table is known exactly. What never reached the log
-can only be counted: a record that is lost and another that was sent twice cancel each other out.
+A record is identified by topic, partition and offset, so records missing in a table are known exactly. Those that never
+reached the log can only be counted: a record that is lost and another that was sent twice cancel each other out.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def rows(
     since: datetime | None,
     now: datetime,
 ) -> DataFrame:
-    """All rows of the audit. BadRun for a table that is not there, or is no load's."""
+    """All rows of the audit. BadRun for a table that does not exist, or belongs to no load."""
     read = spark.createDataFrame([_values(one) for one in extents], EXTENTS)
     tables = _tables(spark, wanted, read)
     records = _log(spark, wanted, extents)
@@ -80,7 +80,7 @@ def rows(
             (F.col("copies") - 1 if both else F.lit(0)).alias("more"),
             lacking.alias("lacking"),
         )
-        # A row whose record the log no longer has, in a table that does not keep what its window or server is.
+        # A row without a record in the log, in a table that does not store its window or server.
         .where("window_start IS NOT NULL AND server IS NOT NULL")
         .groupBy(*GROUP)
         .agg(
@@ -143,7 +143,7 @@ def _judged(
         F.greatest(F.coalesce(F.unix_seconds("last") - F.unix_seconds(end), zero), zero).alias("lateness_s"),
         may_be_gone.alias("may_be_gone"),
     )
-    # Without a report to compare with, a window of which records may be gone is not known to be complete.
+    # Without a report, a window that may have lost records is not known to be complete.
     expired = F.col("may_be_gone") & (
         (F.col("expired") > 0) | F.coalesce(F.col("produced"), zero).eqNullSafe(zero)
     )
@@ -186,14 +186,14 @@ def _log(spark: SparkSession, wanted: Audit, extents: Sequence[Extent]) -> DataF
 
 
 def _tables(spark: SparkSession, wanted: Audit, read: DataFrame) -> DataFrame | None:
-    """Each record of the tables once, with how many rows it has, and its window and server as the tables have them."""
+    """Each record of the tables once, with its number of rows, and its window and server in the tables."""
     if not wanted.tables:
         return None
     tables = [_table(spark, wanted, index, output) for index, output in enumerate(wanted.tables)]
     every = tables[0]
     for one in tables[1:]:
         every = every.unionByName(one)
-    # Of records that the log still has, those that were read; rows of later records are of no interest yet.
+    # Of records that the log still has, only those that were read; ignore rows of later records.
     known = every.join(F.broadcast(read.drop("gone_until")), ["topic", "partition"]).where(
         "offset < end AND (offset >= start OR offset < begin)"
     )
@@ -235,7 +235,7 @@ def _table(spark: SparkSession, wanted: Audit, index: int, output: Output) -> Da
 
 
 def _server(rows: DataFrame, wanted: Audit) -> Column:
-    """Null where the table does not keep it."""
+    """The server of each row; null if the table does not store it."""
     assert wanted.server is not None
     unknown = F.lit(None).cast("string")
     if wanted.server.field is not None:
@@ -247,7 +247,7 @@ def _server(rows: DataFrame, wanted: Audit) -> Column:
 
 
 def _field(rows: DataFrame, path: str) -> Column | None:
-    """A column, or a field of one; None where the table has none of this name."""
+    """A column, or a field of one; None if the table has none of this name."""
     try:
         rows.select(F.col(path))
     except AnalysisException:
@@ -256,7 +256,7 @@ def _field(rows: DataFrame, path: str) -> Column | None:
 
 
 def _header(column: str, name: str) -> Column:
-    """The last header of this name as text, as Kafka's clients choose among several."""
+    """The last header of this name as text: of several, Kafka's clients use the last."""
     own = F.filter(column, lambda header: header["key"] == F.lit(name))
     return F.make_valid_utf8(F.try_element_at(own, F.lit(-1))["value"].cast("string"))
 
@@ -269,7 +269,7 @@ def _time(rows: DataFrame, column: Column) -> Column:
 
 
 def _time_of_text(text: Column) -> Column:
-    """A number is milliseconds since 1970, as Kafka has them; null where it is no time."""
+    """Parse a time; a number is milliseconds since 1970, as in Kafka. Null if it is no time."""
     millis = F.when(text.rlike(r"^-?\d{1,17}$"), text)
     return F.coalesce(
         F.timestamp_millis(millis.cast("long")), F.when(millis.isNull(), F.try_to_timestamp(text))
@@ -277,7 +277,7 @@ def _time_of_text(text: Column) -> Column:
 
 
 def _window(time: Column, width: int) -> Column:
-    """The begin of the window that a time lies in."""
+    """The start of the window that contains a time."""
     return F.timestamp_seconds(reported.window_at(F.unix_seconds(time), width))
 
 

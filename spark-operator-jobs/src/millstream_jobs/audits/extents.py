@@ -1,4 +1,4 @@
-"""Which offsets of each partition an audit reads, and what retention has deleted before them."""
+"""The offsets of each partition that an audit reads, and what retention has deleted before them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Extent(Struct, frozen=True):
     start: int
     end: int
     gone_until: datetime | None
-    """Deleted records may have times up to this one; None when no record of the audit's time was deleted."""
+    """Deleted records may have times up to this one; None if no record of the audit's time was deleted."""
 
     @property
     def offsets(self) -> OffsetRange:
@@ -36,8 +36,8 @@ def find(
 ) -> tuple[Extent, ...]:
     """All partitions of the topics, from the first record at or after a time up to the end of the log.
 
-    No record before that one is so young, however times are ordered. BadRun for a topic that is not there, named
-    as one of ``field``; ClusterError.
+    No earlier record is that recent, in any order of times. BadRun for a topic that does not exist, which names
+    ``field``; ClusterError.
     """
     with positions.consumer(bootstrap) as cluster:
         parts = [
@@ -48,14 +48,14 @@ def find(
         for (topic, number), start in zip(parts, first, strict=True):
             begin, end = cluster.get_watermark_offsets(TopicPartition(topic, number), TIMEOUT_S)
             start = min(max(end if start is None else start, begin), end)
-            # With older records still there, those of the audit's time are, too.
+            # If older records still exist, so do those of the audit's time.
             gone = _time_at(cluster, topic, number, begin) if 0 < begin == start else None
             found.append(Extent(topic, number, begin, start, end, gone))
     return tuple(found)
 
 
 def _time_at(cluster: Consumer, topic: str, number: int, offset: int) -> datetime:
-    """The time of the first record at or after an offset; ALL_TIME when there is none."""
+    """The time of the first record at or after an offset; ALL_TIME if there is none."""
     cluster.assign([TopicPartition(topic, number, offset)])
     message = cluster.poll(TIMEOUT_S)
     cluster.unassign()

@@ -3,7 +3,7 @@
     {"name": "flights-audit",
      "bootstrap": "host:9092", "topics": ["flights"],
      "window": "10 minutes",                a record belongs to the window of its time; they begin at multiples, in UTC
-     "grace": "1 hours",                    a window is open until so long after its end
+     "grace": "1 hours",                    a window stays open for this long after its end
      "from": "2026-07-01T00:00:00Z",        windows that begin at or after it; left out: all
      "until": "2026-08-01T00:00:00Z",       windows that begin before it; left out: all
      "last": "2 days",                      in place of both: windows that began within the last two days
@@ -13,7 +13,7 @@
      "tables": [{"format": "Delta", "path": "/lake/flights"}],    tables of loads, each as in RUN.json's output
      "output": {"format": "Delta", "path": "/lake/_audits"},      as in RUN.json: the table that gets the audit's rows
      "report": "/lake/_audits.html",        a file, or s3a://BUCKET/FILE with `s3`
-     "maxMissing": 0,                       with more missing records the job fails; left out: it never does
+     "maxMissing": 0,                       the job fails if more records are missing; left out: never
      "minPartitions": …, "s3": …, "result": …}    as in RUN.json
 
 It needs `reports`, `tables`, or both: records are missing when one of them differs from the log.
@@ -45,7 +45,7 @@ FieldPath = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-
 
 
 class Server(Struct, frozen=True, forbid_unknown_fields=True):
-    """What names the server that sent a record; one of them."""
+    """The source of a record's server name; exactly one."""
 
     header: Annotated[str, Meta(min_length=1)] | None = None
     field: FieldPath | None = None
@@ -81,7 +81,7 @@ class Audit(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
         return seconds(self.grace)
 
     def begin(self, now: datetime) -> datetime | None:
-        """The time at or after which windows count."""
+        """The time from which windows count."""
         return now - timedelta(seconds=seconds(self.last)) if self.last else self.since
 
 

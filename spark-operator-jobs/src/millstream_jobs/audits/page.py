@@ -1,6 +1,6 @@
-"""The audit's report: one HTML file that needs nothing beside it, for a screen of any width.
+"""The audit's report: one self-contained HTML file, for a screen of any width.
 
-The driver holds no more than what is drawn: TOPICS plots of at most BARS bars, SERVERS servers and ROWS rows of the
+The driver only holds what is drawn: TOPICS plots of at most BARS bars, SERVERS servers and ROWS rows of the
 audit, those with the most missing records first. The page says what it leaves out.
 """
 
@@ -98,7 +98,7 @@ def _cards(done: Audited) -> Iterator[str]:
 
 
 def _plot(wanted: Audit, rows: DataFrame, topic: Row) -> str:
-    """The topic's windows from its first to its last one, as many of them in one bar as it takes."""
+    """The plot of a topic's windows, from the first to the last; a bar combines as many windows as necessary."""
     first, width = topic["first"], wanted.window_s
     each = -(-((topic["last"] - first) // width + 1) // BARS)
     long = each * width
@@ -134,7 +134,7 @@ def _plot(wanted: Audit, rows: DataFrame, topic: Row) -> str:
 def _bar(begin: datetime, row: Row | None) -> Bar:
     if row is None:
         return Bar(begin, {}, f"{begin:%Y-%m-%d %H:%M}: no records")
-    # What no table has is found in the log, but drawn as missing.
+    # Records that no table has are found in the log, but drawn as missing.
     parts = {
         BLUE: max(row["agreed"] - row["unloaded"], 0),
         AMBER: row["unreported"],

@@ -1,4 +1,4 @@
-"""What producers report: a topic of JSON records, each with how many records one producer has sent in one window.
+"""Producers' reports: a topic of JSON records, each with the number of records one producer sent in one window.
 
     {"topic": "flights",
      "windowStart": "2026-11-23T07:10:00Z",    with its zone
@@ -8,10 +8,10 @@
      "producer": "6f1c…",                      one for each process and each of its starts; left out: ""
      "sequence": 0}                            grows with each report about the window; left out: 0
 
-Producers of one server add up. Of several reports of one producer about one window the one with the highest sequence
-counts, the last of those with the same: a report may be sent twice, or be corrected, and counts once.
+The counts of one server's producers add up. Of several reports by one producer about one window, the one with the
+highest sequence counts, the last if equal: a report may be sent twice, or be corrected, and counts once.
 
-The window of a report may be shorter than the audit's: those that lie in one add up. A report whose window reaches
+The window of a report may be shorter than the audit's: those within one window add up. A report whose window reaches
 into two of the audit's cannot be counted, nor can one that does not parse; both are counted as bad.
 """
 
@@ -29,14 +29,14 @@ TIME = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})$"
 
 
 class Bad(Struct, frozen=True):
-    """Reports that cannot be counted, and the first of them in words: where it is, and why."""
+    """The number of reports that cannot be counted; for the first of them, its position and the reason."""
 
     count: int = 0
     first: str = ""
 
 
 def parse(records: DataFrame, window_s: int) -> DataFrame:
-    """Columns of each report, its place in the log, `window_start`, and `why` it cannot be counted, else null."""
+    """The columns of each report, its position in the log, `window_start`, and `why` it cannot be counted, or null."""
     text = F.col("value").cast("string")
     parsed = F.from_json(text, FIELDS, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"})
     start = F.when(F.col("r.windowStart").rlike(TIME), F.try_to_timestamp("r.windowStart"))
@@ -74,7 +74,7 @@ def parse(records: DataFrame, window_s: int) -> DataFrame:
 
 
 def bad(reports: DataFrame, topic: str) -> Bad:
-    """Those that cannot be counted, of the topic of reports."""
+    """The reports in the topic that cannot be counted."""
     place = F.struct("partition", "offset", "why")
     found = reports.where("why IS NOT NULL").agg(F.count("*").alias("count"), F.min(place).alias("first"))
     row = found.collect()[0]
@@ -85,7 +85,7 @@ def bad(reports: DataFrame, topic: str) -> Bad:
 
 
 def produced(reports: DataFrame, by_server: bool) -> DataFrame:
-    """How many records were produced by topic, window_start and server, "" where servers are not told apart."""
+    """Records produced by topic, window_start and server ("" if servers are not distinguished)."""
     newest = F.struct("sequence", "logged", "partition", "offset")
     final = (
         reports.where("why IS NULL")
@@ -103,5 +103,5 @@ def _why(is_so: Column, reason: str) -> Column:
 
 
 def window_at(seconds: Column, width: int) -> Column:
-    """The begin of the window of ``width`` seconds that a time lies in; both in seconds since 1970."""
+    """The start of the window of ``width`` seconds that contains a time; both in seconds since 1970."""
     return seconds - F.pmod(seconds, F.lit(width))

@@ -1,4 +1,4 @@
-"""What an audit found, in numbers."""
+"""The figures of an audit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUMS = ("produced", "found", "in_log", "in_table", "missing", "duplicated", "unr
 class Audited(Result, frozen=True, rename="camel", omit_defaults=False):
     """``rows`` are those of the audit, ``windows`` how many of them have each state.
 
-    The sums are over windows that are closed, None where nothing was compared."""
+    The sums are over closed windows, None if nothing was compared."""
 
     windows: dict[str, int] = field(default_factory=dict)
     produced: int | None = None
@@ -30,7 +30,7 @@ class Audited(Result, frozen=True, rename="camel", omit_defaults=False):
 
 
 def closed_sum(name: str) -> Column:
-    """The sum of a column over windows that are closed, under its name."""
+    """The sum of a column over closed windows, under its name."""
     return F.sum(F.when(F.col("state") != "Open", F.col(name))).alias(name)
 
 

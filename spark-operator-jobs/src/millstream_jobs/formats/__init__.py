@@ -1,7 +1,7 @@
 """How values become columns: a module for each family of formats.
 
-`parse` gives the columns of a run's values. A value that does not parse leaves them null and stands, as it is, in
-`_corrupt_record`. A record without a value (a tombstone) is whole: its columns are null, and it is not corrupt.
+`parse` returns the columns of a run's values. For a value that does not parse they are null, and `_corrupt_record` has
+the value unchanged. A record without a value (a tombstone) is not corrupt: its columns are null.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["CORRUPT", "Parsed", "parse"]
 
 
 def parse(source: DataFrame, run: Run) -> Parsed:
-    """The columns of the values in the column ``value``; BadRun when there cannot be any."""
+    """The columns of the values in the column ``value``; BadRun if there cannot be any."""
     match run.value.format:
         case "JSON":
             return text.json_objects(source, run.value)

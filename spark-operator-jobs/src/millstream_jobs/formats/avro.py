@@ -1,7 +1,7 @@
-"""Values in Avro: with one schema for all, or in Confluent's wire format, each with the id of its own.
+"""Values in Avro: with one schema for all, or in Confluent's wire format, each with its schema's id.
 
 Confluent's wire format (docs.confluent.io, "Wire format"): a byte 0, the schema's id as four bytes, big-endian, and
-Avro's binary encoding. The ids in a run's range are looked up first, by reading the range once more than otherwise,
+Avro's binary encoding. The ids in a run's range are collected first, which takes one more read of the range,
 and their schemas are fetched, each once. All records become the columns of one reader's schema: the given one, or
 else that of the highest id in the range, which the registry gave out last. Both depend on the run's records alone, so
 a retry makes the same table.
@@ -35,7 +35,7 @@ from millstream_jobs.value import Value
 READ = "_read"
 HEADER_BYTES = 5
 MAX_IDS = 1000
-"""Ids of one range that are looked up: the most frequent ones; more are those of values that are no records."""
+"""Most ids to look up for one range: the most frequent ones; further ids come from values that are no records."""
 
 
 def given(source: DataFrame, value: Value) -> Parsed:

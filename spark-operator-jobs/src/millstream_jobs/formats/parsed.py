@@ -18,7 +18,7 @@ HEADERS = "_headers"
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """``columns`` are made of what is in ``source``, one for each field of ``schema``.
+    """``columns`` are expressions over ``source``, one for each field of ``schema``.
 
     ``corrupt`` is the value of a record that did not parse, null of others; None for a format in which all do.
     """
@@ -30,7 +30,7 @@ class Parsed:
 
 
 def check_names(names: Iterable[str], where: str) -> None:
-    """BadRun for a column that is there twice, or has the name of one of the record's own."""
+    """BadRun for a column name that occurs twice, or that is one of the record's own."""
     own = (*RECORD, HEADERS, CORRUPT)
     taken = {name.lower() for name in own}
     for name in names:

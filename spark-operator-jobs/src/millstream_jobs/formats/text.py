@@ -20,19 +20,19 @@ from millstream_jobs.value import Value
 
 
 def json_objects(source: DataFrame, value: Value) -> Parsed:
-    """An object a value; those of its fields that parse are kept where others do not."""
+    """One object for each value; fields that parse are kept even if others do not."""
     schema = columns_of(value.schema)
     kept = StructType([*schema.fields, StructField(CORRUPT, StringType())])
     return _parsed(source, schema, F.from_json("text", kept, _options(value)))
 
 
 def csv_lines(source: DataFrame, value: Value) -> Parsed:
-    """A line a value, with or without its end, with a field for each column; more than one line is corrupt."""
+    """One line for each value, with or without line end, with a field for each column; several lines are corrupt."""
     schema = columns_of(value.schema)
     # On a line of its own: the DDL may end with a comment.
     kept = F.lit(f"{value.schema}\n, {CORRUPT} STRING")
     line = F.regexp_replace("text", r"\r?\n\z", "")
-    # Spark would take the first line of several and say nothing of the others: so line breaks are not ends.
+    # Spark would silently take only the first of several lines, so line breaks do not end a record.
     return _parsed(source, schema, F.from_csv(line, kept, {**_options(value), "lineSep": "\0"}))
 
 
@@ -54,7 +54,7 @@ def as_they_are(source: DataFrame) -> Parsed:
 
 
 def columns_of(ddl: str) -> StructType:
-    """The columns that a user writes in Spark's DDL; BadRun when they are none."""
+    """The columns in Spark's DDL; BadRun if it is not valid."""
     try:
         schema = DataType.fromDDL(ddl)
     except PySparkException as error:
@@ -68,7 +68,7 @@ def columns_of(ddl: str) -> StructType:
 
 
 def one_line(error: PySparkException | Py4JJavaError) -> str:
-    """What Spark says of a schema, in one line and without its error class."""
+    """Spark's error about a schema, in one line and without its error class."""
     lines = str(error).strip().splitlines()
     if isinstance(error, Py4JJavaError):  # "An error occurred …", ": package.Exception: message"
         return next(line for line in lines if line.startswith(": ")).removeprefix(": ").partition(": ")[2]

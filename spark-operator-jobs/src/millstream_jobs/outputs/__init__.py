@@ -1,4 +1,4 @@
-"""Tables that a run is written to, exactly once however often it is started and wherever it is killed.
+"""Output tables: a run is written exactly once, however often it is started and wherever it is killed.
 
 | format | where | what commits rows and end offsets in one step |
 |---|---|---|
@@ -7,7 +7,7 @@
 | Delta | both | Delta's transaction with txnAppId and txnVersion ([`delta`]) |
 | Iceberg | both | the publication of a staged snapshot by its wap.id ([`iceberg`]) |
 
-Of two live drivers of one run one commits; the other finds that out and drops its rows.
+Of two live drivers of one run, one commits; the other notices this and discards its rows.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ ignores, so that they can be checked; the transaction then takes them from there
 with a txnAppId and txnVersion: one that begins later writes nothing, one at the same time fails. Mode Replace is the
 same transaction with `replaceWhere`: it rewrites files that have rows of the run's records, and no others.
 
-A table begins to be with its first commit, `_delta_log/00000000000000000000.json`. Delta itself writes it for an empty
-table in the staging folder; `Files.create` then puts it in place, which one of several drivers does while the others
-take that one's table. A driver that dies before leaves files that count for nothing.
+A table exists from its first commit on, `_delta_log/00000000000000000000.json`. Delta itself writes it for an empty
+table in the staging folder; `Files.create` then puts it in place, in which one of several drivers succeeds, and the
+others use that one's table. The files of a driver that dies before have no effect.
 
 Delta's own commits need more than that. Where files are created without a store's help (its log on a POSIX file
 system) a lock keeps drivers of one table apart; on S3, where Delta supports one driver at a time, two drivers of one
@@ -48,7 +48,7 @@ LOCK = "_delta_log/.millstream.lock"
 FIRST = f"_delta_log/{0:020}.json"
 COMMIT = re.compile(r"\d{20}\.(json|checkpoint\..*parquet)")
 OWN = ("_delta_log/", "_staging/", "_rewinds/", ".")
-"""What may be in the folder before the table is: killed drivers leave it there, and Delta's readers ignore it."""
+"""Files allowed in the folder before the table exists: killed drivers leave them, and Delta's readers ignore them."""
 
 
 class DeltaOutput:
@@ -103,7 +103,7 @@ class DeltaOutput:
             raise cannot_write(self._run, error) from None
 
     def _check_free(self) -> None:
-        """OutputError when the folder has files that no load has left there."""
+        """OutputError if the folder has files that no load has left there."""
         others = (name for name in self._files.list("") if not name.startswith(OWN))
         if (name := min(others, default=None)) is not None:
             raise OutputError(
@@ -112,7 +112,7 @@ class DeltaOutput:
             )
 
     def _first_commit(self, schema: StructType) -> bytes:
-        """What Delta writes for an empty table; it is made aside, with no file of rows."""
+        """The commit that Delta writes for an empty table; the table is created in a staging folder."""
         output = self._run.output
         aside = f"{self._run_staging}/{self.attempt}-table"
         table = table_name(f"{self._path}/{aside}")
@@ -167,5 +167,5 @@ def table_name(path: str) -> str:
 
 
 def alone(output: Output) -> AbstractContextManager[None]:
-    """One driver of the table at a time, where it lies on a file system."""
+    """Allows one driver of the table at a time, if it is on a file system."""
     return one_at_a_time(files_below(output), LOCK)

@@ -47,10 +47,10 @@ PARTITIONS = "millstream.partition-by"
 ATTEMPT = "millstream-attempt"
 MARK = "millstream-run"
 COMMITS = 5
-"""How often a Replace is made again because others committed meanwhile."""
+"""How often to repeat a Replace because others committed in between."""
 CORRUPT = "_corrupt_record"
 STORED = {"_partition": "_topic_partition"}
-"""What columns of a record are called in the table."""
+"""Names of the record's columns in the table."""
 
 
 class IcebergOutput:
@@ -165,7 +165,7 @@ class IcebergOutput:
         return own
 
     def discard(self) -> None:
-        """The next expire_snapshots and remove_orphan_files do it, of what no branch names."""
+        """The next expire_snapshots and remove_orphan_files remove what no branch names."""
         if self._run.output.mode == "Replace":
             with alone(self._run.output):
                 if self._exists():
@@ -220,7 +220,7 @@ class IcebergOutput:
         return next(iter(own.orderBy(F.col("committed_at").desc()).limit(1).collect()), None)
 
     def _attempt_of(self, snapshot: Row) -> str:
-        """Which attempt staged a snapshot; "" when what it was cherry-picked from has expired."""
+        """The attempt that staged a snapshot; "" if the snapshot it was cherry-picked from has expired."""
         if source := snapshot["summary"].get("source-snapshot-id"):
             staged = self._metadata("snapshots").where(F.col("snapshot_id") == int(source)).collect()
             return staged[0]["summary"].get(ATTEMPT, "") if staged else ""

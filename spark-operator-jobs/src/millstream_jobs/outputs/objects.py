@@ -26,7 +26,7 @@ from millstream_jobs.files import Files
 from millstream_jobs.outputs.output import OutputError, check_offsets, is_data
 from millstream_jobs.run import OffsetRange, Run
 
-PARALLEL_RENAMES = 8  # an object store takes a while for each
+PARALLEL_RENAMES = 8  # each takes a while in an object store
 
 
 class StagedFile(Struct, frozen=True):
@@ -62,7 +62,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def find_manifest(files: Files, run: Run) -> Manifest | None:
-    """The run's manifest, if an attempt has committed one; OutputError when it is of another run."""
+    """The run's manifest, if an attempt has committed one; OutputError if it belongs to another run."""
     path = manifest_path(run.name)
     if not files.exists(path):
         return None
@@ -75,7 +75,7 @@ def find_manifest(files: Files, run: Run) -> Manifest | None:
 
 
 def commit(files: Files, run: Run, attempt: str, rows: int, corrupt_records: int) -> Manifest:
-    """Make an attempt's files the run's content; when another attempt was first, its manifest is the one."""
+    """Commit an attempt's files as the run's content; if another attempt was first, returns its manifest."""
     staged = f"{staging_path(run.name)}/{attempt}"
     names = sorted(filter(is_data, files.list(staged)))
     manifest = Manifest(
@@ -96,7 +96,7 @@ def commit(files: Files, run: Run, attempt: str, rows: int, corrupt_records: int
 
 
 def finish(files: Files, manifest: Manifest) -> bool:
-    """Rename what is not renamed yet; False when there was nothing left to do."""
+    """Rename the remaining objects; False if nothing was left to do."""
     staging = staging_path(manifest.run)
     if not files.exists(staging):
         return False

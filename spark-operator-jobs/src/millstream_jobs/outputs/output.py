@@ -1,4 +1,4 @@
-"""What a load asks of every output, and what their formats share."""
+"""The interface of outputs, and code that the formats share."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ OWNER = "millstream.owner"
 
 
 class OutputError(JobError):
-    """The output does not take this run; one line for the user."""
+    """The output does not accept this run; the message is one line for the user."""
 
 
 class Committed(Struct, frozen=True):
-    """A run that is in the table, and which attempt of it. ``bytes_``: the size of the files that were written, None
-    where the table's history no longer has it."""
+    """A run in the table, and its successful attempt. ``bytes_``: the size of the written files, None if the table's
+    history no longer has it."""
 
     attempt: str
     rows: int
@@ -39,19 +39,19 @@ class Output(Protocol):
     """Names this attempt among all those of the run."""
 
     def find(self) -> Committed | None:
-        """The run's commit, whoever made it. OutputError when a run of this name had other offsets."""
+        """The run's commit, by any driver. OutputError if a run of this name had other offsets."""
         ...
 
     def prepare(self, schema: StructType) -> None:
-        """Make the table, or see that it takes these columns. OutputError when it does not."""
+        """Create the table, or check that it accepts these columns. OutputError if it does not."""
         ...
 
     def stage(self, rows: DataFrame) -> DataFrame:
-        """Write rows where no reader of the table sees them; what has been written."""
+        """Write rows where no reader of the table sees them; returns the written rows."""
         ...
 
     def commit(self, rows: int, corrupt_records: int) -> Committed:
-        """Publish what is staged; the commit of the run, which may be another attempt's."""
+        """Publish the staged rows; returns the run's commit, which may be another attempt's."""
         ...
 
     def discard(self) -> None:
@@ -60,12 +60,12 @@ class Output(Protocol):
 
 
 def is_data(file: str) -> bool:
-    """Whether readers of a folder take a file for one with rows."""
+    """Whether readers of a folder treat a file as one with rows."""
     return not file.rpartition("/")[2].startswith(("_", "."))
 
 
 class Mark(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a table's own history says of a run: its name and all its offsets."""
+    """A run in a table's own history: its name and all its offsets."""
 
     run: str
     offsets: tuple[OffsetRange, ...]
@@ -79,7 +79,7 @@ def encode_mark(mark: Mark) -> str:
 
 
 def decode_mark(text: str | None, run: Run) -> Mark | None:
-    """The mark if it is this run's; OutputError when the run of this name had other offsets."""
+    """The mark if it is this run's; OutputError if the run of this name had other offsets."""
     try:
         mark = msgspec.json.decode(text or "", type=Mark)
     except msgspec.DecodeError:
@@ -102,7 +102,7 @@ def check_offsets(published: tuple[OffsetRange, ...], run: Run) -> None:
 
 
 def check_owner(run: Run, owner: str, hand_over: str) -> None:
-    """OutputError when the table belongs to another load; ``hand_over`` says how it can be given to this one."""
+    """OutputError if the table belongs to another load; ``hand_over`` says how to give it to this one."""
     wanted = run.output.owner
     if wanted and owner != wanted:
         whose = f"belongs to the load {owner}" if owner else "was not made by a load"
@@ -112,7 +112,7 @@ def check_owner(run: Run, owner: str, hand_over: str) -> None:
 
 
 def added_columns(existing: StructType, wanted: StructType) -> list[StructField]:
-    """The columns that a table has to get; OutputError, by name, for any other difference."""
+    """The columns to add to a table; OutputError, with the column's name, for any other difference."""
     there = {field.name.lower(): field for field in existing}
     given = {field.name.lower(): field for field in wanted}
     for name, field in there.items():
@@ -139,7 +139,7 @@ def check_partitions(existing: list[str], run: Run) -> None:
 
 
 def replaced_rows(run: Run, partition: str = "_partition") -> str:
-    """SQL: which rows of the table are of the run's records; ``partition`` is that column's name there."""
+    """SQL condition for the table's rows of the run's records; ``partition``: that column's name in the table."""
     ranges = " OR ".join(
         f"(_topic = '{part.topic}' AND {partition} = {part.partition}"
         f" AND _offset >= {part.first} AND _offset < {part.until})"
@@ -162,6 +162,6 @@ def nullable(schema: StructType) -> StructType:
 
 
 def in_files(rows: DataFrame, run: Run) -> DataFrame:
-    """Rows so distributed that files have their target size, and a partition's rows are in few of them."""
+    """Rows distributed so that files have their target size, and few files have a partition's rows."""
     partition_by = run.output.partition_by
     return rows.hint("rebalance", *partition_by) if partition_by or run.output.target_file_size else rows

@@ -47,7 +47,7 @@ RUN_COLUMN = "load_run"
 
 
 class Table(Struct, frozen=True, rename="camel"):
-    """What table.json says; ``columns`` are as Spark writes a schema in JSON."""
+    """The contents of table.json; ``columns`` is Spark's JSON of the schema."""
 
     owner: str
     partition_by: tuple[str, ...]
@@ -55,7 +55,7 @@ class Table(Struct, frozen=True, rename="camel"):
 
 
 class ParquetOutput:
-    """What file systems and S3 share; the commit is theirs."""
+    """Shared by file systems and S3, which differ in the commit."""
 
     def __init__(self, spark: SparkSession, run: Run, files: Files) -> None:
         self.attempt = uuid.uuid4().hex[:8]
@@ -151,7 +151,7 @@ class ObjectsOutput(ParquetOutput):
         )
 
     def find(self) -> Committed | None:
-        """Also moves the objects that a driver left where they were when it died."""
+        """Also moves objects that a killed driver has not moved."""
         manifest = objects.find_manifest(self._files, self._run)
         if manifest is None:
             return None

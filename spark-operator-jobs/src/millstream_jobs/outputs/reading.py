@@ -10,7 +10,7 @@ from millstream_jobs.run import Output
 
 
 def read_table(spark: SparkSession, output: Output) -> DataFrame:
-    """All rows of a table; the session must be configured for it. AnalysisException when it is not there."""
+    """All rows of a table; the session must be configured for it. AnalysisException if it does not exist."""
     if output.format == "Iceberg":
         return spark.table(f"`{catalog_name(output)}`.{quoted(output.table)}")
     if output.format == "Delta":

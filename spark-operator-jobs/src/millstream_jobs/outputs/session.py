@@ -1,4 +1,4 @@
-"""What Spark has to be told for an output: extensions when a session starts, the rest while it runs."""
+"""Spark's configuration for an output: extensions when a session starts, the rest at run time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ EXTENSIONS = {
     "Iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 }
 S3A_ATTEMPTS = 5
-"""Half a minute of a store that does not answer, where S3A's own defaults make a quarter of an hour."""
+"""Half a minute for a store that does not respond; S3A's own defaults add up to a quarter of an hour."""
 
 
 def static_conf(formats: Iterable[str]) -> dict[str, str]:
-    """What the session of these formats starts with."""
+    """The configuration with which the session of these formats starts."""
     extensions = [EXTENSIONS[name] for name in formats if name in EXTENSIONS]
     conf = {"spark.sql.extensions": ",".join(extensions)} if extensions else {}
     if "Delta" in formats:
@@ -68,7 +68,7 @@ def _catalog(output: Output) -> dict[str, str]:
         "": "org.apache.iceberg.spark.SparkCatalog",
         ".type": catalog.type.lower(),
         ".warehouse": output.path,
-        # Other drivers commit, too: what was read before may be old.
+        # Other drivers commit too: earlier reads may be stale.
         ".cache-enabled": "false",
     }
     if catalog.uri:
