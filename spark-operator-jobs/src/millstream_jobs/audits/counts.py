@@ -15,8 +15,10 @@
     lateness_s        seconds from the end of the window to the log time of its last record, 0 when that is before
     state             see STATES
 
-A record is identified by topic, partition and offset, so records missing in a table are known exactly. Those that never
-reached the log can only be counted: a record that is lost and another that was sent twice cancel each other out.
+A record is identified by topic, partition, offset and timestamp, so records missing in a table are known exactly. The
+timestamp tells a record from one at the same offset of an earlier topic of that name, whose rows tables may still have.
+Records that never reached the log can only be counted: a record that is lost and another that was sent twice cancel
+each other out.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ STATES = {
     "Unreported": "the log or a table has more records than were reported",
     "Complete": "all agree",
 }
-RECORD = ["topic", "partition", "offset"]
+RECORD = ["topic", "partition", "offset", "logged"]
 GROUP = ["topic", "window_start", "server"]
 EXTENTS = "topic STRING, partition INT, begin LONG, start LONG, end LONG, gone_until TIMESTAMP"
 LOG = "topic STRING, partition INT, offset LONG, logged TIMESTAMP, window_start TIMESTAMP, server STRING"
@@ -63,9 +65,10 @@ def rows(
     read = spark.createDataFrame([_values(one) for one in extents], EXTENTS)
     tables = _tables(spark, wanted, read)
     records = _log(spark, wanted, extents)
+    records = records.withColumn("from_log", F.lit(True))
     joined = records if tables is None else records.join(tables, RECORD, "full_outer")
     both = tables is not None
-    in_log = F.col("logged").isNotNull()
+    in_log = F.col("from_log").isNotNull()
     in_table = F.col("copies").isNotNull() if both else F.lit(False)
     own = ("table_window", "table_server") if both else ("window_start", "server")
     lacking = F.when(in_log & ~in_table, F.struct("partition", "offset"))
@@ -74,7 +77,7 @@ def rows(
             "topic",
             F.coalesce("window_start", own[0]).alias("window_start"),
             F.coalesce("server", own[1]).alias("server"),
-            "logged",
+            F.when(in_log, F.col("logged")).alias("logged"),
             in_log.alias("is_in_log"),
             in_table.alias("is_in_table"),
             (F.col("copies") - 1 if both else F.lit(0)).alias("more"),
@@ -193,9 +196,10 @@ def _tables(spark: SparkSession, wanted: Audit, read: DataFrame) -> DataFrame | 
     every = tables[0]
     for one in tables[1:]:
         every = every.unionByName(one)
-    # Of records that the log still has, only those that were read; ignore rows of later records.
+    # Without the records that the log has from before the audit's time. A row from the log's end on is of an earlier
+    # topic, or of a record that has come since; both count.
     known = every.join(F.broadcast(read.drop("gone_until")), ["topic", "partition"]).where(
-        "offset < end AND (offset >= start OR offset < begin)"
+        "offset < begin OR offset >= start"
     )
     return known.groupBy(*RECORD).agg(
         F.count("*").alias("copies"),
@@ -229,6 +233,7 @@ def _table(spark: SparkSession, wanted: Audit, index: int, output: Output) -> Da
         F.col("_topic").alias("topic"),
         F.col(partition).alias("partition"),
         F.col("_offset").alias("offset"),
+        logged.alias("logged"),
         _window(time, wanted.window_s).alias("table_window"),
         server.cast("string").alias("table_server"),
     )
