@@ -1,4 +1,4 @@
-"""Where a broker listens, and where it says that it does."""
+"""The addresses a broker listens on, and those it advertises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .config_types import ConfigError
 
 
 class Addresses:
-    """As the configuration has them. Raises ConfigError."""
+    """Read the addresses from the configuration. Raises ConfigError."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.listeners = parse_listeners(config, "listeners")
@@ -20,10 +20,10 @@ class Addresses:
         self.http = parse_address("http.listener", config.text("http.listener"))
         name = config["inter.broker.listener.name"]
         self.inter_broker = name if isinstance(name, str) else self.listeners[0].name
-        """The name of the listener that brokers reach each other on: by default the first."""
+        """Name of the listener for traffic between brokers; default: the first."""
 
     def advertised(self, bound: Iterable[Listener]) -> tuple[Listener, ...]:
-        """Where clients are told to go: port 0 stands for the port that was bound, any address for this host."""
+        """The advertised listeners: port 0 becomes the bound port, a wildcard address becomes this host."""
         by_name = {listener.name: listener for listener in self._advertised}
         told = []
         for listener in bound:

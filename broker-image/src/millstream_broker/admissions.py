@@ -1,15 +1,15 @@
-"""Appends that have to read records first: in a thread, one after the other.
+"""Appends whose records must be read first: validated in a thread, one after the other.
 
-A topic that is compacted, has a `compression.type` of its own or bounds the past of its timestamps needs each record
-read, and perhaps decompressed and compressed again: up to half a second for one batch, which the loop must not take.
-So its batches queue here. One thread admits them (`log.validator`), one coroutine appends what was admitted: batches
-are appended in the order in which they came, and at most one is decompressed at a time, whatever the number of clients.
+If a topic is compacted, has its own `compression.type` or bounds the age of its timestamps, the broker must read each
+record, and perhaps decompress and recompress it: up to half a second for one batch, which must not block the loop. So
+such batches queue here. One thread validates them (`log.validator`), and one coroutine appends the validated ones:
+batches are appended in order of arrival, and at most one is decompressed at a time, whatever the number of clients.
 
-What queues here is the partitions' decision (`Partition.append`): batches that have to be read, and every batch for a
-partition that has one waiting. A batch is admitted by the configuration of the moment when its turn comes.
+Partitions decide what queues here (`Partition.append`): batches that must be read, and every batch for a partition that
+has one waiting. A batch is validated by the configuration at the time of its turn.
 
-The bytes that wait count towards `queued.max.request.bytes`: beyond it, no connection that waits for an append is
-read. What a client sent before it went is appended all the same, as in Kafka.
+Waiting bytes count towards `queued.max.request.bytes`: beyond it, no connection that waits for an append is read. What
+a client sent before it disconnected is appended all the same, as in Kafka.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 
 
 class LedPartition(Protocol):
-    """What is appended to: `replication.partition`."""
+    """The partition to append to: `replication.partition`."""
 
     @property
     def log(self) -> Log: ...
 
     def check(self, batches: bytearray, acks: int, now_ms: int) -> None:
-        """Raises ApiError where they cannot be appended, whatever is in them."""
+        """Raises ApiError if the batches cannot be appended, whatever their contents."""
 
     def append_admitted(
         self, delayed: DelayedProduce, admitted: Admitted, batches: bytearray, now_ms: int
@@ -48,14 +48,14 @@ class LedPartition(Protocol):
         """Raises ApiError."""
 
     def turn_over(self) -> None:
-        """The turn of these batches is over, whatever came of it."""
+        """The turn of these batches is over, whether they were appended or not."""
 
 
 class Admissions:
     """All calls are made on the loop."""
 
     def __init__(self, memory: RequestMemory, fatal: Callable[[str], None] = lambda why: None) -> None:
-        """`fatal` is called if appending fails as a whole: nobody knows then which batch was the last."""
+        """`fatal` is called if appending fails as a whole: it is then unknown which batch was the last."""
         self._memory = memory
         self._fatal = fatal
         self._thread = ThreadPoolExecutor(1, "admit")
@@ -76,7 +76,7 @@ class Admissions:
                 await self._append(partition, delayed, batches)
             except ApiError as error:
                 delayed.end(error)
-            except Exception as error:  # fails this batch alone; those behind it have their turn
+            except Exception as error:  # fails this batch alone; the next ones have their turn
                 log.exception("%s: cannot append", partition)
                 delayed.end(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
             finally:
@@ -86,14 +86,14 @@ class Admissions:
 
     async def _append(self, partition: LedPartition, delayed: DelayedProduce, batches: bytearray) -> None:
         now_ms = int(time() * 1000)
-        partition.check(batches, delayed.acks, now_ms)  # there may be no more point in admitting them
+        partition.check(batches, delayed.acks, now_ms)  # validating them may be pointless by now
         admitted = await asyncio.get_running_loop().run_in_executor(
             self._thread, lambda: partition.log.admit(batches, now_ms=now_ms)
         )
         partition.append_admitted(delayed, admitted, batches, now_ms)
 
     async def close(self) -> None:
-        """Append nothing more: who waits gets no answer, for the connections are closed by now."""
+        """Append nothing more. Waiting producers get no response, as their connections are closed by now."""
         if self._work is not None:
             await supervision.cancel([self._work])
         self._thread.shutdown(wait=False)

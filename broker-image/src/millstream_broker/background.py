@@ -1,8 +1,8 @@
-"""What a broker does from time to time: retention, checkpoints, generations, compaction (`cleaner`), fsync of closed
-segments and by `flush.ms`.
+"""A broker's periodic work: retention, checkpoints, generations, compaction (`cleaner`), fsync of closed segments and
+by `flush.ms`.
 
-Each is a loop of its own that sleeps, decides on the event loop and leaves what blocks to a thread. A failure is
-logged and tried again at the next turn; after an error that nobody expected the loop begins again (`supervision`).
+Each is a separate loop that sleeps, decides on the event loop and does blocking work in a thread. A failure is logged
+and retried in the next turn; after an unexpected error the loop restarts (`supervision`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from .slices import turns
 from .steps import portions
 
 FLUSH_ROLLED_S = 0.5
-"""How often is looked for segments that were closed."""
+"""How often to check for rolled segments."""
 LOOKED_AT = 100
-"""Logs whose configuration is looked at in one step."""
+"""Logs whose configuration is checked in one step."""
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def start(
     alter_partition: AlterPartitionManager,
     generations: Generations,
 ) -> Iterator[asyncio.Task[None]]:
-    """The loops that run as long as the broker does."""
+    """The loops that run until the broker stops."""
 
     def every(name: str, key: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         return supervision.keep(name, lambda: _every(config, name, key, work))
@@ -78,7 +78,7 @@ def _now_ms() -> int:
 
 
 async def _retain(logs: LogManager, replicas: Replicas) -> None:
-    """Delete what retention says, and unlink it."""
+    """Delete segments that retention no longer keeps, and unlink their files."""
     for _ in upkeep.enforce_retention(logs, _now_ms(), replicas.high_watermark):
         await asyncio.sleep(0)
     await asyncio.to_thread(logs.remove_deleted)
@@ -91,7 +91,7 @@ async def _checkpoint(logs: LogManager, manager: ReplicaManager) -> None:
 
 
 async def _flush_rolled(home: LogDir) -> None:
-    """fsync segments soon after they were closed, one at a time in each directory."""
+    """fsync closed segments soon, one at a time in each directory."""
 
     try:
         while home.failure is None:
@@ -104,7 +104,7 @@ async def _flush_rolled(home: LogDir) -> None:
 
 
 async def _flush_by_time(logs: LogManager) -> None:
-    """fsync what `flush.ms` asks for."""
+    """fsync logs by `flush.ms`."""
     flushed: WeakKeyDictionary[Log, int] = WeakKeyDictionary()
     while True:
         shortest = FOREVER

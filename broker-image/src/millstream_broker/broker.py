@@ -1,10 +1,10 @@
-"""The broker as a whole: puts the parts together, starts and stops them. Nothing but the command imports it.
+"""The broker as a whole: assembles its parts, starts and stops them. Only the command imports this module.
 
 Start: bind the listeners (a port in use is found before anything is touched), lock and open the logs, join the
 cluster, open what is missing, accept connections. Stop: close connections, finish groups, close the logs.
 
-A log directory that fails (KIP-112) takes its partitions offline and leaves the others alone. Without any, or without
-the one that has the cluster's tree, the broker is of no use: `failure` says so and the process ends.
+A log directory that fails (KIP-112) takes its partitions offline and leaves the others alone. Without any directory, or
+without the one that holds the cluster's tree, the broker cannot continue: `failure` reports this and the process ends.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from .topic_logs import log_config
 from .topics import TopicAdministrator
 
 OPEN_FILES = 1024
-"""The most segment and index files that are kept open; a quarter of what the system allows, where that is less."""
+"""Most segment and index files to keep open; a quarter of the system's limit, if that is less."""
 
 T = TypeVar("T")
 
@@ -74,11 +74,11 @@ log = logging.getLogger(__name__)
 
 
 class StartError(Exception):
-    """The broker cannot start; the text says why, in one line."""
+    """The broker cannot start; the message says why, in one line."""
 
 
 class Failure:
-    """Why the broker cannot go on, once it cannot: it wants to be stopped then."""
+    """Set with the reason once the broker cannot continue and must be stopped."""
 
     def __init__(self) -> None:
         self.told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -89,7 +89,7 @@ class Failure:
             self.told.set_result(why)
 
     async def unless(self, work: Coroutine[Any, Any, T]) -> T:
-        """What a part of the start comes to. Raises StartError where it cannot go on, and what the work raises."""
+        """Result of a part of the start. Raises StartError once the broker has failed, and whatever the work raises."""
         working = await supervision.ended(work, stopped=self.told)
         if self.told.done():
             raise StartError(self.told.result())
@@ -97,7 +97,8 @@ class Failure:
 
 
 class Broker:
-    """One broker's parts, put together when it has joined its cluster. Handlers get what they need by its name here."""
+    """One broker's parts, assembled when it has joined its cluster. Handlers get their dependencies by attribute
+    name."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class Broker:
         probes: Probes,
         failure: Failure,
     ) -> None:
-        """`state` is what coordination said when this broker joined."""
+        """`state` is the cluster when this broker joined."""
         broker_id = config.integer("broker.id")
         self.config = config
         self.configs = configs
@@ -199,7 +200,8 @@ class Broker:
         )
 
     def watch_directories(self, failure: Failure, needed: Path | None) -> None:
-        """What is in a log directory that fails is lost; without the `needed` one, or any, so is the broker."""
+        """Handle the failure of a log directory: its data is lost, and without the `needed` one, or any, the broker
+        fails."""
         loop, logs = asyncio.get_running_loop(), self.logs
 
         def lost(home: LogDir) -> None:
@@ -220,7 +222,7 @@ class Broker:
         logs.watch(failed)
 
     async def run(self) -> None:
-        """Return when clients are served."""
+        """Return once clients are served."""
         await self.replica_manager.follow()
         self._tasks += background.start(
             self.config,
@@ -239,9 +241,9 @@ class Broker:
         self._probes.ready(self._metrics)
 
     async def drain(self, hurry: asyncio.Event) -> None:
-        """Serve for `shutdown.drain.ms` more, not ready, so that load balancers send no more clients here.
+        """Serve for another `shutdown.drain.ms`, not ready, so that load balancers send no more clients here.
 
-        Ends early when the broker fails, or when somebody is in a hurry.
+        Ends early if the broker fails, or when `hurry` is set.
         """
         self._probes.stopping()
         in_a_hurry = asyncio.create_task(hurry.wait())
@@ -251,13 +253,13 @@ class Broker:
         in_a_hurry.cancel()
 
     async def stop(self) -> None:
-        """Stop in order; everything that was acknowledged is in the logs."""
+        """Stop cleanly; everything that was acknowledged is in the logs."""
         self._probes.stopping()
         await self.cluster.hand_over()
         self.server.close()
         await self.server.finish()
         await self._generations.stop()
-        await self.cluster.leave()  # nobody has to wait for what remains to be done
+        await self.cluster.leave()  # the cluster need not wait for the remaining steps
         await self.groups.close()
         await self._admissions.close()
         await self._end()
@@ -265,7 +267,7 @@ class Broker:
         await self._probes.server.close()
 
     async def abandon(self) -> None:
-        """Undo a start that failed half-way; the logs are as they were found."""
+        """Undo a start that failed half-way; the logs are as before."""
         self.server.close()
         await self.server.finish()
         await self._end()
@@ -278,7 +280,8 @@ class Broker:
 
 
 async def start(config: BrokerConfig) -> tuple[Broker, str]:
-    """A broker that serves, and the line that says so. Raises ConfigError, StartError; all is undone then."""
+    """Start a broker; returns it with the log line that says it serves. Raises ConfigError, StartError, after undoing
+    everything."""
     addresses = Addresses(config)
     connect = config.text("zookeeper.connect").strip()
     ensemble = parse_connect(connect) if connect else None
@@ -335,7 +338,7 @@ async def _join(
     broker_id = config.integer("broker.id")
 
     def config_of(topic: str) -> LogConfig:
-        """Of a log that is opened, for all that is known by then."""
+        """The configuration of a log that is being opened, as far as it is known by then."""
         return log_config(configs.of_stored(coordination.stored_config(topic)), config)
 
     logs.identify(broker_id, coordination.cluster_id)

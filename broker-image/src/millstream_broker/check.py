@@ -1,9 +1,9 @@
-"""`millstream-broker --check`: what is wrong with configurations, before anything starts with them.
+"""`millstream-broker --check`: validates configurations before anything starts with them.
 
 JSON in:   {"brokers": {NAME: {KEY: VALUE}}, "topics": {NAME: {KEY: VALUE}}}   names are the caller's own
 JSON out:  the same with a list of problems for each name, [] for those that are valid
 
-It reports every problem: first each key by itself and, when every key is valid, keys that contradict each other.
+It reports every problem: first each key by itself and, if every key is valid, keys that contradict each other.
 Topics are checked against a broker's defaults.
 """
 

@@ -1,11 +1,11 @@
-"""Compaction in the background: which logs, how many at a time, and what they may take.
+"""Compaction in the background: which logs, how many at a time, and the resources they may use.
 
-`log.cleaner.threads` passes run at one time, each over another log and in a thread of its own: not those of
-`asyncio.to_thread`, where a throttled pass would keep fsyncs waiting. Together they take at most SHARE of one core,
+`log.cleaner.threads` passes run at a time, each over another log and in its own thread: not those of
+`asyncio.to_thread`, where a throttled pass would delay fsyncs. Together they use at most SHARE of one core and
 `log.cleaner.dedupe.buffer.size` bytes for keys, and read and write `log.cleaner.io.max.bytes.per.second`.
 
-A log whose pass fails keeps nobody else waiting. After an error of the disk it is due again when the cleaner next
-looks (`log.cleaner.backoff.ms`); after any other it is `uncleanable` until a restart, which the metric
+A log whose pass fails does not delay the others. After a disk error it is due again at the cleaner's next look
+(`log.cleaner.backoff.ms`); after any other it is `uncleanable` until a restart, which the metric
 `millstream_uncleanable_partitions` counts.
 """
 
@@ -26,7 +26,7 @@ from .log.manager import LogManager
 from .replication.replicas import Replicas
 
 SHARE = 0.5
-"""Of one core, for all passes: the loop wants the same interpreter."""
+"""Share of one core for all passes: the loop needs the same interpreter."""
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Cleaner:
             self._passes.add(supervision.run("compaction", self._clean(compaction)))
 
     def _next(self) -> Compaction | None:
-        """The dirtiest log that is due, and taken by nobody."""
+        """The dirtiest log that is due and that no pass works on."""
         config = self._config
         threads = max(config.integer("log.cleaner.threads"), 1)
         allowance = Allowance(
@@ -82,7 +82,7 @@ class Cleaner:
         return compaction
 
     async def _clean(self, compaction: Compaction | None) -> None:
-        """This log, then others, as long as there are any."""
+        """Clean this log, then others, until none is due."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, "cleaner") as thread:
             while compaction is not None:
@@ -95,7 +95,7 @@ class Cleaner:
                     if not compaction.log.is_deleted:  # whose files may be missing
                         self._failed.add(compaction.log)
                         log.error("%s: compaction failed: %s", compaction.log.directory, error)
-                    if not isinstance(error, FileNotFoundError):  # what is missing was deleted meanwhile
+                    if not isinstance(error, FileNotFoundError):  # a missing file was deleted meanwhile
                         compaction.log.failed(error)
                 except Exception as error:
                     give_up(compaction.log, error)

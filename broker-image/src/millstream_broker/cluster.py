@@ -1,12 +1,12 @@
-"""This broker's part in its cluster, of which it may be the only member: what it is told, and how it goes.
+"""This broker's membership in its cluster, perhaps as the only member: updates from the controller, and leaving.
 
-A broker says of itself whether it is *unclean*: it cannot vouch for its logs (`generations`), or a log directory is
-missing. The id of its first log directory (`directory.id` in meta.properties, KIP-858) tells its own earlier
-incarnation from another broker that has the same id.
+A broker registers as *unclean* if it cannot vouch for its logs (`generations`), or a log directory is missing. The id
+of its first log directory (`directory.id` in meta.properties, KIP-858) tells its own earlier incarnation from another
+broker with the same id.
 
-Before it stops, it asks the controller to have others lead (`controlled.shutdown.enable`): again and again while there
-are partitions that a replica which stays cannot lead yet, `controlled.shutdown.max.retries` times at most. Then it goes
-on answering for a moment, so that clients are told.
+Before it stops, it asks the controller to move its leaderships away (`controlled.shutdown.enable`). It repeats this
+while remaining replicas cannot lead some partitions yet, at most `controlled.shutdown.max.retries` times. Then it keeps
+responding for a moment, so that clients learn the new leaders.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from .replication.replicas import Replicas
 SHUTDOWN_S = 10.0
 """How long one attempt at a controlled shutdown may take."""
 BEGIN_S = 5.0
-"""How long a controller's start may wait for what there is to be decided first."""
+"""How long a controller's start may wait for its first decisions."""
 NO_CONTROLLER_PAUSE_S = 0.2
 LINGER_S = 0.3
-"""So long clients are still answered that somebody else leads now, when that is so. A client that is told asks at once
-who; one that only sees its connection go may let a second pass first (librdkafka). It is longer than the pause before
-a request is sent again, by default 0.1 s in most clients."""
+"""How long to keep telling clients that another broker leads now. A client that is told looks up the leader at once;
+one whose connection just closes may wait a second first (librdkafka). Longer than the clients' retry backoff, by
+default 0.1 s in most."""
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Cluster:
         forwarding: Forwarding,
         generations: Generations,
     ) -> None:
-        """`coordination` tells it what happens from now on."""
+        """From now on `coordination` reports changes to it."""
         self._config = config
         self._coordination = coordination
         self._logs = logs
@@ -72,7 +72,7 @@ class Cluster:
         self._watches = Watches(peers, coordination.process_ended)
         self._accepting = supervision.Tasks()
         self.told = asyncio.Event()
-        """Set when this broker does what a controller has told it of the cluster for the first time."""
+        """Set when this broker has applied a controller's first update."""
         self._has_begun = False
         coordination.on_elected = controllership.elected
         coordination.on_deposed = controllership.deposed
@@ -91,18 +91,18 @@ class Cluster:
         self._accepting.add(supervision.run("generations", rise()))
 
     def _changed(self, state: ClusterState) -> None:
-        """Whoever made the change, it is followed."""
+        """Apply a change of the cluster, whoever made it."""
         self._watches.watch(self._watched(state))
         self._manager.changed(state)
 
     def _watched(self, state: ClusterState) -> list[BrokerRecord]:
-        """The brokers that this one watches: the controller; all others where this is the controller."""
+        """The brokers that this one watches: the controller; or, if this is the controller, all others."""
         if state.controller_id == self._replicas.broker_id:
             return [one for one in state.brokers.values() if one.broker_id != self._replicas.broker_id]
         return [one for one in state.brokers.values() if one.broker_id == state.controller_id]
 
     async def update(self, request: UpdateMetadataRequest) -> None:
-        """Do what the controller tells; raises ApiError."""
+        """Apply an update from the controller; raises ApiError."""
         await self._coordination.update(request)
         if not self._has_begun and self._logs.offline:
             self._manager.find_lost()
@@ -110,7 +110,8 @@ class Cluster:
         self.told.set()
 
     async def begun(self) -> None:
-        """Return when this broker does what it was told and, as the controller, has elected the first leaders."""
+        """Return once this broker has applied its first update and, as the controller, has elected the first
+        leaders."""
         await self.told.wait()
         if self._controllership.controller is not None:
             await self._controllership.controller.settled(BEGIN_S)
@@ -119,7 +120,7 @@ class Cluster:
     # Leaving
 
     async def hand_over(self) -> None:
-        """Have others lead what this broker leads, as far as they can; then it does not register again."""
+        """Move this broker's leaderships to others as far as possible; afterwards it does not register again."""
         await self._hand_over()
         self._coordination.withdraw()
 
@@ -150,7 +151,7 @@ class Cluster:
                 await asyncio.sleep(pause_s)
 
     async def _ask_to_stop(self) -> int:
-        """How many partitions others may lead, and cannot yet; raises ApiError."""
+        """The number of partitions that other replicas may lead but cannot lead yet; raises ApiError."""
         broker_id, epoch = self._replicas.broker_id, self._coordination.broker_epoch
         if not self._coordination.is_connected:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "ZooKeeper cannot be reached")
@@ -163,7 +164,7 @@ class Cluster:
         return len(answer.remaining_partitions)
 
     async def leave(self) -> None:
-        """Within a deadline, though ZooKeeper is away."""
+        """Leave the cluster within a deadline, even if ZooKeeper is down."""
         await self._watches.close()
         await self._coordination.leave()
         await self._controllership.ended()

@@ -8,7 +8,7 @@ of its unit (`retention.ms` ← `log.retention.ms`, `log.retention.minutes` × 6
 3600000). Values come, strongest first, from the topic, this broker's dynamic settings, the cluster's dynamic
 settings, the properties file, and the default (KIP-226); `describe` tells which.
 
-Both classes refuse what they cannot use. `effective_configs` decides what applies where such values are stored already.
+Both classes refuse invalid values. `effective_configs` decides what applies if such values are already stored.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Entry:
 
 
 class _Config(ABC):
-    """Values by their keys' names, typed."""
+    """Typed values by key name."""
 
     _keys: Mapping[str, Key]
 
@@ -81,7 +81,7 @@ class _Config(ABC):
         return value
 
     def shown(self, name: str) -> str | None:
-        """A key's value as text; None where it has none, or there is no such key."""
+        """A key's value as text; None if it has none or does not exist."""
         return as_text(self[name]) if name in self._keys else None
 
 
@@ -113,7 +113,7 @@ class BrokerConfig(_Config):
         return any(name in layer for layer in self._layers.values())
 
     def without_effect(self) -> list[tuple[str, str]]:
-        """The keys that were given although nothing here depends on them, and why."""
+        """The given keys that have no effect here, and why."""
         inert = [name for name in self._layers[ConfigSource.STATIC_BROKER] if self._keys[name].inert]
         return sorted([*self._without_effect, *((name, "there is nothing that it tunes") for name in inert)])
 
@@ -131,7 +131,7 @@ class BrokerConfig(_Config):
         return changed
 
     def become(self, other: BrokerConfig) -> None:
-        """Take over its values: everybody who holds this configuration goes by them from now on."""
+        """Take over its values, for everything that holds this configuration."""
         self._layers = other._layers
 
     def _check_together(self) -> None:
@@ -153,7 +153,7 @@ class BrokerConfig(_Config):
         )
 
     def synonyms(self, name: str) -> list[Found]:
-        """What a broker key and those that stand in for it say, strongest first."""
+        """The values of a broker key and its synonyms, strongest first."""
         return from_first(name, self.found(STAND_INS.get(name, (Synonym(name),))))
 
     def found(self, synonyms: Iterable[Synonym]) -> list[Found]:
@@ -172,7 +172,7 @@ class BrokerConfig(_Config):
 
 
 def _sort_out(given: Mapping[str, str]) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """The keys that mean something here or are not known at all, and Kafka's others with the reason. ConfigError."""
+    """Separate keys that have an effect or are unknown from Kafka's others, with the reason. Raises ConfigError."""
     known, others = dict(given), []
     if (number := known.pop(NODE_ID, None)) is not None and known.setdefault(BROKER_ID, number) != number:
         raise ConfigError(
@@ -187,7 +187,7 @@ def _sort_out(given: Mapping[str, str]) -> tuple[dict[str, str], list[tuple[str,
 
 
 def from_first(name: str, found: list[Found]) -> list[Found]:
-    """As Kafka lists synonyms: from the key itself on, and none where only what stands in for it has a value."""
+    """Synonyms as Kafka lists them: from the key itself on, and none if only its synonyms have a value."""
     return list(dropwhile(lambda one: one[0] != name, found))
 
 
@@ -240,7 +240,7 @@ class TopicConfig(_Config):
 
 
 def known_key(keys: Mapping[str, Key], name: str) -> Key:
-    """The key of that name; raises ConfigError with the nearest name there is."""
+    """The key of that name; raises ConfigError with the nearest known name."""
     if (key := keys.get(name)) is None:
         raise ConfigError(f"{name}: no such configuration key{_nearest(name, keys)}", name)
     return key

@@ -1,6 +1,6 @@
 """The configuration keys: Kafka's names, types, defaults and meaning (docs of Kafka 4.1 and, for ZooKeeper, 3.9).
 
-`BROKER_KEYS` may stand in server.properties, `TOPIC_KEYS` in a topic's configuration. Two keys are our own:
+`BROKER_KEYS` may be set in server.properties, `TOPIC_KEYS` in a topic's configuration. Two keys are our own:
 `http.listener` and `log.format`. Keys marked `inert` tune machinery that this broker does not have (thread pools,
 socket buffers the kernel sizes itself): files that set them stay valid, and the broker says at start that they have no
 effect.
@@ -36,7 +36,7 @@ def _table(*keys: Key) -> dict[str, Key]:
 
 
 def _inert(type_: Type, **defaults: int | str | None) -> Iterable[Key]:
-    """Keys by their names with _ for dots, and Kafka's defaults."""
+    """Inert keys, by their names with _ for dots, with Kafka's defaults."""
     doc = "Accepted for Kafka's sake; nothing here depends on it."
     return (Key(name.replace("_", "."), type_, value, doc, inert=True) for name, value in defaults.items())
 
@@ -362,7 +362,7 @@ BROKER_KEYS = _table(
 
 
 def _topic(name: str, *synonyms: str | Synonym) -> Key:
-    """A topic key that is defined as the last of its broker keys is; several differ in their unit only."""
+    """A topic key with the definition of its last broker key; the others differ only in their units."""
     chain = tuple(Synonym(synonym) if isinstance(synonym, str) else synonym for synonym in synonyms)
     like, factor = BROKER_KEYS[chain[-1].name], chain[-1].factor
     default = like.default * factor if isinstance(like.default, int) and factor > 1 else like.default
@@ -425,7 +425,7 @@ TOPIC_KEYS = _table(
 )
 
 STAND_INS = {key.synonyms[0].name: key.synonyms for key in TOPIC_KEYS.values() if len(key.synonyms) > 1}
-"""Broker keys and those that give their value where they are not set."""
+"""Broker keys, and the keys that give their value if they are not set."""
 
 BROKER_PAIRS = (
     ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),

@@ -1,11 +1,12 @@
-"""Values that stand elsewhere: `${env:NAME}` and `${file:PATH:KEY}` in a configuration (KIP-297, KIP-421, KIP-887).
+"""References to values stored elsewhere: `${env:NAME}` and `${file:PATH:KEY}` in a configuration (KIP-297, KIP-421,
+KIP-887).
 
     advertised.listeners=EXTERNAL://${env:HOST_IP}:30094
     broker.rack=${file:/etc/millstream/racks.properties:node-1}
 
-They are Kafka's EnvVarConfigProvider and FileConfigProvider, which need not be declared here. The value of a file is
-that of a key in a properties file; a variable or key that is not there is an error that names it. What a reference
-yields is not looked into for further references.
+They are Kafka's EnvVarConfigProvider and FileConfigProvider, which need not be declared here. A file reference
+names a key in a properties file; a missing variable or key is an error that names it. The value of a reference is not
+searched for further references.
 """
 
 from __future__ import annotations

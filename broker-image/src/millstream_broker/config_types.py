@@ -1,6 +1,6 @@
-"""What a configuration key is: its name, type, default and rule, and how text becomes a value of it.
+"""Configuration keys: name, type, default and rule, and the parsing of text into values.
 
-An error says the key, the value and what is allowed, in Kafka's words, as clients are told it too:
+An error names the key, the value and what is allowed, in Kafka's words, since clients see it too:
 
     Invalid value 7 for configuration log.segment.bytes: Value must be at least 14
 """
@@ -20,7 +20,7 @@ LONG_MAX = 2**63 - 1
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; its text is one line for people, `keys` names the keys at fault."""
+    """An invalid configuration; the message is one line for people, `keys` names the keys at fault."""
 
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class ConfigError(ValueError):
 
 
 class Contradiction(ConfigError):
-    """Values that are each allowed, and not together."""
+    """Values that are each valid, but not together."""
 
 
 class Type(IntEnum):
@@ -44,7 +44,7 @@ class Type(IntEnum):
 
 
 Rule = Callable[[Value], "tuple[object, str] | None"]
-"""What is allowed besides the type: the value (of a list: the item) that is not, and why, in Kafka's words."""
+"""A rule besides the type; returns the invalid value (of a list: the item), and why, in Kafka's words."""
 
 
 def between(low: float, high: float) -> Rule:
@@ -101,7 +101,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One configuration key. `inert` keys are accepted, as Kafka's own files have them, and change nothing."""
+    """One configuration key. `inert` keys are accepted, since Kafka's own files contain them, but have no effect."""
 
     name: str
     type: Type

@@ -1,7 +1,7 @@
-"""Configuration while the broker runs: what DescribeConfigs, AlterConfigs and IncrementalAlterConfigs share.
+"""Configuration at run time, for DescribeConfigs, AlterConfigs and IncrementalAlterConfigs.
 
 A resource is a topic, a broker (its number), or all brokers (an empty name). Its overrides are replaced as a whole,
-once they are known to be valid.
+after they have been validated.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Resource(IntEnum):
 
 
 WITHOUT_CONFIGURATION = {Resource.BROKER_LOGGER, Resource.CLIENT_METRICS, Resource.GROUP}
-"""What has some in Kafka and has none here."""
+"""Resource types that have configuration in Kafka but not here."""
 
 Overrides = dict[str, str]
 
 
 class ConfigAdministrator:
-    """Of one broker, for its clients."""
+    """Reads and changes configuration for one broker's clients."""
 
     def __init__(
         self, config: BrokerConfig, configs: EffectiveConfigs, replicas: Replicas, coordination: Coordination
@@ -49,7 +49,7 @@ class ConfigAdministrator:
         self._coordination = coordination
 
     def describe(self, resource_type: int, name: str) -> list[Entry]:
-        """What is set, and where it comes from. Raises ApiError."""
+        """The values of a resource, and their sources. Raises ApiError."""
         if resource_type == Resource.TOPIC:
             check_topic_name(name)
             return self._configs.of(self._replicas.metadata.topic(name)).describe()

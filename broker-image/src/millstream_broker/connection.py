@@ -1,17 +1,17 @@
 """One client's connection: frames in, responses out, in order and within bounds.
 
-A frame is an int32 size and so many bytes. What arrives goes into one receive buffer that all connections share, and
-is handled there and then. Only where a frame is cut off does its connection get a buffer of its own, into which the
-rest is received (`request_memory`): an idle connection holds no buffer.
+A frame is an int32 size and that many bytes. All connections receive into one shared buffer, and whole frames are
+handled there at once. Only for an incomplete frame does a connection get its own buffer, which receives the rest
+(`request_memory`): an idle connection holds no buffer.
 Requests whose handlers keep parts of them (all but Produce, which has written its records when it returns) are copied
-out first; they are small, and may not exceed MAX_CONTROL_BYTES, for they become objects ten times as large.
+first; they are small, and may not exceed MAX_CONTROL_BYTES, as they become objects ten times as large.
 
-While a handler waits (a long poll, a join) its connection is not read, as in Kafka, save that a Produce may follow a
-Produce: so acknowledgements that wait for the disk wait together. Responses are sent as they are ready: bytes with
-`send`, ranges of segment files with `sendfile`. While the client does not take them, nothing more is read from it, so
-nothing piles up.
+While a handler waits (a long poll, a join) its connection is not read, as in Kafka, except that a Produce may follow a
+Produce, so that acknowledgements waiting for the disk wait together. Responses are sent as they become ready: bytes
+with `send`, ranges of segment files with `sendfile`. While the client does not read them, nothing more is read from it,
+so nothing piles up.
 
-What is not the protocol (a frame too long, an unknown API, bytes that do not parse) closes its connection with one
+A violation of the protocol (a frame too long, an unknown API, bytes that do not parse) closes the connection with one
 line in the log.
 """
 
@@ -49,9 +49,9 @@ from .stats import Stats
 PIPELINE_DEPTH = 256
 RECEIVE_BYTES = 256 * 1024
 TURN_S = 0.02
-"""So long a connection may keep the loop with requests that it has sent together; then it is the others' turn."""
+"""Longest time one connection may hold the event loop with pipelined requests."""
 MAX_CONTROL_BYTES = 8 * 1024 * 1024
-"""The largest request but Produce."""
+"""Largest request other than Produce, in bytes."""
 PRODUCE = 0
 API_VERSIONS = 18
 
@@ -81,13 +81,13 @@ class Pending:
         self.correlation_id = correlation_id
         self.started = started
         self.response = response
-        """Resolves to the response or its encoded parts; None where there is to be none."""
+        """Resolves to the response or its encoded parts; None if there is no response."""
         self.known = known
         self.is_alone = is_alone
         """Whether no other request may follow while this one waits."""
 
     def outcome(self) -> Struct | Parts | None:
-        """When `response` is done. CloseConnection, or what the handler failed with."""
+        """The result, once `response` is done. Raises CloseConnection, or the handler's error."""
         try:
             answer: Struct | Parts | None = self.response.result()
             return answer
@@ -100,7 +100,7 @@ class Pending:
 
 
 class Shared:
-    """What the connections of a broker share."""
+    """Shared state of a broker's connections."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Shared:
         max_request_bytes: int,
         unreadable: Callable[[OSError], None],
     ) -> None:
-        """`unreadable` is called with the error when a log cannot be read."""
+        """`unreadable` is called with the error if a log cannot be read."""
         self.loop = asyncio.get_running_loop()
         self.handlers = handlers
         self.stats = stats
@@ -121,7 +121,7 @@ class Shared:
         self.connections: set[ClientConnection] = set()
         self.large = LargeRequests(memory)
         self.large_of_brokers = LargeRequests(memory, is_of_brokers=True)
-        """No client delays what brokers tell each other."""
+        """Clients do not delay traffic between brokers."""
         self.buffer = bytearray(RECEIVE_BYTES)
         self.view = memoryview(self.buffer)
 
@@ -165,7 +165,7 @@ class ClientConnection:
         self._prefix = b""
         """Less than a frame's size and API."""
         self._backlog: memoryview | None = None
-        """What was received and waits for the requests before it."""
+        """Received bytes that wait for the requests before them."""
         self._out = Outbox(sock, server.loop, server.stats, self._drained, self._fail)
         self._reading = True
         server.loop.add_reader(sock, self._readable)
@@ -177,7 +177,7 @@ class ClientConnection:
     # Receiving
 
     def _readable(self) -> None:
-        """Take what the socket has, handle the frames that are whole, and send their responses."""
+        """Read from the socket, handle the complete frames, and send their responses."""
         server = self._server
         if self._backlog is not None or self._out.blocked or (self.pending and not self._may_follow()):
             self._look_for_the_end()
@@ -225,7 +225,7 @@ class ClientConnection:
             self._fail(error)
 
     def _consume(self, view: memoryview, start: int, end: int) -> None:
-        """Handle the whole frames in `view[start:end]`, keep the rest."""
+        """Handle the complete frames in `view[start:end]`, keep the rest."""
         over = perf_counter() + TURN_S
         while end - start >= _SIZE.size:
             (size,) = _SIZE.unpack_from(view, start)
@@ -274,7 +274,7 @@ class ClientConnection:
         return int.from_bytes(view[begin : begin + 2], "big") == last.api.key
 
     def _look_for_the_end(self) -> None:
-        """The client sends although it is not its turn, or it has gone."""
+        """The client sends out of turn, or has disconnected."""
         try:
             if not self._sock.recv(1, socket.MSG_PEEK):
                 self.close()
@@ -292,7 +292,7 @@ class ClientConnection:
         self._server.loop.remove_reader(self._sock)
 
     def feed(self) -> None:
-        """Go on with what was kept, after what it waited for."""
+        """Continue with the kept bytes, once what they waited for is done."""
         if self._sock.fileno() < 0 or self._out.blocked or (self.pending and not self._may_follow()):
             return
         try:
@@ -384,7 +384,7 @@ class ClientConnection:
         return CloseConnection(f"{route.registration.api.name} failed in the broker")
 
     def _refuse(self, frame: memoryview) -> None:
-        """An API or version that is not served. ApiVersions is answered in v0, so that the client may ask again."""
+        """Refuse an unsupported API or version. ApiVersions gets a response in v0, so that the client can retry."""
         key, version = _KEY_AND_VERSION.unpack_from(frame)
         registration = self._server.handlers.get(key)
         if key == API_VERSIONS and registration is not None:
@@ -402,7 +402,7 @@ class ClientConnection:
         )
 
     def _answered(self, _: Any) -> None:
-        """Send the responses that are ready and whose turn it is, then go on reading."""
+        """Send the responses that are ready, in order, then continue reading."""
         pending = self.pending
         while pending and pending[0].response.done():
             one = pending.popleft()
@@ -459,12 +459,12 @@ class ClientConnection:
     # Sending and the end
 
     def _drained(self) -> None:
-        """The client has taken everything: go on with what it sent."""
+        """The client has read everything: continue with its requests."""
         self.active_at = self._server.loop.time()
         self.feed()
 
     def _fail(self, error: Exception) -> None:
-        """Close the connection for what went wrong on it."""
+        """Close the connection because of an error."""
         if isinstance(error, MalformedRequest):
             self.close(f"a request that cannot be read: {error}")
         elif isinstance(error, OSError):
@@ -478,7 +478,7 @@ class ClientConnection:
             self.close("the broker failed")
 
     def close(self, reason: str = "", level: int = logging.WARNING) -> None:
-        """Close the socket. Handlers that are still at work finish, but for waits that end with the connection."""
+        """Close the socket. Running handlers finish, except waits that end with the connection."""
         sock, server = self._sock, self._server
         if sock.fileno() < 0:
             return

@@ -1,4 +1,4 @@
-"""What the broker answers: a module an API, each registering its handler (`handlers`)."""
+"""Kafka's APIs: one module for each, which registers its handler (`handlers`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterConfigs: replace all overrides of topics and brokers; what is not named goes back to its default."""
+"""AlterConfigs: replace all overrides of topics and brokers; keys that are not named return to their defaults."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""AlterPartitionReassignments: move replicas, or (null) move them back (KIP-455). The controller's work.
+"""AlterPartitionReassignments: move replicas, or (null) move them back (KIP-455). For the controller.
 
-The controller answers once it has stored the new assignments, and moves the replicas afterwards.
+The controller responds once it has stored the new assignments, and moves the replicas afterwards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""ApiVersions: what this broker answers, and in which versions.
+"""ApiVersions: the APIs that this broker serves, and their versions.
 
-A version that is not known is answered with UNSUPPORTED_VERSION and the list, in v0, so that the client can ask
-again (KIP-511). Nothing is claimed as a feature: without `transaction.version` clients use classic transactions.
+The response to an unknown version is UNSUPPORTED_VERSION with the list, in v0, so that the client can retry
+(KIP-511). The broker announces no features: without `transaction.version` clients use classic transactions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""ConsumerGroupHeartbeat: refused, so that a client with group.protocol=consumer says so instead of waiting."""
+"""ConsumerGroupHeartbeat: refused, so that a client with group.protocol=consumer fails with an error instead of
+waiting."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""ControlledShutdown: a broker that is about to stop has the controller move its leaderships away.
+"""ControlledShutdown: a broker that is about to stop asks the controller to move its leaderships away.
 
-No broker asks in the name of another.
+No broker may ask on behalf of another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CreateAcls: add access rules. There is no authorizer, so the answer is SECURITY_DISABLED."""
+"""CreateAcls: add access rules. There is no authorizer, so the response is SECURITY_DISABLED."""
 
 from __future__ import annotations
 

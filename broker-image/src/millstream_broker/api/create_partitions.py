@@ -42,7 +42,7 @@ async def handle(
 def _plan(
     topic_administrator: TopicAdministrator, topics: Mapping[str, CreatePartitionsTopic], named: Counter[str]
 ) -> tuple[dict[str, tuple[PartitionRecord, ...]], dict[str, ApiError]]:
-    """What each topic is given, and which cannot be. In a thread: there may be many."""
+    """The new partitions of each topic, and the topics that are refused. In a thread, as there may be many."""
     planned: dict[str, tuple[PartitionRecord, ...]] = {}
     failed: dict[str, ApiError] = {}
     for name, topic in topics.items():

@@ -1,7 +1,7 @@
-"""CreateTopics: each topic is created or refused by itself; `validate_only` changes nothing.
+"""CreateTopics: each topic is created or refused independently; `validate_only` changes nothing.
 
-v4 takes -1 for the broker's default counts; v5 answers with the topic's configuration (KIP-525); v7 with its id.
-A name that stands twice in a request is refused both times, as it is not clear what is meant.
+v4 accepts -1 for the broker's default counts; v5 returns the topic's configuration (KIP-525); v7 its id.
+A name that occurs twice in a request is refused both times, as it is ambiguous.
 """
 
 from __future__ import annotations

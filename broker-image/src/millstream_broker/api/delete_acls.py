@@ -1,4 +1,4 @@
-"""DeleteAcls: remove access rules. There is no authorizer, so the answer is SECURITY_DISABLED."""
+"""DeleteAcls: remove access rules. There is no authorizer, so the response is SECURITY_DISABLED."""
 
 from __future__ import annotations
 

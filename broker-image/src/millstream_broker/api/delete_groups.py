@@ -1,4 +1,4 @@
-"""DeleteGroups: empty groups go, with their offsets (KIP-229); answered when that is stored."""
+"""DeleteGroups: delete empty groups with their offsets (KIP-229); responds once the deletion is stored."""
 
 from __future__ import annotations
 

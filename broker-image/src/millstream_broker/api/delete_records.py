@@ -1,7 +1,7 @@
 """DeleteRecords: move the start of partitions up to an offset; -1 is the high watermark (KIP-107).
 
-The answer waits until the followers that are there have moved theirs, within the request's time. Nothing is deleted
-from internal topics, as in Kafka.
+The response waits until the live followers have moved theirs, up to the request's timeout. Nothing is deleted from
+internal topics, as in Kafka.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def handle(
 def _delete(
     replicas: Replicas, topic: str, asked: DeleteRecordsPartition, timeout_ms: int
 ) -> tuple[Partition, Delayed | None]:
-    """The partition, and what resolves when its followers have deleted, too. Raises ApiError."""
+    """The partition, and a future that resolves when its followers have deleted too. Raises ApiError."""
     check_not_internal(topic)
     partition = replicas.partition(topic, asked.partition_index)
     partition.check_online()

@@ -1,4 +1,4 @@
-"""DeleteTopics: by name, and from v6 by id (KIP-516). The answer comes when clients can no longer reach the topic."""
+"""DeleteTopics: by name, and from v6 by id (KIP-516). Responds when clients can no longer reach the topic."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def handle(
     deleting: dict[str, DeletableTopicResult] = {}
     async for (name, topic_id), times in turns(named.items()):
         if name is None and topic_id in both:
-            continue  # told under its name
+            continue  # reported under its name
         result = DeletableTopicResult(name, topic_id)
         responses.append(result)
         try:

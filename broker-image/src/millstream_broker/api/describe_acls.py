@@ -1,4 +1,4 @@
-"""DescribeAcls: which access rules there are. There is no authorizer, so the answer is SECURITY_DISABLED."""
+"""DescribeAcls: list access rules. There is no authorizer, so the response is SECURITY_DISABLED."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: there are none, so nothing matches."""
+"""DescribeClientQuotas: there are no quotas, so nothing matches."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """DescribeConfigs: the values of topics and brokers, where each comes from, and what it means (KIP-133, KIP-226).
 
-What is said of one resource takes some KB and a fraction of a millisecond: of many it is encoded in slices. A resource
-that is named more than MOST_REPEATED times is refused with INVALID_REQUEST, for half a MB of names would make an answer
-of a GB.
+The description of one resource takes some KB and a fraction of a millisecond: those of many are encoded in slices. A
+resource that is named more than MOST_REPEATED times is refused with INVALID_REQUEST, as half a MB of names could
+produce a response of a GB.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""DescribeGroups: state, protocol and members; a group that does not exist is described as Dead, from v6 as
-not found."""
+"""DescribeGroups: state, protocol and members; a group that does not exist is Dead, from v6 not found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what each log directory holds, and the room that is left (KIP-113, KIP-827)."""
+"""DescribeLogDirs: contents and free space of each log directory (KIP-113, KIP-827)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeProducers: the idempotent producers that partitions here remember, to find out who still writes (KIP-664)."""
+"""DescribeProducers: the active idempotent producers of partitions that this broker leads (KIP-664)."""
 
 from __future__ import annotations
 

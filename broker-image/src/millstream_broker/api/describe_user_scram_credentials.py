@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials: there are none, whoever is asked about."""
+"""DescribeUserScramCredentials: no user has credentials."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""ElectLeaders: give leadership to the preferred replica, or to any (KIP-460). The controller's work.
+"""ElectLeaders: give leadership to the preferred replica, or to any (KIP-460). For the controller.
 
-When all partitions are asked for (null), those that need no election are left out of the answer.
+For a request about all partitions (null), the response leaves out those that need no election.
 """
 
 from __future__ import annotations

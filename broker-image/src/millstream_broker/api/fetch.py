@@ -1,7 +1,7 @@
-"""Fetch: read record batches, waiting up to `max_wait_ms` while there is less than `min_bytes`.
+"""Fetch: read record batches, waiting up to `max_wait_ms` for `min_bytes`.
 
-Consumers and followers are answered by the same sessions (`fetch_sessions`), which have the rules. Records are not read
-here: the response refers to ranges of segment files, which the server sends with sendfile.
+The same sessions (`fetch_sessions`), which have the rules, serve consumers and followers. Records are not read here:
+the response refers to ranges of segment files, which the server sends with sendfile.
 """
 
 from __future__ import annotations

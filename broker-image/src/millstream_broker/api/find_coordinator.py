@@ -1,8 +1,8 @@
-"""FindCoordinator: the broker that leads the group's partition of __consumer_offsets, which is made at its first use.
+"""FindCoordinator: the broker that leads the group's partition of __consumer_offsets, which is created at first use.
 
-Transactions have no coordinator here: asking for one is answered TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one error
-that every client takes as final. Others are asked again until the client's time is up (UNSUPPORTED_VERSION by
-librdkafka).
+Transactions have no coordinator here: requests for one fail with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one error
+that every client treats as final. After others clients retry until they time out (librdkafka does so after
+UNSUPPORTED_VERSION).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Heartbeat: a member is alive; it learns that its group rebalances (REBALANCE_IN_PROGRESS). See groups.membership."""
+"""Heartbeat: keeps a member alive, and tells it that its group is rebalancing (REBALANCE_IN_PROGRESS). See
+groups.membership."""
 
 from __future__ import annotations
 

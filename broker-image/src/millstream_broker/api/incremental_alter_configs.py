@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs: change single overrides of topics and brokers (KIP-339).
 
-Operations: 0 set, 1 delete (back to the default), 2 append to a list, 3 take from a list. All changes to a resource
-happen together or not at all.
+Operations: 0 set, 1 delete (back to the default), 2 append to a list, 3 remove from a list. The changes to a
+resource are all made, or none is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """InitProducerId: an id for an idempotent producer, and a new epoch for one that has an id (KIP-360).
 
-Ids come in blocks from coordination, so none is ever given twice. Transactional producers are refused (see
+Ids come in blocks from coordination, so none is ever assigned twice. Transactional producers are refused (see
 find_coordinator).
 """
 

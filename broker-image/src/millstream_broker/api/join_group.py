@@ -1,7 +1,7 @@
-"""JoinGroup: a member joins, and waits until all have or the rebalance timeout is over. See groups.membership.
+"""JoinGroup: a member joins, and waits until all have joined or the rebalance times out. See groups.membership.
 
-From v4 a new dynamic member gets MEMBER_ID_REQUIRED and joins again with the id (KIP-394); from v9 a static leader
-that comes back is told to skip the assignment (KIP-814).
+From v4 a new dynamic member gets MEMBER_ID_REQUIRED and joins again with the id (KIP-394); from v9 a returning
+static leader skips the assignment (KIP-814).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ListConfigResources: topics and brokers by name, and what else has configuration in Kafka and has none here."""
+"""ListConfigResources: topics and brokers by name; other resource types have no configuration here."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""ListOffsets: the offset that belongs to a time.
+"""ListOffsets: the offset for a timestamp.
 
--1 the end (the high watermark; for a broker that follows the end of the log), -2 the start, -3 the record with the
-largest timestamp (v7, KIP-734), else the earliest record that is not older than the timestamp; where there is none,
-offset and timestamp are -1. A replica id counts where the connection has proven to be that broker's.
+-1: the end (the high watermark; for a follower the end of the log), -2: the start, -3: the record with the largest
+timestamp (v7, KIP-734); otherwise the earliest record that is not older than the timestamp. If there is none, offset
+and timestamp are -1. A replica id counts only if the connection has authenticated as that broker.
 
-A broker that asks as a debugging replica (replica id -2) gets the end of the log of any replica, and the epoch of its
-last record: controllers do (`controller.recovery`).
+A broker that asks as a debugging replica (replica id -2) gets the log end of any replica, and the epoch of its last
+record: controllers use this (`controller.recovery`).
 
-A leader that has just begun may know a high watermark that is behind what the one before it told: until its followers
-have shown theirs, it answers OFFSET_NOT_AVAILABLE instead (v5, KIP-207; LEADER_NOT_AVAILABLE before).
+A new leader's high watermark may lag its predecessor's: until its followers have reported theirs, it responds with
+OFFSET_NOT_AVAILABLE (v5, KIP-207; LEADER_NOT_AVAILABLE before).
 
 A look-up by time may have to read the end of every segment's time index, and decompress a batch: it runs in a thread,
-which is given the log alone. Everything else is answered on the loop, and waits for the look-ups of its request.
+which only gets the log. Everything else runs on the loop, and waits for the look-ups of its request.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OFFSET_NOT_AVAILABLE_SINCE = 5
 
 
 class LookUp(NamedTuple):
-    """What is left to a thread."""
+    """A look-up that runs in a thread."""
 
     found: ListOffsetsPartitionResponse
     log: Log
@@ -115,7 +115,7 @@ def _answer(
 
 
 def _log_end(replicas: Replicas, topic: str, index: int) -> ListOffsetsPartitionResponse:
-    """Of a replica here, led or followed, with the epoch of its last record. Raises ApiError."""
+    """The log end of a local replica, leader or follower, with the epoch of its last record. Raises ApiError."""
     held = replicas.get((topic, index))
     held.log.check_online()
     return ListOffsetsPartitionResponse(index, 0, -1, held.log.log_end_offset, held.log.epochs.latest)

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: replicas on the move (KIP-455). The controller knows."""
+"""ListPartitionReassignments: partitions that are being reassigned (KIP-455). For the controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListTransactions: there are none. States that Kafka does not have are named, so that a typing error shows."""
+"""ListTransactions: there are none. The response names states that Kafka does not have, to expose typos."""
 
 from __future__ import annotations
 

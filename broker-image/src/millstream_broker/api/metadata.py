@@ -1,7 +1,7 @@
 """Metadata: brokers, and topics with their partitions.
 
-A topic that is asked for by name and does not exist is created where both the broker (`auto.create.topics.enable`)
-and the client (from v4) allow it; the answer waits for it. Asking for all topics creates nothing.
+A requested topic that does not exist is created if both the broker (`auto.create.topics.enable`) and the client
+(from v4) allow it; the response waits for it. A request for all topics creates nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TOPIC_OPERATIONS = _bits(READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_
 CLUSTER_OPERATIONS = _bits(
     CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE
 )
-"""What an anonymous client may do where there is no authorizer: everything (KIP-430)."""
+"""Operations allowed to an anonymous client without an authorizer: all (KIP-430)."""
 NOT_ASKED = -(2**31)
 
 
@@ -107,20 +107,18 @@ def _answer(
     asked: list[MetadataRequestTopic] | None,
     failed: dict[str, ErrorCode],
 ) -> Steps[MetadataResponse | Awaitable[MetadataResponse]]:
-    """At once where the topics are encoded already, or few of them are not."""
+    """Returns at once if all or nearly all topics are already encoded."""
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else None
     topics: list[TopicRecord | MetadataResponseTopic] | None = None if asked is None else []
     seen = set()
     for one in asked or ():
         yield
-        # An id counts more than a name beside it.
+        # An id takes precedence over a name.
         key = one.topic_id, None if one.topic_id != ZERO_UUID else one.name
         if topics is not None and key not in seen:
             seen.add(key)
             topics.append(_found(replicas, MetadataRequestTopic(*key), operations, failed))
-    if (
-        topics is not None
-    ):  # what changed in the meantime is looked up again: only the newest state is encoded
+    if topics is not None:  # look up again what has changed in the meantime: only the newest state is encoded
         newest = replicas.metadata.topics
         topics = [
             one
@@ -143,7 +141,7 @@ async def _later(
 def _found(
     replicas: Replicas, asked: MetadataRequestTopic, operations: int | None, failed: dict[str, ErrorCode]
 ) -> TopicRecord | MetadataResponseTopic:
-    """The topic, or the answer where there is none."""
+    """The topic, or the error response if it does not exist."""
     cluster = replicas.metadata
     if asked.name is None:
         by_id = cluster.topics_by_id.get(asked.topic_id)

@@ -1,6 +1,6 @@
-"""OffsetCommit: stores a group's positions; answered when they are stored, with an error for each partition.
+"""OffsetCommit: store a group's positions; responds once they are stored, with an error for each partition.
 
-A position is stored with the id of the topic that has the name now, by coordination's newest word.
+A position is stored with the id of the topic that currently has the name, as far as coordination knows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..replication.replicas import Replicas
 from ..slices import each_in_turn, turns
 
 AT_ONCE = 100
-"""Positions that are stored in one batch, and in one turn of the loop. A group may be rebalanced in between."""
+"""Positions stored in one batch and one turn of the loop. The group may rebalance between batches."""
 
 
 @handler(offset_commit.API)

@@ -1,7 +1,7 @@
-"""OffsetDelete: a group forgets positions in topics that none of its members consumes (KIP-496).
+"""OffsetDelete: delete a group's positions in topics that none of its members consumes (KIP-496).
 
-Of many positions some are forgotten at a time. A group that cannot be asked for it from the beginning is the error of
-the whole request; one that cannot any more is the error of the partitions that are left.
+Many positions are deleted in batches. If the group refuses the first batch, the whole request fails; if it refuses a
+later one, only the remaining partitions do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..slices import each_in_turn, turns
 from ..steps import portions
 
 AT_ONCE = 100
-"""Positions whose tombstones are stored in one batch, and in one turn of the loop."""
+"""Positions whose tombstones are stored in one batch and one turn of the loop."""
 
 
 @handler(offset_delete.API)

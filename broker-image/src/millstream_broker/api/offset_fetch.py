@@ -1,6 +1,6 @@
-"""OffsetFetch: a group's stored positions, of the partitions asked for or (null) of all; -1 where there is none.
+"""OffsetFetch: a group's stored positions in the given partitions or (null) in all; -1 if there is none.
 
-From v8 for several groups in a request. ``require_stable`` (v7) makes no difference without transactions.
+From v8 a request may name several groups. ``require_stable`` (v7) makes no difference without transactions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..steps import Steps
 BATCHED_SINCE = 8
 TOP_LEVEL_ERROR_SINCE = 2
 AT_ONCE = 200
-"""Partitions that are looked up in one turn of the loop."""
+"""Partitions looked up in one turn of the loop."""
 Topics = Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None
 P = TypeVar("P", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
 
@@ -57,7 +57,7 @@ def handle(
 def _fetch(
     groups: GroupDriver, group_id: str, topics: Topics, kind: Callable[[int, int, int, str, ErrorCode], P]
 ) -> Steps[tuple[ErrorCode, Iterable[tuple[str, list[P]]]]]:
-    """Some at a time: a position that is committed meanwhile may be among them or not."""
+    """Looks them up in batches: the result may or may not include a position committed in between."""
     if topics is None:
         wanted = groups.committed_partitions(group_id)
     else:

@@ -1,5 +1,5 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended, by which a consumer finds out that records it has read were
-taken back (KIP-320)."""
+"""OffsetForLeaderEpoch: the end of a leader epoch, by which a consumer detects that records it has read were truncated
+(KIP-320)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _find(replicas: Replicas, topic: str, asked: OffsetForLeaderPartition) -> Ep
     except ApiError as error:
         return EpochEndOffset(error.code, asked.partition)
     if asked.leader_epoch == partition.record.leader_epoch:
-        # Not the high watermark: a leader that has just begun may know an earlier one than consumers have read to.
+        # Not the high watermark: a new leader's may lag the offset that consumers have read to.
         return EpochEndOffset(0, asked.partition, asked.leader_epoch, partition.log.log_end_offset)
     log = partition.log
     epoch, end_offset = log.epochs.end_offset(asked.leader_epoch, log.log_end_offset)

@@ -93,7 +93,7 @@ def _refusal(request: ProduceRequest) -> ApiError:
 
 
 def _check_codec(data: PartitionProduceData) -> None:
-    """Who writes zstd says so by the version: readers of older ones cannot decompress it (KIP-110)."""
+    """A producer of zstd must use a version that allows it: older clients cannot decompress zstd (KIP-110)."""
     records = data.records
     if (
         isinstance(records, memoryview)
@@ -126,7 +126,7 @@ def _unanswered(topic: str, index: int, error: ApiError) -> CloseConnection:
 
 
 class Waiting:
-    """A response that waits for its partitions. It does not keep the request, which holds the frame it came in."""
+    """A response that waits for its partitions. It does not keep the request, which would keep the received frame."""
 
     __slots__ = ("_acks", "_closing", "_missing", "_stats", "done", "response")
     response: ProduceResponse

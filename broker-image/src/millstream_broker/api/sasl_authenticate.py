@@ -1,4 +1,4 @@
-"""SaslAuthenticate: a broker shows what it is (`inter_broker`); no listener asks clients for SASL."""
+"""SaslAuthenticate: a broker authenticates (`inter_broker`); no listener requires SASL of clients."""
 
 from __future__ import annotations
 

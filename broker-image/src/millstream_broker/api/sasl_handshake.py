@@ -1,4 +1,4 @@
-"""SaslHandshake: no listener asks clients for SASL; brokers begin here to show what they are (`inter_broker`)."""
+"""SaslHandshake: the start of a broker's authentication (`inter_broker`); no listener requires SASL of clients."""
 
 from __future__ import annotations
 

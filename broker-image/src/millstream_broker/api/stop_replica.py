@@ -1,7 +1,7 @@
-"""StopReplica: let go of replicas, and delete the logs of those that say so; answered when that is done.
+"""StopReplica: stop replicas, and delete their logs if the request says so; responds when that is done.
 
-Nothing else deletes a log in a cluster. The sender is checked as by UpdateMetadata, and the leader epoch of each
-partition besides (KIP-570).
+Nothing else deletes a log in a cluster. The sender is checked as for UpdateMetadata, and so is the leader epoch of each
+partition (KIP-570).
 """
 
 from __future__ import annotations

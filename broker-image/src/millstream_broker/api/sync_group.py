@@ -1,6 +1,6 @@
-"""SyncGroup: the leader hands in everybody's assignment, each member waits for its own. See groups.membership.
+"""SyncGroup: the leader submits all assignments, each member waits for its own. See groups.membership.
 
-From v5 a member must say which protocol type and name it was told (KIP-559).
+From v5 a member must repeat the protocol type and name it got at the join (KIP-559).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""UpdateMetadata: what the controller tells; answered when this broker does it.
+"""UpdateMetadata: cluster state from the controller; responds when this broker has applied it.
 
-It must come from the broker that the tree has as the controller, in the epoch it was elected to, and be meant for the
-present registration of this broker: see `coordination.fencing`. What is refused changes nothing.
+It must come from the broker that the tree names as the controller, in its elected epoch, and address the current
+registration of this broker: see `coordination.fencing`. A refused request changes nothing.
 """
 
 from __future__ import annotations
