@@ -1,4 +1,4 @@
-"""Whether this broker is the cluster's controller, and the controller that it then is."""
+"""This broker's controller, while it is the cluster's controller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .coordination.controllership import ControllerStore
 
 
 class Controllership:
-    """All is called on the loop: by coordination when there has been an election, by handlers at any time."""
+    """All calls are made on the loop: by coordination after an election, by handlers at any time."""
 
     def __init__(self, broker_id: int, config: BrokerConfig, reach: Reach) -> None:
         self._broker_id = broker_id
@@ -19,7 +19,7 @@ class Controllership:
         self._reach = reach
         self._ending = supervision.Tasks()
         self.controller: ControllerDriver | None = None
-        """While this broker is the controller."""
+        """Set while this broker is the controller."""
 
     def elected(self, store: ControllerStore) -> None:
         self.controller = ControllerDriver(self._broker_id, self._reach, self._config, store)
@@ -31,5 +31,5 @@ class Controllership:
             self._ending.add(supervision.run("controller's end", driver.stop()))
 
     async def ended(self) -> None:
-        """Return when no former controller is at work any more."""
+        """Return when every former controller has stopped working."""
         await self._ending.ended()

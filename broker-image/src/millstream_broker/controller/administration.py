@@ -1,7 +1,7 @@
-"""What administrators ask of the controller, and what it does by itself from time to time.
+"""Administrators' requests to the controller, and its own periodic work.
 
-Each function notes what is wanted beside the partitions it is about, and yields after each; that they are looked at is
-the machine's work, and whoever asked is answered when it is done.
+Each function records the request beside the partitions it concerns, and yields after each. The machine then looks at
+these partitions, and replies to the caller when it is done.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .requests import Request, Requests
 
 
 class Controlled(Protocol):
-    """What is administered: `machine.ControllerMachine`."""
+    """The controller as seen here: `machine.ControllerMachine`."""
 
     brokers: dict[int, BrokerRecord]
     leaving: set[int]
@@ -41,7 +41,7 @@ class Controlled(Protocol):
 
 
 def shut_down(machine: Controlled, event: ShutdownRequested) -> Steps[None]:
-    """Have others lead what a broker leads, that it can stop."""
+    """Move a broker's leaderships to others, so that it can stop."""
     number = event.broker
     broker = machine.brokers.get(number)
     error = None
@@ -63,7 +63,7 @@ def shut_down(machine: Controlled, event: ShutdownRequested) -> Steps[None]:
 
 
 def _led_by(machine: Controlled, broker: int) -> list[TopicPartition]:
-    """What this broker still leads although a replica that stays may lead it, once it is in sync."""
+    """The partitions that this broker still leads, although a remaining replica may lead them once it is in sync."""
     staying = machine.brokers.keys() - machine.leaving
     return sorted(
         key for key in machine.leads(broker) if any(one in staying for one in machine.records[key].replicas)

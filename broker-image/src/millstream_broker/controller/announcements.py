@@ -1,4 +1,4 @@
-"""Collects what the controller sends to brokers at the end of an event."""
+"""Collects the controller's updates to brokers, for the end of an event."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .messages import Push, StopReplicas
 
 
 class Announcements:
-    """Partitions whose stored state is news, and replicas that are to stop fetching."""
+    """Partitions with a newly stored state, and replicas that must stop fetching."""
 
     __slots__ = ("_announced", "_to_push", "_to_stop")
 
@@ -23,7 +23,7 @@ class Announcements:
         self._to_stop: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
 
     def push(self, key: TopicPartition) -> None:
-        """Every broker is to know how this partition is stored."""
+        """Send this partition's stored state to every broker."""
         self._to_push.add(key)
 
     def stop_leaving(
@@ -45,7 +45,7 @@ class Announcements:
     def take(
         self, topics: Mapping[str, TopicRecord], deletions: Container[str], brokers: Collection[int]
     ) -> Iterator[Push | StopReplicas]:
-        """All of it, once. A topic is first told of as a whole: what nobody leads yet is a part of it."""
+        """Take everything collected. A topic is first announced as a whole, including partitions without a leader."""
         partitions = {key for key in self._to_push if key[0] not in deletions}
         self._to_push.clear()
         for name in {key[0] for key in partitions}:

@@ -1,4 +1,4 @@
-"""Changes of assignments on their way to the store: one write of a topic at a time, the newest wish for each."""
+"""Pending changes of assignments: one write for each topic at a time, with the newest request for each partition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..coordination import PartitionRecord, TopicRecord
 
 
 class Assignments:
-    """By topic and partition's index; a record stands here for its assignment only."""
+    """Changes by topic and partition index; only the assignment in a record matters here."""
 
     __slots__ = ("_wanted", "_writing")
 
@@ -26,11 +26,11 @@ class Assignments:
         return topic in self._writing
 
     def is_wanted(self, key: TopicPartition) -> bool:
-        """Whether a change is to be written after the present write, if there is one."""
+        """Whether a change waits to be written, perhaps after the current write."""
         return key[1] in self._wanted.get(key[0], ())
 
     def newest(self, key: TopicPartition, stored: PartitionRecord) -> PartitionRecord:
-        """What its assignment will be when all is written."""
+        """The partition's assignment once everything is written."""
         topic, index = key
         for changes in (self._wanted.get(topic, {}), self._writing.get(topic, {})):
             if index in changes:
@@ -38,19 +38,19 @@ class Assignments:
         return stored
 
     def next(self) -> list[tuple[str, Collection[int]]]:
-        """Topics that may be written now, with the partitions whose change is wanted."""
+        """Topics that may be written now, with their changed partitions."""
         return [
             (topic, tuple(changes)) for topic, changes in self._wanted.items() if topic not in self._writing
         ]
 
     def drop(self, topic: str) -> None:
-        """What was wanted is wanted no longer, or is so already."""
+        """Drop a topic's changes: they are obsolete, or already stored."""
         self._wanted.pop(topic, None)
 
     def begin(
         self, topic: TopicRecord, records: Mapping[TopicPartition, PartitionRecord]
     ) -> TopicRecord | None:
-        """The topic as it is to be written; None where that would change nothing."""
+        """The topic to write; None if nothing would change."""
         name = topic.name
         changes = self._wanted.pop(name)
         if all(_same(records[name, index], record) for index, record in changes.items()):

@@ -1,10 +1,10 @@
-"""What the controller tells brokers: UpdateMetadata and StopReplica, to all of them at once, each until it answers.
-Where it has to know whose log is the most complete, it asks them by ListOffsets, as a debugging replica.
+"""The controller's requests to brokers: UpdateMetadata and StopReplica, to all in parallel, each repeated until it is
+answered. To find the most complete log it sends ListOffsets, as a debugging replica.
 
-What waits for a broker is a set of partitions, not a queue of requests: it is told of them as they are when its turn
-comes. One request is under way to a broker at a time; metadata goes before what is to be stopped. A request that is not
-answered is repeated, after a growing pause, for as long as this incarnation of the broker lives. A broker that says
-that there is a newer controller ends this one.
+Each broker has a set of waiting partitions, not a queue of requests: it gets their state as of the time of sending. One
+request to a broker is in flight at a time; metadata goes before StopReplica. A request without a response is repeated,
+after a growing pause, as long as this incarnation of the broker lives. A broker that reports a newer controller ends
+this one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from .messages import AskLogEnds, LogEnd, LogEnds, Push, Stopped, StopReplicas
 from .reach import Caller, Reach
 
 MAX_PARTITIONS = 2_000
-"""In one request, which takes some milliseconds to encode and to take over (`coordination.view`)."""
+"""Partitions in one request, which takes some milliseconds to encode and to apply (`coordination.view`)."""
 PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
 PATIENCE_S = 30.0
 
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 
 class ControllerContext(Protocol):
-    """What is told of: the controller's machine."""
+    """The source of the updates: the controller's machine."""
 
     epoch: int
     brokers: dict[int, BrokerRecord]
@@ -96,7 +96,7 @@ class Channels:
         self.reach = reach
         self.cluster = cluster
         self.rest = rest
-        """Returns when what `cluster` says is whole: no event is being handled."""
+        """Returns when `cluster` is consistent: no event is being handled."""
         self.answered = answered
         self.deposed = deposed
         self._channels: dict[int, Channel] = {}
@@ -133,7 +133,8 @@ class Channels:
                 self._channel(broker)
 
     async def told(self, timeout: float) -> bool:
-        """Wait until all that waits now is answered; whether it was, in so many seconds."""
+        """Wait until every update that is pending now is answered; returns whether that took at most `timeout`
+        seconds."""
         waits = [channel.idle.wait() for channel in self._channels.values()]
         try:
             async with asyncio.timeout(timeout):
@@ -143,7 +144,7 @@ class Channels:
         return True
 
     def end(self) -> None:
-        """From now on nothing is told."""
+        """Send nothing from now on."""
         for channel in self._channels.values():
             channel.close()
 
@@ -167,7 +168,7 @@ class Channel:
         self._cluster = channels.cluster
         self._partitions: set[TopicPartition] = set()
         self._is_behind = False
-        """Whether it has to be told of the live brokers at least."""
+        """Whether it needs at least an update of the live brokers."""
         self._to_stop: dict[TopicPartition, int] = {}
         self._to_delete: set[TopicPartition] = set()
         self._to_ask: set[TopicPartition] = set()
@@ -205,7 +206,7 @@ class Channel:
 
     async def _run(self) -> None:
         pause, is_reachable = PAUSE_S, True
-        if self._has_work:  # it begins again after an error
+        if self._has_work:  # restarts after an error
             self._wake.set()
         try:
             while True:
@@ -234,7 +235,7 @@ class Channel:
             await connection.close()
 
     async def _tell(self) -> None:
-        """Send the next request, and wait for the answer; raises BrokerError, and is then as before."""
+        """Send the next request, and wait for the response. Raises BrokerError, without any other effect."""
         if self._connection is None or self._connection.is_closed:
             name = f"controller-{self._channels.controller_id}"
             self._connection = await self._channels.reach(self._broker, name, timeout_s=PATIENCE_S)
@@ -260,7 +261,7 @@ class Channel:
             raise
 
     async def _update_request(self, partitions: Collection[TopicPartition]) -> UpdateMetadataRequest:
-        """Made in slices. A partition that changes after its slice is sent again, because the change pushes it."""
+        """Built in slices. A partition that changes after its slice is sent again, because the change pushes it."""
         channels = self._channels
         steps = update_request(channels.controller_id, self.broker_epoch, self._cluster, partitions)
         while (done := begin(steps)) is None:
@@ -309,7 +310,7 @@ class Channel:
             raise BrokerError(connection.host, connection.port, "it does not know where logs end yet")
 
     def _check(self, error_code: int, connection: Caller) -> None:
-        """Raises BrokerError for an answer that refuses all of a request."""
+        """Raises BrokerError for a response that refuses the whole request."""
         if error_code == ErrorCode.STALE_CONTROLLER_EPOCH:
             self._channels.deposed()
         if error_code:
@@ -318,10 +319,10 @@ class Channel:
 
 
 def _some(partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-    """As many as one request may have; of as few topics as may be, where there are more.
+    """The partitions of one request, of as few topics as possible.
 
-    Internal topics come last: a broker that learns that it coordinates groups knows all other topics by then, and
-    takes none for deleted that it has not heard of.
+    Internal topics come last: when a broker learns that it coordinates groups it already knows all other topics, and
+    does not take an unknown topic for a deleted one.
     """
     if len(partitions) <= MAX_PARTITIONS:
         return list(partitions)
@@ -346,7 +347,7 @@ def log_ends_request(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest
 
 
 def log_ends(answer: ListOffsetsResponse) -> dict[TopicPartition, LogEnd]:
-    """Without those that the broker cannot say yet."""
+    """The log ends in a response, without those that the broker does not know yet."""
     return {
         (topic.name, one.partition_index): (one.leader_epoch, one.offset)
         for topic in answer.topics
@@ -356,7 +357,7 @@ def log_ends(answer: ListOffsetsResponse) -> dict[TopicPartition, LogEnd]:
 
 
 def _failed(answer: StopReplicaResponse) -> dict[TopicPartition, ErrorCode]:
-    """What is not stopped; a replica of a newer epoch is another one than was to be deleted."""
+    """Replicas that were not stopped. One with a newer epoch is not the one to delete."""
     done = (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return {
         (one.topic_name, one.partition_index): ErrorCode.of(one.error_code)
@@ -368,14 +369,13 @@ def _failed(answer: StopReplicaResponse) -> dict[TopicPartition, ErrorCode]:
 def update_request(
     controller_id: int, broker_epoch: int, cluster: ControllerContext, partitions: Iterable[TopicPartition]
 ) -> Steps[UpdateMetadataRequest]:
-    """What is to be said of these partitions, and of who lives.
+    """The state of these partitions, and the live brokers.
 
-    Yields after each partition, and the cluster may change meanwhile: then it says something that was so a moment ago,
-    as a request does that is on its way. Who lives is looked at last, for it is never older than what is said of a
-    partition.
+    Yields after each partition, and the cluster may change in between: the result may then be slightly outdated, like
+    a request in flight. The live brokers are read last, so they are never older than the state of a partition.
 
-    What may not be told now will be told to everybody, for it is being changed. Only that there is such a partition is
-    said, to those who know no better: a client must not be told of a topic with fewer partitions than it has.
+    A partition that may not be announced now is being changed, and will be announced to everybody. Until then brokers
+    that do not know it learn only that it exists: clients must not see a topic with fewer partitions than it has.
     """
     topics: dict[str, UpdateMetadataTopicState] = {}
     for key in partitions:

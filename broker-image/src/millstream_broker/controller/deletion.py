@@ -1,8 +1,8 @@
-"""Topics on their way out: gone when nobody has their logs and nobody lists them.
+"""Deletion of topics: complete when no broker has their logs or lists them.
 
-Every live broker is told that the topic is being deleted and then has to delete its replicas of it; a broker that has
-none says so at once, and thereby that it no longer lists the topic. Brokers that are away and have replicas are waited
-for until they are back. Only then is the topic removed from the store and its name free.
+Every live broker learns that the topic is being deleted, and then deletes its replicas; a broker without replicas
+confirms at once, and so no longer lists the topic. The controller waits for brokers with replicas that are down until
+they are back. Only then does it remove the topic from the store, and the name is free.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ EPOCH_DURING_DELETE = -2
 
 
 class Deletion:
-    """One topic's."""
+    """The deletion of one topic."""
 
     __slots__ = ("_left", "begun", "name", "removing", "replicas")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.begun = False
-        """Whether brokers were told: not before writes to its partitions are back."""
+        """Whether brokers were told: not before pending writes to its partitions are done."""
         self.removing = False
         self.replicas: frozenset[int] = frozenset()
         self._left: dict[int, set[TopicPartition]] = {}
@@ -39,12 +39,12 @@ class Deletion:
         self._left = {broker: set(partitions) for broker in {*live, *self.replicas}}
 
     def arrived(self, broker: int, partitions: Collection[TopicPartition]) -> None:
-        """A broker is new or back: whatever it said before does not count."""
+        """A broker is new or back: ignore its earlier confirmations."""
         if self.begun:
             self._left[broker] = set(partitions)
 
     def gone(self, broker: int) -> None:
-        """Who has no replicas is not waited for."""
+        """A broker is gone: without replicas it need not confirm."""
         if broker not in self.replicas:
             self._left.pop(broker, None)
 
@@ -55,7 +55,7 @@ class Deletion:
                 del self._left[broker]
 
     def left(self, broker: int) -> Collection[TopicPartition]:
-        """What it still has to delete."""
+        """The replicas it must still delete."""
         return self._left.get(broker, ())
 
     @property
@@ -66,7 +66,7 @@ class Deletion:
 def begin(
     deletion: Deletion, live: Collection[int], partitions: Mapping[TopicPartition, PartitionRecord]
 ) -> Iterator[Push | StopReplicas]:
-    """Have every live broker told, and let go of its replicas."""
+    """Tell every live broker, and have it delete its replicas."""
     replicas = {r for record in partitions.values() for r in (*record.replicas, *record.removing)}
     deletion.begin(live, replicas, partitions.keys())
     yield Push(tuple(live), list(partitions))
@@ -76,7 +76,7 @@ def begin(
 
 
 def stopped(deletions: Mapping[str, Deletion], broker: int, partitions: Iterable[TopicPartition]) -> None:
-    """A broker has let go of these, of whatever topics."""
+    """A broker has deleted these replicas, of any topics."""
     by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
     for key in partitions:
         by_topic[key[0]].append(key)

@@ -1,16 +1,17 @@
 """Runs the controller's state machine for as long as this broker is the controller.
 
-What the store reports, what its writes answer and what administrators ask goes in, one event at a time on the loop.
-An event that takes longer than a slice continues in the next turn of the loop. Later events queue behind it, and
+The store's reports, the results of writes and administrators' requests are its events, handled one at a time on the
+loop. An event that takes longer than a slice continues in the next turn of the loop. Later events queue behind it, and
 readers of the machine wait until it has been handled (`_rest`).
-What comes out is carried out: writes one after the other, in the order they were decided on (removals of different
-topics at the same time); pushes by `channels`;
-replies to whoever waits. A write whose outcome is not known is repeated: it is conditional, so that does no harm.
 
-The end of it all is `Fenced`: another controller was elected, or this broker's session is over. From then on nothing
-is written or pushed, and who still waits is told NOT_CONTROLLER. An exception in the machine is a bug, and what the
-machine knows is not to be relied on after it: that ends it too, and the broker resigns, so that whoever is elected next
-reads anew what is stored.
+The driver carries out the machine's instructions: writes one after the other, in the order of the decisions (removals
+of different topics in parallel); pushes by `channels`; replies to callers. A write with an unknown outcome is repeated,
+which is safe because it is conditional.
+
+A controllership ends with `Fenced`: another controller was elected, or this broker's session is over. From then on
+nothing is written or pushed, and waiting callers get NOT_CONTROLLER. An exception in the machine is a bug, after which
+its state cannot be trusted: it ends the controllership too, and the broker resigns, so that the next controller reads
+the stored state afresh.
 """
 
 from __future__ import annotations
@@ -64,15 +65,15 @@ from .messages import (
 from .reach import Reach
 
 SLICE_S = 0.003
-"""Longer than others': leaders are elected in it, while the loop may be busy."""
+"""Longer than those of others: it covers elections, while the loop may be busy."""
 TICK_S = 1.0
 REMOVALS_AT_ONCE = 50
-"""Topics whose nodes are removed from the store at the same time."""
+"""Topics removed from the store in parallel."""
 PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
 RESIGN_PAUSE_S = 1.0
-"""If what is stored is what the machine cannot take, brokers are not to take turns at once."""
+"""Pause that keeps brokers from resigning in turns, if the stored state breaks the machine."""
 SHUTDOWN_TOLD_S = 2.0
-"""How long the answer to a controlled shutdown waits for brokers to have been told who leads now."""
+"""How long the response to a controlled shutdown waits for brokers to learn the new leaders."""
 
 Write = WriteStates | WriteAssignment | RemoveTopic | RefuseDeletion | AcceptBroker
 
@@ -89,13 +90,13 @@ class ControllerDriver:
         self.machine = ControllerMachine(store.epoch, settings_of(config))
         self._events: deque[Event] = deque()
         self._handling: Steps[list[Instruction]] | None = None
-        """What is left of the event that is being handled, the first of `_events`."""
+        """The rest of the event that is being handled, the first of `_events`."""
         self._between_events = asyncio.Event()
         self._between_events.set()
         self._channels = Channels(broker_id, reach, self.machine, self._rest, self._handle, self._lose)
         self._early: list[StoreEvent] | None = []
         self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._loaded.add_done_callback(lambda done: done.exception())  # it may be that nobody waits for it
+        self._loaded.add_done_callback(lambda done: done.exception())  # perhaps nobody waits for it
         self._writes: deque[Write] = deque()
         self._to_write = asyncio.Event()
         self._has_written = asyncio.Event()
@@ -112,7 +113,7 @@ class ControllerDriver:
         ]
 
     async def stop(self) -> None:
-        """After the session ended, or before it does: nothing happens any more."""
+        """Stop everything, before or after the end of the session."""
         self._lose()
         await supervision.cancel(self._tasks)
         await self._channels.close()
@@ -143,7 +144,7 @@ class ControllerDriver:
             await self._store.resign()
 
     async def settled(self, timeout: float) -> None:
-        """Return when every decision so far is stored and told to the brokers, or after `timeout` seconds."""
+        """Return when every decision so far is stored and the brokers know it, or after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 while not (self._between_events.is_set() and self._has_written.is_set()):
@@ -153,12 +154,12 @@ class ControllerDriver:
         except TimeoutError:
             log.info("the controller has more to do than fits into %g s", timeout)
 
-    # What is asked of the controller. All raise ApiError: NOT_CONTROLLER, REQUEST_TIMED_OUT after `timeout` seconds.
+    # Requests to the controller. All raise ApiError: NOT_CONTROLLER, REQUEST_TIMED_OUT after `timeout` seconds.
 
     async def elect_leaders(
         self, kind: ElectionType, partitions: Collection[TopicPartition] | None, timeout: float
     ) -> Mapping[TopicPartition, ApiError | None]:
-        """What came of each election; for all partitions (None), of those that needed one (KIP-460)."""
+        """The result of each election; for all partitions (None), of those that needed one (KIP-460)."""
         result: Mapping[TopicPartition, ApiError | None] = await self._ask(
             lambda caller: ElectionRequested(caller, kind, partitions), timeout
         )
@@ -184,9 +185,9 @@ class ControllerDriver:
     async def controlled_shutdown(
         self, broker_id: int, broker_epoch: int, timeout: float = 30.0
     ) -> Collection[TopicPartition]:
-        """Have others lead what that broker leads; returns what nobody else can lead.
+        """Move that broker's leaderships to others; returns the partitions that no other replica can lead.
 
-        Brokers have been told by then, so that nobody asks the one that stops any more.
+        By then brokers know the new leaders, so clients no longer go to the one that stops.
         """
         log.info("broker %d requests a controlled shutdown", broker_id)
         remaining: Collection[TopicPartition] = await self._ask(
@@ -232,7 +233,7 @@ class ControllerDriver:
             self._handle(SettingsChanged(settings_of(self._config, event.brokers.get(None, {}))))
 
     def _handle(self, event: Event) -> None:
-        """At once where nothing else is being handled, and it takes no longer than a slice."""
+        """Handle an event: at once, unless another one is being handled, and for at most one slice."""
         if self._is_over:
             return
         self._events.append(event)
@@ -241,12 +242,12 @@ class ControllerDriver:
             self._handle_more()
 
     async def _rest(self) -> None:
-        """Return when no event is being handled: what the machine says is whole then."""
+        """Return when no event is being handled: the machine is consistent then."""
         while not self._between_events.is_set():
             await self._between_events.wait()
 
     def _handle_more(self) -> None:
-        """Go on with the events for a slice of time."""
+        """Continue with the events for a slice of time."""
         over = perf_counter() + SLICE_S
         try:
             while self._events and not self._is_over:
@@ -284,7 +285,7 @@ class ControllerDriver:
 
     def _reply(self, reply: AnswerCaller) -> None:
         waiting = self._waiting.pop(reply.caller, None)
-        if waiting is None or waiting.done():  # whoever waited has given up meanwhile
+        if waiting is None or waiting.done():  # the caller has given up
             return
         if isinstance(reply.result, ApiError):
             waiting.set_exception(reply.result)
@@ -317,7 +318,7 @@ class ControllerDriver:
             self._fail(error)
 
     def _next_writes(self) -> list[Write]:
-        """The oldest write, and with it those that may be made at the same time: removals of other topics."""
+        """The oldest write, and those that may run in parallel with it: removals of other topics."""
         writes = [self._writes.popleft()]
         while (
             isinstance(writes[0], RemoveTopic)
@@ -346,7 +347,7 @@ class ControllerDriver:
         return None
 
     async def _insist(self, attempt: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Until the store answers. Raises Fenced."""
+        """Repeat an attempt until the store responds. Raises Fenced."""
         pause = PAUSE_S
         while True:
             try:
@@ -364,7 +365,7 @@ class ControllerDriver:
 
 
 def settings_of(config: BrokerConfig, dynamic: Mapping[str, str] | None = None) -> Settings:
-    """What the configuration says to a controller; what the cluster's `dynamic` one says is newer."""
+    """A controller's settings; the cluster's `dynamic` configuration takes precedence."""
 
     def value(name: str) -> Any:
         text = (dynamic or {}).get(name)

@@ -1,10 +1,10 @@
-"""Who leads a partition and who is in its ISR, as a function of its stored state and of who lives.
+"""The leader and ISR of a partition, as a function of its stored state and of the live brokers.
 
-`settle` is level-triggered: given a state and the situation it says what the state should be; what it says settles to
-itself. Its rules, in this order:
+`settle` is level-triggered and idempotent: given a state and the situation it returns the state that should be. Its
+rules, in this order:
 
 - A new partition is led by its first live replica; the ISR is all live replicas; the leader epoch is 0.
-- A replica that cannot vouch for its log (`forgetful`) leaves the ISR. Where nobody else is in it, the `elr` takes its
+- A replica that cannot vouch for its log (`forgetful`) leaves the ISR. If nobody else is in it, the `elr` takes its
   place (KIP-966): those have every acknowledged record, too. As long as nobody leads, it is remembered among the
   `suspects`.
 - Where all that could lead are suspects, and one of them lives, the replica with the most complete log (`ends`, see
@@ -37,7 +37,7 @@ NOBODY: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a partition's state depends on beside itself.
+    """The inputs of a partition's state besides the state itself.
 
     `leaving` brokers live and are about to stop. `going`: replicas that a reassignment is ready to drop, so that
     others should lead. `preferred`: give leadership to the first replica, if it may have it. `missed`: leader epochs
@@ -101,13 +101,13 @@ def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
 
 
 def is_unclean_allowed(config: Mapping[str, str], settings: Settings) -> bool:
-    """By a topic's configuration, else by the brokers'."""
+    """Whether the topic's configuration, or else the brokers', allows unclean election."""
     text = config.get("unclean.leader.election.enable")
     return settings.unclean_election if text is None else text.strip().lower() == "true"
 
 
 def enough(record: PartitionRecord, min_isr: int) -> int:
-    """How large an ISR lets the high watermark move; while it is smaller, who left it still has everything.
+    """The ISR size from which the high watermark moves; below it, replicas that left the ISR still have everything.
 
     At most what the leader uses (`replication.isr`), whichever of a reassignment's replicas it knows already.
     """
@@ -124,7 +124,7 @@ def _begin(record: PartitionRecord, now: Situation) -> PartitionRecord:
 
 
 def _live(replicas: Iterable[int], now: Situation) -> list[int]:
-    """Those who live, without those who are about to stop if others do."""
+    """The live ones; without those that are about to stop, if there are others."""
     there = [r for r in replicas if r in now.live]
     return [r for r in there if r not in now.leaving] or there
 
@@ -144,7 +144,7 @@ def _with_memory(record: PartitionRecord, now: Situation) -> tuple[list[int], li
 
 
 def _most_complete(suspects: Collection[int], replicas: Collection[int], now: Situation) -> list[int]:
-    """The one to lead; nobody while it is not known who that is. Of equals a suspect, which was in the ISR, leads."""
+    """The replica to lead, if known yet. Among equals a suspect, which was in the ISR, leads."""
     if not any(r in now.live for r in suspects):
         return []
     there = [r for r in (*suspects, *(r for r in replicas if r not in suspects)) if r in now.live]
@@ -154,7 +154,7 @@ def _most_complete(suspects: Collection[int], replicas: Collection[int], now: Si
 
 
 def _leader(leader: int, replicas: Collection[int], isr: Collection[int], now: Situation) -> int:
-    """The leader among these members of the ISR, who live."""
+    """The leader among these live members of the ISR."""
     order = [r for r in replicas if r not in now.going]
     if leader in isr and leader not in now.going and not (now.preferred and order[0] in isr):
         return leader
@@ -164,9 +164,9 @@ def _leader(leader: int, replicas: Collection[int], isr: Collection[int], now: S
 def imbalanced(
     records: Mapping[tuple[str, int], PartitionRecord], live: Collection[int], percentage: int
 ) -> Steps[list[tuple[str, int]]]:
-    """Partitions whose preferred replica should lead again, of brokers that lead too few of what they should.
+    """Partitions whose preferred replica should lead again, on brokers that lead too few of theirs.
 
-    A broker has an imbalance of so many per cent of the partitions that it is the preferred leader of
+    A broker's imbalance is the percentage of its preferred partitions that it does not lead
     (`leader.imbalance.per.broker.percentage`). Yields after each partition.
     """
     preferred: Counter[int] = Counter()

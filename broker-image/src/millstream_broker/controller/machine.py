@@ -1,10 +1,10 @@
 """The controller as a state machine: events in, instructions out (`messages`); no input or output, no clock.
 
-It is level-triggered. What the store holds is in `records`; a partition that something happened to is *dirty*; each
-event ends with looking at the dirty ones: `elections.settle` says what a partition's state should be, and where that
-differs from what is stored, it is written. What comes back is taken for the truth, whether it is what was to be
-written or somebody else's, and looked at again. So lost answers, repeated reports and conflicts need no code of their
-own, and a new controller has only to look at everything.
+It is level-triggered. `records` holds the stored state; a partition affected by an event is *dirty*; each event ends
+with a look at the dirty ones: `elections.settle` returns the state that a partition should have, and if that differs
+from the stored one, it is written. The result of the write is taken as the truth, whether it is our state or somebody
+else's, and looked at again. So lost responses, repeated reports and conflicts need no special code, and a new
+controller only has to look at everything.
 
 - One write of a partition's state is under way at a time, one of a topic's assignment, and no state is decided on
   while the assignment is being written: what is decided is decided on what is stored.
@@ -71,12 +71,12 @@ from .recovery import Recovery, is_undecided
 from .requests import Requests
 
 WRITE_AT_ONCE = 200
-"""States in one WriteStates: brokers are told of the first while the next are written."""
+"""States in one WriteStates: brokers learn the first ones while the next are written."""
 NOTHING = Notes()
 
 
 class ControllerMachine:
-    """One controller's, from its election to its end. `epoch` is the controller's."""
+    """The state of one controller, from its election to its end. `epoch` is the controller's."""
 
     def __init__(self, epoch: int, settings: Settings) -> None:
         self.epoch = epoch
@@ -118,7 +118,7 @@ class ControllerMachine:
         }
 
     def start(self, image: Image) -> Steps[list[Instruction]]:
-        """Take over: look at everything, and tell everybody. The first event."""
+        """Take over: look at all partitions, and update all brokers. The first event."""
         self.out = []
         yield from self._add_topics(image.topics)
         yield from self._brokers_changed(BrokersChanged(image.brokers))
@@ -126,7 +126,7 @@ class ControllerMachine:
         return (yield from self._finish())
 
     def handle(self, event: Event) -> Steps[list[Instruction]]:
-        """What comes of an event. Yields after each partition."""
+        """The instructions for an event. Yields after each partition."""
         self.out = []
         steps = self._handlers[type(event)](event)
         if steps is not None:
@@ -136,7 +136,7 @@ class ControllerMachine:
     # What is asked of it
 
     def told_brokers(self) -> list[BrokerRecord]:
-        """Those that brokers and clients are told of: not who is about to stop and leads nothing any more."""
+        """The brokers to announce: all except those that are about to stop and lead nothing any more."""
         return [
             broker
             for number, broker in self.brokers.items()
@@ -144,18 +144,18 @@ class ControllerMachine:
         ]
 
     def leads(self, broker: int) -> Iterable[TopicPartition]:
-        """Nobody leads what is being deleted, whatever is stored."""
+        """The partitions a broker leads; those being deleted have no leader, whatever is stored."""
         return (key for key in self.partitions.leads(broker) if key[0] not in self.deletions)
 
     def is_undecided(self, key: TopicPartition) -> bool:
-        """Whether the ends of its logs decide who leads it."""
+        """Whether the ends of its logs decide the leader."""
         return key in self.records and key[0] not in self.deletions and is_undecided(self.records[key])
 
     def is_deleting(self, topic: str) -> bool:
         return topic in self.deletions
 
     def may_tell(self, key: TopicPartition) -> bool:
-        """Not where the stored leader has restarted: without its memory it would have others cut their logs."""
+        """False if the stored leader has restarted: having lost data, it would make followers truncate."""
         leader = self.records[key].leader
         for notes in (self.partitions.notes.get(key), self._writing.get(key)):
             if notes is not None and (leader in notes.restarted or leader in notes.forgetful):
@@ -170,8 +170,8 @@ class ControllerMachine:
         return {key: self.records[key] for key in keys if reassignment.is_moving(self.records[key])}
 
     def count(self) -> Steps[tuple[int, int]]:
-        """Partitions that nobody leads (OfflinePartitionsCount), and those that another than the preferred replica
-        leads (PreferredReplicaImbalanceCount). Yields after each partition.
+        """The numbers of partitions without a leader (OfflinePartitionsCount), and of those not led by their preferred
+        replica (PreferredReplicaImbalanceCount). Yields after each partition.
         """
         leaderless = not_preferred = 0
         for key, record in list(self.records.items()):
@@ -216,7 +216,7 @@ class ControllerMachine:
             self.out.append(StopReplicas(number, stops, True))
 
     def to_delete(self, broker: int) -> dict[TopicPartition, int]:
-        """What a broker has to delete, with the leader epochs to say."""
+        """The replicas that a broker must delete, with their leader epochs."""
         stops = {
             key: epoch
             for key, epoch in self.partitions.to_delete(broker).items()
@@ -246,7 +246,7 @@ class ControllerMachine:
             yield from self._delete(self._to_delete)
 
     def _add_topics(self, topics: Mapping[str, TopicRecord]) -> Steps[None]:
-        """Take what is new of these topics: assignments that are known are changed by this controller alone."""
+        """Add new topics and partitions: only this controller changes known assignments."""
         for topic in topics.values():
             known = self.topics.get(topic.name)
             if known is not None and known.topic_id != topic.topic_id:
@@ -282,7 +282,7 @@ class ControllerMachine:
         self.assignments.drop(name)
 
     def _delete(self, names: Collection[str]) -> Steps[None]:
-        """A topic that is not known may be about to be told of: the store refuses only what is not there."""
+        """Delete topics. An unknown one may be reported soon: the store refuses only topics that do not exist."""
         self._to_delete = frozenset(names)
         if unknown := self._to_delete.difference(self.topics):
             self.out.append(RefuseDeletion(unknown))
@@ -319,7 +319,7 @@ class ControllerMachine:
             yield
 
     def _take(self, key: TopicPartition, stored: PartitionRecord) -> None:
-        """A state that may be newer than what is known; the assignment in it may be older."""
+        """Take a state that may be newer than the known one; its assignment may be older."""
         known = self.records[key]
         if self.partitions.take_state(key, stored):
             self._announcements.push(key)
@@ -343,7 +343,7 @@ class ControllerMachine:
                 self.partitions.note(key).add(used)
 
     def _may_be_told(self, key: TopicPartition, notes: Notes) -> None:
-        """What kept brokers from being told has passed (`may_tell`)."""
+        """The partition may be announced again (`may_tell`)."""
         if notes.restarted or notes.forgetful:
             self._announcements.push(key)
 
@@ -379,7 +379,7 @@ class ControllerMachine:
         return record
 
     def _settled(self, key: TopicPartition) -> None:
-        """Nothing is left to be written: what was noted is taken into account, or cannot be."""
+        """Nothing is left to write: the notes are taken into account, or cannot be."""
         self._may_be_told(key, self.partitions.notes.pop(key, NOTHING))
         if key in self.records and key[0] not in self.deletions:
             self.out += self._recovery.look(key, self.records[key], self.brokers)
@@ -461,7 +461,7 @@ class ControllerMachine:
                 self._writing[key] = self.partitions.notes.pop(key, NOTHING)
                 (shrink if wanted.leader == self.records[key].leader else elect)[key[0]][key] = wanted
         self.partitions.dirty = held
-        for states in (elect, shrink):  # who has no leader comes first
+        for states in (elect, shrink):  # partitions without a leader come first
             for portion in topic_portions(states.values(), WRITE_AT_ONCE):
                 self.out.append(WriteStates(portion))
                 yield

@@ -1,6 +1,6 @@
-"""What goes into the controller's state machine beside the store's reports, and what comes out.
+"""Events of the controller's state machine, besides the store's reports, and its instructions.
 
-A `caller` is whatever the driver knows one who asked by; each gets exactly one `AnswerCaller`, unless `Abandoned`.
+A `caller` is the driver's handle for a request; each gets exactly one `AnswerCaller`, unless `Abandoned`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..coordination.controllership import StoreEvent
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The brokers' configuration, as far as it is the controller's."""
+    """The part of the brokers' configuration that concerns the controller."""
 
     min_isr: int = 1
     unclean_election: bool = False
@@ -39,7 +39,7 @@ class ElectionType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class StatesWritten:
-    """A WriteStates is done; `stored` is what the store answered."""
+    """A WriteStates is done; `stored` is the store's response."""
 
     asked: Mapping[TopicPartition, PartitionRecord]
     stored: Mapping[TopicPartition, PartitionRecord]
@@ -122,7 +122,7 @@ class ReassignmentRequested:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """The caller does not wait any longer."""
+    """The caller no longer waits."""
 
     caller: Hashable
 
@@ -175,14 +175,14 @@ class RefuseDeletion:
 
 @dataclass(frozen=True, slots=True)
 class AcceptBroker:
-    """What followed from the broker's having registered `unclean` is written. Answered with BrokerAccepted."""
+    """The consequences of the broker's `unclean` registration are written. Answered with BrokerAccepted."""
 
     broker: BrokerRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Tell these brokers of these partitions as they are when they are told (None: of all), and of who lives."""
+    """Send these brokers the state of these partitions (None: of all) at the time of sending, and the live brokers."""
 
     brokers: tuple[int, ...]
     partitions: Collection[TopicPartition] | None

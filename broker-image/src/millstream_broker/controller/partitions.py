@@ -1,4 +1,4 @@
-"""The partitions as a controller knows them: what is stored, what happened to them since, whose they are."""
+"""The partitions as a controller knows them: their stored state, events since, and their brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import reassignment
 
 @dataclass(slots=True)
 class Notes:
-    """What a partition's next state has to take into account beside what is."""
+    """What a partition's next state must take into account, besides the stored one."""
 
     restarted: set[int] = field(default_factory=set)
     forgetful: set[int] = field(default_factory=set)
@@ -45,17 +45,17 @@ class Partitions:
         self.dirty: set[TopicPartition] = set()
         self._of_broker: dict[int, set[TopicPartition]] = defaultdict(set)
         self._left: set[TopicPartition] = set()
-        """Those that brokers which are no replicas any more still have to delete."""
+        """Partitions that brokers which are no longer replicas must still delete."""
 
     def of_broker(self, broker: int) -> Set[TopicPartition]:
-        """Those that it is a replica of, or still has to delete."""
+        """The partitions of which it is a replica, or which it must still delete."""
         return self._of_broker[broker]
 
     def leads(self, broker: int) -> Iterable[TopicPartition]:
         return (key for key in self._of_broker[broker] if self.records[key].leader == broker)
 
     def note(self, key: TopicPartition) -> Notes:
-        """What to take into account at the next look, which is soon."""
+        """The notes for the partition's next look, which is soon."""
         self.dirty.add(key)
         if (notes := self.notes.get(key)) is None:
             notes = self.notes[key] = Notes()
@@ -98,7 +98,7 @@ class Partitions:
         self.dirty.discard(key)
 
     def take_state(self, key: TopicPartition, stored: PartitionRecord) -> bool:
-        """Take leader and ISR if they are newer than what is known; whether they were."""
+        """Take leader and ISR if they are newer than the known ones; returns whether they were."""
         known = self.records[key]
         if stored.version <= known.version:
             return False
@@ -117,7 +117,8 @@ class Partitions:
         )
 
     def to_delete(self, broker: int) -> dict[TopicPartition, int]:
-        """What it is no replica of any more and has not said to have deleted, with the present leader epochs."""
+        """The partitions of which it is no longer a replica and has not confirmed the deletion, with the current leader
+        epochs."""
         return {
             key: self.records[key].leader_epoch
             for key in self._left & self._of_broker[broker]
@@ -130,7 +131,7 @@ def topic_portions(
 ) -> Iterator[dict[TopicPartition, PartitionRecord]]:
     """The topics' records, `size` or a few more at a time; a topic of up to `size` partitions is in one portion.
 
-    So most topics are written, announced and opened as a whole, and not first without some of their leaders.
+    So most topics are written, announced and opened as a whole, never without some of their leaders.
     """
     portion: dict[TopicPartition, PartitionRecord] = {}
     for topic in topics:

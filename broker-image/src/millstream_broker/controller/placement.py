@@ -1,4 +1,4 @@
-"""Where the replicas of new partitions go.
+"""Places the replicas of new partitions.
 
 Replicas are dealt like cards: to the racks in turn (KIP-36; brokers that name no rack stand in one of their own), and
 within a rack to its brokers in turn. Of the brokers a partition was dealt to, the one that leads the fewest leads it.
@@ -9,7 +9,7 @@ Therefore:
   or take one.
 
 The brokers of a rack are shuffled at the start and again after each round of as many partitions as there are brokers,
-so what one broker leads is followed by all others in the end. What other topics have is not counted, as in Kafka.
+so what one broker leads is followed by all others in the end. Replicas of other topics do not count, as in Kafka.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def place(
 
 
 class _Dealer:
-    """Racks of brokers, and to whom of each the next card goes."""
+    """Racks of brokers, and the broker of each that gets the next card."""
 
     def __init__(self, brokers: Mapping[int, BrokerRecord], rng: random.Random) -> None:
         racks: dict[str | None, list[int]] = defaultdict(list)
@@ -74,7 +74,7 @@ class _Dealer:
                 self._rng.shuffle(rack)
 
     def deal(self, cards: int) -> list[int]:
-        """So many different brokers."""
+        """Deal one card each to this many different brokers."""
         dealt: list[int] = []
         taken = [0] * len(self._racks)
         while len(dealt) < cards:

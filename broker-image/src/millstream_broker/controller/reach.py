@@ -1,4 +1,4 @@
-"""How a controller reaches brokers."""
+"""A controller's connections to brokers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Res = TypeVar("Res", bound=Struct)
 
 
 class Caller(Protocol):
-    """What is used of a connection (`client.connection`)."""
+    """The part of a connection that is used (`client.connection`)."""
 
     host: str
     port: int

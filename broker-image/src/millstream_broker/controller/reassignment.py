@@ -7,9 +7,9 @@
     [3, 4]       -1,2        finished: the ISR shrinks, 1 and 2 still have to delete their logs
     [3, 4]                   they have
 
-All of it is stored with the topic's assignment, so any controller can go on with it. A replica in `removing` that is
-not in `replicas` any more is one which has not yet said that its log is deleted: it may be away for long. Cancelling
-is to be reassigned to the replicas of before.
+All of it is stored with the topic's assignment, so any controller can continue it. A replica that is in `removing` but
+no longer in `replicas` has not yet confirmed the deletion of its log: it may be down for long. A cancellation is a
+reassignment to the original replicas.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from ..coordination import PartitionRecord
 
 
 def is_moving(record: PartitionRecord) -> bool:
-    """Whether it is under way, apart from logs that are still to be deleted."""
+    """Whether a reassignment is in progress; logs still to be deleted do not count."""
     return bool(record.adding) or any(r in record.replicas for r in record.removing)
 
 
 def target(record: PartitionRecord) -> tuple[int, ...]:
-    """The replicas there will be."""
+    """The replicas after the reassignment."""
     return tuple(r for r in record.replicas if r not in record.removing)
 
 
 def origin(record: PartitionRecord) -> tuple[int, ...]:
-    """The replicas there were."""
+    """The replicas before the reassignment."""
     return tuple(r for r in record.replicas if r not in record.adding)
 
 
@@ -85,7 +85,7 @@ def begin(record: PartitionRecord, wanted: tuple[int, ...]) -> PartitionRecord:
 
 
 def can_finish(record: PartitionRecord, live: Collection[int]) -> bool:
-    """Whether all that come, and all that stay and live, are in sync, and one of them can lead."""
+    """Whether all new replicas, and all live remaining ones, are in sync, and one of them can lead."""
     if not (is_moving(record) and all(r in record.isr for r in record.adding)):
         return False
     staying = [r for r in target(record) if r in live]
@@ -97,7 +97,7 @@ def finish(record: PartitionRecord) -> PartitionRecord:
 
 
 def deleted(record: PartitionRecord, broker: int) -> PartitionRecord:
-    """That broker has deleted the log."""
+    """The record after that broker has deleted the log."""
     if broker in record.replicas or broker not in record.removing:
         return record
     return replace(record, removing=tuple(r for r in record.removing if r != broker))

@@ -1,10 +1,10 @@
-"""Partitions all of whose last members cannot vouch for their logs: which of these logs is the most complete.
+"""Finds the most complete log of a partition if no last member of the ISR can vouch for its log.
 
-Every record that was acknowledged was in all of these logs once. So the one with the largest last epoch, and of those
+Every acknowledged record was once in all of these logs. So the one with the largest last epoch, and of those
 the largest end offset, has each acknowledged record that any of them still has (as in KIP-966's unclean recovery): an
 epoch begins with all that was acknowledged before it, and within one epoch all logs are prefixes of its leader's.
-Replicas that had left the ISR are asked, too: what they have is less than what was acknowledged, and more than nothing.
-Brokers are asked for their ends; `elections.settle` decides when those that live have answered.
+Replicas that had left the ISR are asked too: they lack acknowledged records, but some is more than none.
+The controller asks brokers for their log ends; `elections.settle` decides once the live ones have answered.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def is_undecided(record: PartitionRecord) -> bool:
 
 
 class Recovery:
-    """What brokers said of their logs, each in its present incarnation."""
+    """The log ends that brokers reported, each in its current incarnation."""
 
     def __init__(self) -> None:
         self._ends: dict[TopicPartition, dict[int, tuple[int, LogEnd]]] = {}
         self._asked: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
 
     def take(self, event: LogEnds) -> Collection[TopicPartition]:
-        """The partitions that it is news of."""
+        """Record a report; returns the partitions it changes."""
         news = [key for key in event.ends if key in self._asked]
         for key in news:
             self._ends.setdefault(key, {})[event.broker] = event.broker_epoch, event.ends[key]
         return news
 
     def ends(self, key: TopicPartition, brokers: Mapping[int, BrokerRecord]) -> dict[int, LogEnd]:
-        """By broker, of those that have answered and live on."""
+        """Log ends by broker, of live brokers that have answered."""
         return {
             broker: end
             for broker, (epoch, end) in self._ends.get(key, {}).items()

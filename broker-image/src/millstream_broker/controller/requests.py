@@ -1,4 +1,4 @@
-"""Who asked the controller for something and waits: each is answered once, when nothing is left to wait for."""
+"""Callers that wait for the controller: each gets one reply, when nothing is left to wait for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Key = Hashable
 
 
 class Request:
-    """What one caller waits for, and the results so far."""
+    """The keys one caller waits for, and the results so far."""
 
     __slots__ = ("answer", "caller", "results", "waiting")
 
@@ -21,7 +21,7 @@ class Request:
 
 
 class Requests:
-    """All that is asked for, by what is waited for."""
+    """All requests, by the keys they wait for."""
 
     def __init__(self) -> None:
         self._by_caller: dict[Hashable, Request] = {}
@@ -29,13 +29,13 @@ class Requests:
         self._complete: list[Request] = []
 
     def add(self, request: Request) -> None:
-        """After its `wait`s; one that waits for nothing is complete."""
+        """Add a request after its `wait`s; one that waits for nothing is complete."""
         self._by_caller[request.caller] = request
         if not request.waiting:
             self._complete.append(request)
 
     def wait(self, request: Request, key: Key, result: Callable[[], Any] = lambda: None) -> None:
-        """Have it wait for `key`; `result` is asked for then."""
+        """Make the request wait for `key`; `result` is called then."""
         request.waiting.add(key)
         self._by_key.setdefault(key, []).append((request, result))
 
@@ -58,7 +58,7 @@ class Requests:
                 self._by_key.pop(key, None)
 
     def complete(self) -> Iterable[tuple[Hashable, Any]]:
-        """Callers whose request is done, with their answers; each once."""
+        """Callers whose request is complete, with their replies; each once."""
         done, self._complete = self._complete, []
         for request in done:
             if self._by_caller.pop(request.caller, None) is not None:

@@ -1,4 +1,4 @@
-"""What the brokers of a cluster agree on: who lives, which topics there are, who leads what, and under which epochs.
+"""The shared state of a cluster: live brokers, topics, leaders, and their epochs.
 
 stores             where the tree is kept: ZooKeeper's servers, or a file
 tree               the classic tree: paths and JSON
@@ -20,11 +20,11 @@ from ..config import Listener
 
 NO_LEADER = -1
 NO_STATE = -1
-"""The version of a partition's state that is not there yet."""
+"""The version of a partition's state that does not exist yet."""
 
 
 class CoordinationError(ApiError):
-    """The coordinator cannot be used; the text says why, in one line. Clients are told so, too."""
+    """Coordination failed; the message says why, in one line. Clients get it too."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> None:
         super().__init__(code, message)
@@ -34,12 +34,12 @@ class CoordinationError(ApiError):
 
 
 class Conflict(CoordinationError):
-    """What was to be changed is not what it was when it was read."""
+    """The object to change has changed since it was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRecord:
-    """A broker that lives."""
+    """A live broker."""
 
     broker_id: int
     listeners: tuple[Listener, ...]
@@ -50,10 +50,10 @@ class BrokerRecord:
     directory: str | None = None
     """The id of its first log directory, which tells its own earlier incarnation from another broker."""
     ahead: int = 0
-    """How many changes its log directories have seen that coordination has forgotten (`generations`)."""
+    """The number of changes of its log directories that coordination has forgotten (`generations`)."""
 
     def endpoint(self, listener_name: str) -> Listener:
-        """Where clients of that listener reach the broker."""
+        """The address for clients of that listener."""
         return self.endpoints(listener_name)[0]
 
     def endpoints(self, listener_name: str) -> list[Listener]:
@@ -63,7 +63,7 @@ class BrokerRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
-    """Where a partition's replicas are and which of them leads; `version` conditions the next write.
+    """A partition's replicas, leader and ISR; `version` conditions the next write.
 
     While it is reassigned (KIP-455), `adding` and `removing` name those among `replicas` that come and go. `elr` has
     the replicas outside the ISR that still have every acknowledged record (KIP-966). `suspects` are replicas that could
@@ -102,7 +102,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """All of it at one time. Dynamic broker configuration is by broker id, None for the whole cluster's."""
+    """The shared state at one time. Dynamic broker configuration is by broker id, None for the whole cluster."""
 
     cluster_id: str
     brokers: Mapping[int, BrokerRecord]

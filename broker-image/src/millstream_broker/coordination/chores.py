@@ -1,7 +1,7 @@
-"""What has to be looked at again: level-triggered work on the tree, one thing at a time.
+"""Level-triggered work on the tree, one look at a time.
 
-A watch or a reconnection says that something `need`s a look; however often it is said, one look follows that begins
-after the last time. A look that fails because the store is away is repeated when it is back.
+A watch or a reconnection reports that something `need`s a look; after any number of reports, one look follows that
+begins after the last report. A look that fails because the store is down is repeated when it is back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .controllership import Fenced
 from .stores import Store, StoreError, Unavailable
 
 PAUSE_S = 1.0
-"""After a failure that waiting may mend."""
+"""Pause after a temporary failure."""
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,11 @@
 """The configuration of topics and brokers in the tree, and the notes that announce changes.
 
-Who changes an entity writes its node and leaves a note under /config/changes, in one multi; everybody watches the
-notes and reads the entities they name. Notes older than a quarter of an hour are removed by whoever comes by.
+To change an entity, a broker writes its node and leaves a note under /config/changes, in one multi; all brokers watch
+the notes and read the entities they name. Any broker removes notes older than a quarter of an hour.
 
-What cannot be read or used (broken JSON, an unknown key, a value of the wrong type) is reported, and what was known
-before stays in use: no broker and no controller stops because of what somebody else wrote. Whether values agree with
-each other is not decided here (`effective_configs`).
+Unusable configuration (broken JSON, an unknown key, a value of the wrong type) is reported, and the previous values
+stay in use: no broker or controller stops because of what somebody else wrote. Whether values agree with each other is
+not decided here (`effective_configs`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Configs:
         self._seen = max(map(_number, notes), default=-1)
 
     async def read_notes(self) -> None:
-        """Read what notes name that were not seen yet, and watch for more. Raises Unavailable."""
+        """Read the entities that new notes name, and watch for more notes. Raises Unavailable."""
         notes = await self._nodes.children(tree.CONFIG_CHANGES, self._noted) or []
         new = sorted((note for note in notes if _number(note) > self._seen), key=_number)
         entities = set()
@@ -68,14 +68,14 @@ class Configs:
         await self._remove_old(notes)
 
     async def ensure(self, topics: Iterable[str]) -> None:
-        """Read the configuration of topics that none is known of. Raises Unavailable."""
+        """Read the configuration of topics for which it is unknown. Raises Unavailable."""
         await self._read({tree.topic_entity(name) for name in topics if name not in self.topics}, tell=False)
 
     def forget(self, topic: str) -> None:
         self.topics.pop(topic, None)
 
     async def write(self, entity: str, config: Config) -> None:
-        """Replace an entity's configuration, and tell everybody. Raises Unavailable, after which it may be written."""
+        """Replace an entity's configuration, and notify all brokers. After Unavailable it may or may not be written."""
         path, data = tree.config_path(entity), tree.config_json(config)
         note = Create(tree.CONFIG_CHANGE, tree.config_change_json(entity), sequence=True)
         while True:
@@ -113,7 +113,7 @@ class Configs:
             self.brokers[int(name)] = config
 
     def _of(self, entity: str) -> Config:
-        """What is known of it."""
+        """The known configuration of an entity."""
         kind, _, name = entity.partition("/")
         if kind == "topics":
             return self.topics.get(name, {})
@@ -130,7 +130,7 @@ class Configs:
 
 
 def _usable(entity: str, config: Config, known: Config) -> Config:
-    """The values that can be used; where one cannot, the one that is known."""
+    """The usable values; the known value instead of an unusable one."""
     usable = {}
     key = topic_key if entity.startswith("topics/") else dynamic_key
     for name, value in config.items():

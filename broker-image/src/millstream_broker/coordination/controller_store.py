@@ -1,11 +1,11 @@
 """The tree as the controller reads and writes it: `ControllerStore`.
 
 Every write is a multi that begins with a check of /controller_epoch's version, which each new controller raises: so a
-write of one who was deposed does nothing. Where the store is away, calls wait; they raise `Fenced` as soon as this is
-the controller no more. After an answer was lost, what is stored is read, and decides what is still to be written.
+write of a deposed controller does nothing. While the store is down, calls wait; they raise `Fenced` once this broker is
+no longer the controller. After a lost response, the stored state is read, and decides what must still be written.
 
-What is watched: the brokers, the topics and each topic's assignment, the requests for deletions, and the leaders' notes
-of changed ISRs. After a reconnection all of it is looked at again, for watches are lost with the connection.
+Watches cover the brokers, the topics and each topic's assignment, the requests for deletions, and the leaders' notes of
+changed ISRs. After a reconnection all of these are read again, as watches are lost with the connection.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from .stores import (
 )
 
 GROUP = 50
-"""States that are written by one multi."""
+"""States written in one multi."""
 AT_ONCE = 200
-"""Nodes that are created or deleted together, each by a multi of its own."""
+"""Nodes created or deleted in parallel, each in its own multi."""
 READ_AT_ONCE = 1000
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 
 class TreeControllerStore:
-    """`on_fenced` is called once, when a write finds that there is another controller."""
+    """`on_fenced` is called once, when a write finds another controller."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class TreeControllerStore:
         self._working: asyncio.Task[None] | None = None
 
     def end(self) -> None:
-        """This is the controller no more."""
+        """This broker is no longer the controller."""
         self._is_over = True
         self._report = lambda event: None
         if self._working is not None:
@@ -158,7 +158,7 @@ class TreeControllerStore:
         return frozenset(await self._nodes.children(tree.DELETE_TOPICS, watch) or ())
 
     async def _read_topics(self, names: Sequence[str]) -> dict[str, TopicRecord]:
-        """With their states and configurations; those that went meanwhile are left out."""
+        """Read topics with their states and configurations; those deleted in between are left out."""
         nodes = await self._nodes.get_all(map(tree.topic_path, names), self._watch_topic)
         found: dict[str, TopicRecord] = {}
         async for name, node in turns(zip(names, nodes, strict=True)):
@@ -278,7 +278,7 @@ class TreeControllerStore:
         stored: dict[TopicPartition, PartitionRecord] = {}
         pending = dict(states)
         alone: set[TopicPartition] = set()
-        """Those whose group failed, and which have to be written one by one."""
+        """States whose multi failed, to be written one by one."""
 
         async def write() -> None:
             new = {key: record for key, record in pending.items() if record.version == tree.NO_STATE}
@@ -315,7 +315,7 @@ class TreeControllerStore:
         pending: dict[TopicPartition, PartitionRecord],
         stored: dict[TopicPartition, PartitionRecord],
     ) -> None:
-        """Read what became of writes; those that did not happen, and still may, stay in `pending`."""
+        """Read the outcome of writes; those that have not happened, but still can, stay in `pending`."""
         for key, node in zip(
             unclear, await self._nodes.get_all(tree.state_path(*key) for key in unclear), strict=True
         ):
@@ -423,7 +423,7 @@ class TreeControllerStore:
         await self._each([Delete(path) for path in paths])
 
     async def _each(self, operations: Sequence[Operation]) -> None:
-        """Each by itself, but many at once; what is done already is well. Raises Fenced, Unavailable."""
+        """Each in its own multi, many in parallel; those already done are skipped. Raises Fenced, Unavailable."""
         for start in range(0, len(operations), AT_ONCE):
             some = operations[start : start + AT_ONCE]
             for answer in await self._nodes.multi_all([self._check, one] for one in some):
@@ -436,7 +436,7 @@ class TreeControllerStore:
                     raise Unavailable(f"a node changes: {answer}")
 
     async def _fenced_multi(self, operations: Sequence[Operation]) -> None:
-        """Raises Unavailable, too, where something is not as it was when it was read."""
+        """Also raises Unavailable if something has changed since it was read."""
         try:
             await self._nodes.multi([self._check, *operations])
         except MultiError as error:

@@ -1,7 +1,7 @@
-"""What the controller needs of ZooKeeper, in the controller's own terms.
+"""The controller's store, in the controller's own terms.
 
-Every write is fenced: it happens only while `epoch` is the newest controller's, and raises `Fenced` otherwise, upon
-which the controller must stop. Writes to partition states are conditional on the versions the records carry.
+Every write is fenced: it happens only while `epoch` is the newest controller's; otherwise it raises `Fenced`, and the
+controller must stop. Writes to partition states are conditional on the versions the records carry.
 Watches are level-triggered: a report carries the state after the change, and changes in quick succession may come as
 one.
 """
@@ -18,18 +18,18 @@ from . import BrokerRecord, PartitionRecord, TopicRecord
 
 
 class Fenced(Exception):
-    """Another broker is the controller now, or this one's session is over."""
+    """Another broker is the controller now, or this broker's session is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """All of the tree that the controller works on, at one time."""
+    """The controller's part of the tree, at one time."""
 
     brokers: Mapping[int, BrokerRecord]
     topics: Mapping[str, TopicRecord]
     """A partition without a state yet has leader NO_LEADER, leader_epoch -1, an empty ISR and version -1."""
     deletions: frozenset[str]
-    """The topics that somebody asked to delete (/admin/delete_topics)."""
+    """The topics to delete (/admin/delete_topics)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class TopicsChanged:
 
     topics: Mapping[str, TopicRecord]
     present: frozenset[str]
-    """The names of all topics there are."""
+    """The names of all topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class ControllerStore(Protocol):
         """
 
     async def accept_broker(self, broker: BrokerRecord) -> None:
-        """Mark in the broker's registration that what follows from its `unclean` is written. Raises Fenced.
+        """Mark in the broker's registration that the consequences of its `unclean` are written. Raises Fenced.
 
         Does nothing where the broker is gone or has registered again: its epoch tells.
         """
@@ -103,7 +103,7 @@ class ControllerStore(Protocol):
         """Remove the topic, its states, its configuration and the request for its deletion. Raises Fenced."""
 
     async def resign(self) -> None:
-        """Leave office, so that a controller is elected anew. Raises Fenced where there is another already."""
+        """Resign, so that a new controller is elected. Raises Fenced if there already is another."""
 
     async def refuse_deletion(self, names: Collection[str]) -> None:
-        """Remove requests for the deletion of topics that there are not. Raises Fenced."""
+        """Remove deletion requests for topics that do not exist. Raises Fenced."""

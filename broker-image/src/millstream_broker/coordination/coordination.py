@@ -1,8 +1,8 @@
-"""What one broker of a cluster agrees on with the others, in a tree of nodes, whatever store that is in.
+"""One broker's view of the cluster's shared state, a tree of nodes in any store.
 
-The broker registers as /brokers/ids/N, and what it knows of topics comes from the controller (`update`). What an
-administrator asks for is written straight into the tree, and a call returns when the controller has told this broker
-of it. A broker campaigns for /controller as long as it is registered; whoever wins it gets a `ControllerStore`.
+The broker registers as /brokers/ids/N, and learns of topics from the controller (`update`). It writes administrators'
+requests straight into the tree, and such a call returns when the controller has sent this broker the result. A broker
+campaigns for /controller while it is registered; the winner gets a `ControllerStore`.
 
 - While the store cannot be reached, the broker keeps the last state it was told.
 - When the session is over, what was ephemeral is gone: whoever was the controller is so no more, and the broker
@@ -57,11 +57,11 @@ from .stores import (
 )
 
 REQUEST_S = 15.0
-"""How long a write may take in all, and as long again until the controller has told of it."""
+"""Time limit of a write, and again of the controller's update about it."""
 TOPICS_AT_ONCE = 200
 """Topics that are created or deleted at one time: the deadlines of a thousand others begin when it is their turn."""
 LEAVE_S = 5.0
-"""How long leaving may take though the store is away."""
+"""How long leaving may take while the store is down."""
 SAY_S = 10.0
 
 T = TypeVar("T")
@@ -69,17 +69,17 @@ log = logging.getLogger(__name__)
 
 
 class Coordination:
-    """`connect`, then `join`; all times are in seconds."""
+    """Call `connect`, then `join`. All times are in seconds."""
 
     def __init__(self, nodes: Store, known_cluster_id: str | None, *, campaigns: bool = True) -> None:
-        """`known_cluster_id`: the cluster that the logs are of, which becomes a new tree's."""
+        """`known_cluster_id`: the cluster of the logs, whose id a new tree takes."""
         self.cluster_id = known_cluster_id or ""
         self.campaigns = campaigns
         self.changes: Callable[[ClusterState], None] = lambda state: None
         self.on_elected: Callable[[ControllerStore], None] = lambda store: None
         self.on_deposed: Callable[[], None] = lambda: None
         self.on_accepted: Callable[[], None] = lambda: None
-        """Called when what follows from our having registered as unclean is stored."""
+        """Called when the consequences of our unclean registration are stored."""
         self.secret = b""
         """Of the cluster; known when this is connected."""
         self._known_cluster_id = known_cluster_id
@@ -109,7 +109,7 @@ class Coordination:
         self._ended: list[BrokerRecord] = []
         self._is_leaving = False
         self._is_outdated = False
-        """Whether the registration that there is, is to be replaced."""
+        """Whether the existing registration must be replaced."""
 
     @property
     def is_connected(self) -> bool:
@@ -122,20 +122,20 @@ class Coordination:
 
     @property
     def _known(self) -> ClusterState:
-        """The cluster as this broker knows it, which has joined."""
+        """The cluster as this broker knows it, once it has joined."""
         assert self._state is not None
         return self._state
 
     @property
     def _registered(self) -> BrokerRecord:
-        """This broker, which has joined, under its newest epoch."""
+        """This broker under its newest epoch, once it has joined."""
         assert self._broker is not None
         return self._broker
 
     # Joining and leaving
 
     async def connect(self) -> None:
-        """Wait for the store, however long, and read what is needed to open logs. Raises CoordinationError."""
+        """Wait for the store without limit, and read what is needed to open logs. Raises CoordinationError."""
         self._nodes.start()
         telling = supervision.run("waiting for coordination", self._tell_waiting())
         try:
@@ -165,7 +165,7 @@ class Coordination:
             await takeover.add_topics(self._nodes, found)
 
     def stored_config(self, topic: str) -> Mapping[str, str]:
-        """Of a topic of that name; where it is, is not known before a controller says it."""
+        """The configuration of a topic of that name; its replicas are unknown until a controller announces them."""
         return self._configs.topics.get(topic, {})
 
     async def generations(self, broker_id: int) -> Mapping[str, int]:
@@ -201,7 +201,7 @@ class Coordination:
         self._is_leaving = True
 
     async def leave(self) -> None:
-        """Go, so that nobody has to wait for the session's end; within LEAVE_S though the store is away."""
+        """Leave, so that nobody has to wait for the session's end; within LEAVE_S even if the store is down."""
         self.withdraw()
         self.changes = lambda state: None
         self._depose()
@@ -244,7 +244,7 @@ class Coordination:
     # Registration
 
     async def _register_patiently(self, broker: BrokerRecord, takes_over: bool) -> BrokerRecord:
-        """At start: whoever has the id may be about to lose its session."""
+        """At start: the holder of the id may be about to lose its session."""
         end = time.monotonic() + self._nodes.timeout * 1.5
         while True:
             try:
@@ -301,7 +301,7 @@ class Coordination:
             del self._ended[0]
 
     async def _drop_deleted(self) -> None:
-        """In a new session: topics that were deleted while nobody told us."""
+        """In a new session: drop topics that were deleted in the meantime."""
         there = set(await self._nodes.children(tree.TOPICS) or ())
         if self._known.topics.keys() - there:
             topics = {name: topic for name, topic in self._known.topics.items() if name in there}
@@ -337,7 +337,7 @@ class Coordination:
         self.on_elected(self._store)
 
     def _fenced(self) -> None:
-        """A write of ours was refused: somebody else has been elected."""
+        """One of our writes was refused: another broker has been elected."""
         self._depose()
         self._chores.need("the controller")
 
@@ -350,11 +350,11 @@ class Coordination:
     # What the controller tells
 
     async def check(self, controller_id: int, controller_epoch: int, broker_epoch: int) -> None:
-        """Raises ApiError for a request that is not the present controller's, or not for this registration."""
+        """Raises ApiError unless the request is from the current controller and for this registration."""
         await self._fencing.confirm(Elected(controller_epoch, controller_id), broker_epoch, self.broker_epoch)
 
     async def update(self, request: UpdateMetadataRequest) -> None:
-        """Take over what the controller tells; raises ApiError when it is out of date."""
+        """Apply the controller's update; raises ApiError if it is out of date."""
         controller = Elected(request.controller_epoch, request.controller_id)
         await self._fencing.confirm(controller, request.broker_epoch, self.broker_epoch)
         async with self._updating:
@@ -377,7 +377,8 @@ class Coordination:
             self._become(self._with_self(state))
 
     def _with_self(self, state: ClusterState) -> ClusterState:
-        """With our own record, which has the epoch; the controller may have been told of us a moment ago only."""
+        """The state with our own record, which has the epoch; the controller may have learned of us only a moment
+        ago."""
         return replace(state, brokers={**state.brokers, self._registered.broker_id: self._registered})
 
     def _become(self, state: ClusterState) -> None:
@@ -405,9 +406,9 @@ class Coordination:
             del self._waiting[future]
 
     async def _until_led(self, name: str, indexes: range) -> None:
-        """Return when these partitions have leaders, or none of them has got one for REQUEST_S.
+        """Return when these partitions have leaders, or when none of them has got one for REQUEST_S.
 
-        A controller tells of many in several turns. And one may find nobody alive to lead a partition.
+        A controller announces many partitions in several updates, and may find no live replica to lead some.
         """
         while missing := _leaderless(self._known, name, indexes):
             try:
@@ -449,7 +450,7 @@ class Coordination:
     # Topics
 
     async def create_topic(self, topic: TopicRecord) -> None:
-        """Return when its partitions have leaders, as in Kafka. Raises Conflict when there is a topic of that name."""
+        """Return when its partitions have leaders, as in Kafka. Raises Conflict if the topic exists."""
         count = len(topic.partitions)
 
         def is_there(state: ClusterState) -> bool:
@@ -482,7 +483,7 @@ class Coordination:
             )
 
     async def write_partition(self, name: str, index: int, record: PartitionRecord) -> PartitionRecord:
-        """By the leader. After Unavailable either may be stored; to write the same again is right then."""
+        """Called by the leader. After Unavailable either record may be stored; write the same again then."""
         path, data = tree.state_path(name, index), tree.state_json(record)
         try:
             written = replace(record, version=await self._nodes.set(path, data, record.version))
@@ -504,7 +505,7 @@ class Coordination:
 
 
 def _leaderless(state: ClusterState, name: str, indexes: range) -> int:
-    """How many of these partitions have no leader; those that are gone, perhaps with their topic, need none."""
+    """The number of these partitions without a leader; deleted ones need none."""
     topic = state.topics.get(name)
     partitions = () if topic is None else topic.partitions[indexes.start : indexes.stop]
     return sum(one.leader == NO_LEADER for one in partitions)

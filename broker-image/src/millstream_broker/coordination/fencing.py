@@ -1,8 +1,9 @@
-"""Which requests of a controller are to be believed: those that /controller and /controller_epoch bear out.
+"""Which controller requests to accept: those that /controller and /controller_epoch confirm.
 
-A controller epoch is believed after it was read, with the id of the broker that was elected to it. An epoch above that
-may be a new controller's, of which this broker has not heard yet: it is read first. A broker epoch must be that of this
-broker's present registration. This broker may not know of its newest registration yet: then the controller tries again.
+A controller epoch is accepted once it has been read from the tree, with the id of the elected broker. A higher epoch
+may belong to a new controller that this broker does not know yet, so the tree is read first. The broker epoch must be
+that of this broker's current registration. If this broker does not know its newest registration yet, the controller
+retries.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Elected(NamedTuple):
 
 
 class Fencing:
-    """What one broker believes."""
+    """The controller epochs that one broker has confirmed."""
 
     def __init__(self, nodes: Store) -> None:
         self._nodes = nodes
@@ -45,13 +46,13 @@ class Fencing:
             raise ApiError(ErrorCode.NOT_CONTROLLER, f"there is no controller {claimed}")
 
     async def confirm(self, claimed: Elected, broker_epoch: int, own_epoch: int) -> None:
-        """`check`, after what is stored was read where that may help. Raises ApiError, and Unavailable."""
+        """`check`, after reading the tree if that may help. Raises ApiError, Unavailable."""
         if broker_epoch == own_epoch and claimed.controller_epoch > self.controller.controller_epoch:
             await self._read()
         self.check(claimed, broker_epoch, own_epoch)
 
     async def _read(self) -> None:
-        """Both nodes are written as one, and are read as of one time."""
+        """Read both nodes, which are written together, as of one time."""
         epoch = await self._nodes.get(tree.CONTROLLER_EPOCH)
         while epoch is not None:
             node = await self._nodes.get(tree.CONTROLLER)

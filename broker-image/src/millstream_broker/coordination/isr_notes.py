@@ -1,4 +1,4 @@
-"""A leader's notes of ISRs that it has changed, by which the controller learns of them (/isr_change_notification)."""
+"""A leader's notes of changed ISRs, for the controller (/isr_change_notification)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RETRY_S = 0.05
 
 
 class IsrNotes:
-    """Of many partitions at once, when there are many."""
+    """Groups the notes of many partitions."""
 
     def __init__(self, nodes: Store) -> None:
         self._nodes = nodes
@@ -21,7 +21,7 @@ class IsrNotes:
         self._wake = asyncio.Event()
 
     def leave(self, *partitions: TopicPartition) -> None:
-        """Their ISRs have been changed: have `run` tell the controller."""
+        """Their ISRs have changed: make `run` notify the controller."""
         self._changed.update(partitions)
         self._wake.set()
 

@@ -1,4 +1,4 @@
-"""What a tree in a file begins with where there was something before: a `coordination.json`, or logs.
+"""Fills a new tree in a file from what existed before: a `coordination.json`, or logs.
 
     {"version": 1, "cluster_id": "5Zx…", "next_producer_id": 3000,
      "topics": {"flights": {"id": "…", "config": {"retention.ms": "1000"},
@@ -7,7 +7,7 @@
      "broker_configs": {"": {}, "1": {"log.retention.ms": "1000"}},
      "generations": {"DIRECTORY-ID": 7}}         absent in older files
 
-is what a broker by itself kept until version 0.2. All of it can be done again after a crash in its midst.
+is the format of a single broker until version 0.2. The takeover can be repeated after a crash.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """What a `coordination.json` says."""
+    """The contents of a `coordination.json`."""
 
     path: Path
     cluster_id: str
@@ -74,7 +74,7 @@ def _topic(name: str, topic: Mapping[str, Any]) -> TopicRecord:
 
 
 async def take_over(nodes: Store, old: Old, broker_id: int) -> None:
-    """Bring it into the tree and put the file aside. Raises CoordinationError."""
+    """Import it into the tree and rename the file. Raises CoordinationError."""
     await nodes.ensure(*tree.ALWAYS)
     await add_topics(nodes, old.topics)
     more: dict[str, bytes] = {
@@ -97,7 +97,7 @@ async def take_over(nodes: Store, old: Old, broker_id: int) -> None:
 
 
 async def add_topics(nodes: Store, topics: Iterable[TopicRecord]) -> None:
-    """With their states; those that are there already stay as they are. Raises CoordinationError."""
+    """Add topics with their states; existing ones stay as they are. Raises CoordinationError."""
     there = set(await nodes.children(tree.TOPICS) or ())
     new = [topic for topic in topics if topic.name not in there]
     for at in range(0, len(new), AT_ONCE):

@@ -1,4 +1,4 @@
-"""The classic tree: where Kafka kept what in ZooKeeper, and in which JSON; whatever store it is in. Pure.
+"""The classic tree: Kafka's paths and JSON in ZooKeeper, for any store. Pure.
 
     /cluster/id                                  {"version":"1","id":"5Zx…"}
     /cluster/secret                              {"version":1,"secret":"…"}: ours, by which brokers know each other
@@ -16,7 +16,7 @@
     /latest_producer_id_block                    {"version":1,"broker":1,"block_start":"0","block_end":"999"}
     /brokers/generations/N                       {"version":1,"generations":{"DIRECTORY-ID":7}}
 
-What Millstream adds: fields that other readers pass over (`directory`, `unclean` and `ahead` of a broker, `elr` and
+Millstream adds fields that other readers ignore (`directory`, `unclean` and `ahead` of a broker, `elr` and
 `suspects` of a state), and /brokers/generations.
 Reading raises TreeError, naming the path.
 """
@@ -71,13 +71,13 @@ ALWAYS = (
     PRODUCER_IDS,
     GENERATIONS,
 )
-"""What is there before anything else, as in Kafka."""
+"""Nodes created before any others, as in Kafka."""
 LEAST_SECRET_BYTES = 16
 DEFAULT_ENTITY = "<default>"
 
 
 class TreeError(CoordinationError):
-    """A node is not what it should be."""
+    """A node is not valid."""
 
 
 def broker_path(broker_id: int) -> str:
@@ -206,7 +206,7 @@ def topic_json(topic: TopicRecord) -> bytes:
 
 
 def topic_from(name: str, data: bytes) -> TopicRecord:
-    """The topic without its states: of each partition only where its replicas are; and without configuration."""
+    """The topic with its assignments, without states and configuration."""
     path = topic_path(name)
     value = _load(path, data)
     try:
@@ -246,7 +246,7 @@ def state_json(partition: PartitionRecord) -> bytes:
 
 
 def with_state(path: str, partition: PartitionRecord, data: bytes, version: int) -> PartitionRecord:
-    """The partition with what its state, read in that version, says."""
+    """The partition with its state, read in that version."""
     value = _load(path, data)
     try:
         return replace(
@@ -308,7 +308,7 @@ def cluster_secret_from(data: bytes) -> bytes:
     except (KeyError, TypeError, ValueError, RecursionError):
         secret = b""
     if len(secret) < LEAST_SECRET_BYTES:
-        raise TreeError(f"{CLUSTER_SECRET} has no secret")  # and the log gets none of it
+        raise TreeError(f"{CLUSTER_SECRET} has no secret")  # keep it out of the log
     return secret
 
 

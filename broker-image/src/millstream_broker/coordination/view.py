@@ -1,11 +1,11 @@
-"""What the controller tells, put together: UpdateMetadata into the cluster as one broker knows it. Pure.
+"""Merges the controller's UpdateMetadata into the cluster as one broker knows it. Pure.
 
-A request may tell of thousands of partitions. Reading it is most of the work and needs no state, so it is done in steps
-(`read`); what was read is taken over at once (`merged`).
+A request may contain thousands of partitions. Reading it is most of the work and needs no state, so it is done in steps
+(`read`); the result is then merged at once (`merged`).
 
 Each change of a partition's state raises its node's version, so of two records of a partition (of one topic id) the
-one with the higher version is newer, whoever told it; of equals the one told last counts, for its replicas may have
-changed. A topic's configuration comes from the tree, not from the controller.
+one with the higher version is newer, whoever sent it; of equals the last one counts, as its replicas may have changed.
+A topic's configuration comes from the tree, not from the controller.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from . import NO_LEADER, BrokerRecord, ClusterState, PartitionRecord, TopicRecor
 from .tree import NO_STATE
 
 UNKNOWN = PartitionRecord((), NO_LEADER, -1, (), NO_STATE)
-"""A partition that must be there, as one with a higher number is, and that nothing was told of yet."""
+"""A partition that must exist, since one with a higher number does, but was not announced yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a request says of a topic: its partitions, by index; None where it is being deleted."""
+    """A topic in a request: its partitions by index; None if it is being deleted."""
 
     name: str
     topic_id: uuid.UUID
@@ -41,7 +41,7 @@ class Told:
 
 
 def read(request: UpdateMetadataRequest) -> Steps[list[Told]]:
-    """What a request says of topics. Yields after each partition."""
+    """Read the topics of a request. Yields after each partition."""
     read = []
     for topic in request.topic_states:
         partitions: dict[int, PartitionRecord] = {}
@@ -62,7 +62,7 @@ def merged(
     read: Iterable[Told],
     config_of: Callable[[str], Mapping[str, str]],
 ) -> ClusterState:
-    """The cluster after what was told; records that did not change stay the same objects."""
+    """The cluster after an update; unchanged records stay the same objects."""
     topics = dict(state.topics)
     for told in read:
         if told.partitions is None:
@@ -76,7 +76,7 @@ def merged(
 def with_partition(
     state: ClusterState, name: str, index: int, record: PartitionRecord, *, keep_replicas: bool = False
 ) -> ClusterState:
-    """The cluster with a partition's newer record; as it was, where it knows a newer one or has no such partition."""
+    """The cluster with a partition's newer record; unchanged if it knows a newer one or has no such partition."""
     topic = state.topics.get(name)
     if topic is None or index >= len(topic.partitions) or topic.partitions[index].version >= record.version:
         return state

@@ -1,7 +1,7 @@
-"""What brokers write into the tree: for themselves, on an administrator's behalf, and for their producers.
+"""Brokers' writes to the tree: for themselves, for administrators, and for their producers.
 
-Each function is one attempt. It begins by reading, so that it may be made again after an answer was lost, and raises
-`Unavailable` where it has to be: the store is away, or something was changed between reading and writing.
+Each function is one attempt. It begins by reading, so it may be repeated after a lost response. It raises `Unavailable`
+if it must be repeated: the store is down, or something has changed between reading and writing.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ async def agree_on_cluster_id(nodes: Store, wanted: str | None) -> str:
 
 
 async def agree_on_secret(nodes: Store) -> bytes:
-    """By which the cluster's brokers know each other; the first broker makes it."""
+    """The secret by which the cluster's brokers recognise each other; the first broker creates it."""
     made = tree.cluster_secret_json(os.urandom(SECRET_BYTES))
     return tree.cluster_secret_from(await _first(nodes, tree.CLUSTER_SECRET, made))
 
 
 async def _first(nodes: Store, path: str, made: bytes) -> bytes:
-    """The node's data; ``made``, where this broker is the first. Raises Unavailable when another one is, just now."""
+    """The node's data; ``made`` if this broker is the first. Raises Unavailable if another broker is just ahead."""
     if (node := await nodes.get(path)) is not None:
         return node.data
     try:
@@ -92,7 +92,7 @@ async def create_topic(nodes: Store, topic: TopicRecord) -> None:
 
 
 async def add_partitions(nodes: Store, known: TopicRecord, partitions: tuple[PartitionRecord, ...]) -> None:
-    """To a topic as it is known; raises Conflict."""
+    """Add partitions to a topic; raises Conflict if it is not as known."""
     name, count = known.name, len(known.partitions)
     node = await nodes.get(tree.topic_path(name))
     if node is None:
@@ -210,7 +210,7 @@ async def end_registration(nodes: Store, broker: BrokerRecord) -> None:
 
 
 async def take_producer_ids(nodes: Store, broker_id: int) -> range:
-    """A block of our own. One that was given to nobody, for an answer was lost, does no harm."""
+    """Allocate a block. A block lost with a response does no harm."""
     node = await nodes.get(tree.PRODUCER_IDS)
     if node is None:
         raise CoordinationError(f"{tree.PRODUCER_IDS} is gone")

@@ -1,15 +1,15 @@
-"""Where the cluster's tree of nodes is kept: what any store of it offers, by ZooKeeper's rules.
+"""Stores of the cluster's tree of nodes: their common interface, with ZooKeeper's rules.
 
-`zookeeper`: an ensemble, for a cluster of many brokers. `file`: a file in the first log directory, for a broker by
-itself. Whatever stands above works on either of them and does not know on which.
+`zookeeper`: an ensemble, for a cluster of several brokers. `file`: a file in the first log directory, for a single
+broker. The layers above work on either, without knowing which.
 
-A node has data and a version, which each change of the data raises. An *ephemeral* node goes with the session of
-whoever made it. A multi happens whole or not at all. A watch is set by reading with `watch=`, and is called once, on
-the loop, with the path. Watches are lost with the connection, and nothing tells them so: on every `CONNECTED` all that
-matters is read again, with new watches.
+A node has data and a version, which each change of the data raises. An *ephemeral* node disappears with the session
+that created it. A multi happens as a whole or not at all. A read with `watch=` sets a watch, which is called once, on
+the loop, with the path. Watches are silently lost with the connection: on every `CONNECTED` callers read everything
+again, with new watches.
 
-A call that fails raises StoreError of one kind or another, or Unavailable. **Unavailable says nothing about a write**:
-it may have happened. Whoever writes reads back before he writes again.
+A call that fails raises a StoreError or Unavailable. **Unavailable says nothing about a write**: it may have happened.
+A writer reads back before it writes again.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Unavailable(CoordinationError):
 
 
 class StoreError(Exception):
-    """The store refuses an operation; the text is the path, where it is known."""
+    """The store refuses an operation; the message is the path, if known."""
 
 
 class NoNodeError(StoreError):
-    """There is no such node, or none above the one that was to be made."""
+    """The node, or the parent of the node to create, does not exist."""
 
 
 class NodeExistsError(StoreError):
@@ -50,7 +50,7 @@ class BadVersionError(StoreError):
 
 
 class NotEmptyError(StoreError):
-    """There are nodes below the one that was to be deleted."""
+    """The node to delete has children."""
 
 
 class MultiError(Exception):
@@ -63,7 +63,7 @@ class MultiError(Exception):
 
 
 class State(Enum):
-    """Of the connection: SUSPENDED without one, though the session may live on; LOST when the session is over."""
+    """State of the connection: SUSPENDED without one, while the session may live on; LOST when the session is over."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -92,7 +92,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """`version` -1: whatever it is."""
+    """`version` -1: any version."""
 
     path: str
     data: bytes
@@ -115,14 +115,14 @@ Operation = Create | Set | Delete | Check
 
 
 class Store(Protocol):
-    """All calls are made on the loop; str() says where it is, as in a message. Times are in seconds."""
+    """All calls are made on the loop; str() gives its location, for messages. Times are in seconds."""
 
     timeout: float
     """How long a session outlives its process."""
     max_node_bytes: int
     """The largest data of a node."""
     on_state: Callable[[State, bool], None]
-    """Told of each state, and whether the session is another one, in which what was ephemeral is gone."""
+    """Called with each state, and whether the session is new, that is, without the ephemeral nodes."""
 
     @property
     def is_connected(self) -> bool: ...
@@ -138,16 +138,16 @@ class Store(Protocol):
         """Return when there is a connection."""
 
     async def close(self, deadline: float) -> None:
-        """End the session, so that what is ephemeral goes at once; not later than `deadline`, come what may."""
+        """End the session, so that its ephemeral nodes disappear at once; returns by `deadline` in any case."""
 
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
-        """None when there is no such node; the watch then tells when there is."""
+        """Read a node; None if it does not exist, and then the watch reports its creation."""
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
-        """The names of the nodes below; None when there is no such node, and then no watch either."""
+        """The names of the children; None, without a watch, if the node does not exist."""
 
     async def get_all(self, paths: Iterable[str], watch: Watch | None = None) -> list[Node | None]:
-        """Many at once, in their order. The watch is on those that there are."""
+        """Read many nodes, in order. The watch is set on existing ones."""
 
     async def children_of_all(self, paths: Iterable[str]) -> list[list[str] | None]:
         """Many at once, in their order."""
@@ -158,7 +158,7 @@ class Store(Protocol):
         """Returns what was created (of a sequence: see `multi`); raises NodeExistsError, NoNodeError (the parent)."""
 
     async def ensure(self, *paths: str) -> None:
-        """Make these nodes, and those above them, where they are not."""
+        """Create these nodes and their parents, unless they exist."""
 
     async def set(self, path: str, data: bytes, version: int = -1) -> int:
         """Returns the new version; raises BadVersionError, NoNodeError."""
@@ -167,7 +167,7 @@ class Store(Protocol):
         """Raises BadVersionError, NoNodeError, NotEmptyError."""
 
     async def multi(self, operations: Sequence[Operation]) -> list[Any]:
-        """All or nothing. A result each: the path of what was created, the new version of what was set, else None.
+        """All or nothing. One result for each operation: the created path, the new version, or None.
 
         Raises MultiError.
         """
@@ -175,11 +175,11 @@ class Store(Protocol):
     async def multi_all(
         self, multis: Iterable[Sequence[Operation]]
     ) -> list[list[Any] | MultiError | Unavailable]:
-        """Many multis at once, in their order; each succeeds or fails by itself."""
+        """Send many multis, in order; each succeeds or fails independently."""
 
 
 def with_parents(paths: Iterable[str]) -> list[str]:
-    """These paths and all above them but the root, each once, parents first."""
+    """These paths and all their parents except the root, each once, parents first."""
     found: dict[str, None] = {}
     for path in paths:
         names = path.strip("/").split("/") if path != "/" else []

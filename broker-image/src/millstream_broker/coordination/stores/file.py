@@ -1,4 +1,4 @@
-"""The tree in a file of the first log directory, for a broker by itself: `coordination.journal`.
+"""The tree in a file of the first log directory, for a single broker: `coordination.journal`.
 
 The file is a log of transactions, one in a line: eight hexadecimal digits (CRC-32 of what follows the space), a space,
 JSON. The first line says which format it is.
@@ -6,13 +6,13 @@ JSON. The first line says which format it is.
     {"format": 1}
     {"zxid": 7, "nodes": {"/brokers/topics/flights": ["{…}", 0, 7, 1763800000000, 0]}, "gone": ["/admin/…"]}
 
-A node has its data, its version, the transaction that made it, when that was (ms), and how many numbered nodes were
-made below it. Ephemeral nodes are not written: they end with the process. When the file is much longer than what it
-says, it is written anew, beside itself, and renamed.
+A node consists of its data, its version, the transaction that created it, the time of creation (ms), and the number of
+sequence nodes created below it. Ephemeral nodes are not written: they end with the process. When the file is much
+longer than its contents require, it is rewritten as a new file, and renamed.
 
-A call returns when its transaction is on the disk; a thread writes all that wait with one fsync (group commit). What is
-read is what is on the disk. A transaction that cannot be written has not happened. The store drops a last line that a
-crash cut off, as nobody was told of it; a damaged line before others is an error.
+A call returns when its transaction is on disk; a thread writes all waiting ones with one fsync (group commit). Reads
+return what is on disk. A transaction that cannot be written has not happened. The store drops a last line that a crash
+cut off, as no caller was told of it; a damaged line before others is an error.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ SESSION = 1
 """There is one, and it lasts as long as the process."""
 MAX_NODE_BYTES = 16 * 1024 * 1024
 TOLD_AT_ONCE = 50
-"""Callers that are resumed in one turn of the loop."""
+"""Callers resumed in one turn of the loop."""
 NODES_IN_LINE = 500
 CLOSE_S = 5.0
-"""How long a stop waits for a write: a disk that takes longer does not answer."""
+"""How long a stop waits for a write: a disk that takes longer does not respond."""
 SLACK_BYTES = 1024 * 1024
-"""The file is written anew when it is longer than twice what it was then, and this."""
+"""Smallest file to rewrite, in bytes; it must also have doubled since the last rewrite."""
 
 log = logging.getLogger(__name__)
 
@@ -92,11 +92,11 @@ class FileStore:
         self.failed: Callable[[OSError], None] = lambda error: None
         """Called when the file cannot be written."""
         self.fatal: Callable[[str], None] = lambda why: None
-        """Called when nobody knows any more what is written."""
+        """Called when it is no longer known what is written."""
         self._path = path
         self._nodes: dict[str, Stored] = {"/": Stored(Node(b"", 0, 0, 0, 0))}
         self._below: dict[str, dict[str, None]] = defaultdict(dict)
-        """The names of the nodes below each."""
+        """The names of the children of each node."""
         self._zxid = 0
         self._watches: dict[str, dict[Watch, None]] = defaultdict(dict)
         self._child_watches: dict[str, dict[Watch, None]] = defaultdict(dict)
@@ -104,7 +104,7 @@ class FileStore:
         self._writing: asyncio.Task[None] | None = None
         self._is_closed = False
         self._file = -1
-        """Open for appending; -1: the next write makes the file anew."""
+        """Open for appending; -1: the next write rewrites the file."""
         self._size = self._full_size = 0
 
     def __str__(self) -> str:
@@ -128,7 +128,7 @@ class FileStore:
         pass
 
     async def close(self, deadline: float) -> None:
-        """A write that has begun is finished: the file is a thread's as long."""
+        """Waits for a running write: until it ends, a thread owns the file."""
         self._is_closed = True
         if self._writing is not None:
             await asyncio.wait([self._writing], timeout=max(deadline, CLOSE_S))
@@ -221,7 +221,7 @@ class FileStore:
             self._writing = None
 
     async def _write(self, waiting: list[tuple[Sequence[Operation], asyncio.Future[list[Any]]]]) -> None:
-        """Carry these out in their order, with one write."""
+        """Carry these out in order, with one write."""
         group = GroupCommit(self._nodes, self._below, self._zxid, int(time.time() * 1000))
         outcomes: list[list[Any] | Exception] = []
         async for operations, _ in turns(waiting):
@@ -252,7 +252,7 @@ class FileStore:
             above = above or "/"
             before = self._nodes.get(path)
             if stored is None:
-                if before is None:  # it came and went between two writes
+                if before is None:  # created and deleted between two writes
                     continue
                 del self._nodes[path]
                 self._below[above].pop(name, None)
@@ -280,7 +280,7 @@ class FileStore:
             log.error("%s: cannot be written: %s", self._path, error.strerror)
             self.failed(error)
             return CoordinationError(f"{self._path}: cannot be written: {error.strerror}")
-        except Exception as error:  # else those who wait for the write would wait endlessly
+        except Exception as error:  # otherwise callers would wait for the write endlessly
             log.exception("%s: cannot be written", self._path)
             return CoordinationError(f"{self._path}: cannot be written: {error!r}")
         return None
@@ -400,7 +400,7 @@ class GroupCommit:
 
 
 def _lines(zxid: int, changes: Changes) -> Iterator[bytes]:
-    """In short steps, however many nodes there are: the loop runs beside it."""
+    """In short steps for any number of nodes: the loop runs in parallel."""
     lasting: dict[str, list[object]] = {}
     gone = [path for path, stored in changes.items() if stored is None]
     for path, stored in changes.items():

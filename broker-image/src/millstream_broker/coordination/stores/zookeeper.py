@@ -1,9 +1,9 @@
 """ZooKeeper for an event loop: kazoo's client, whose threads stay behind this module.
 
-A call ends within its deadline: with an answer, with StoreError, or with `Unavailable`. A call that finds no connection
-is not sent at all, so nothing is carried out long after it was given up. When a session is over, kazoo makes another.
+A call ends within its deadline: with a response, with StoreError, or with `Unavailable`. A call without a connection is
+not sent at all, so nothing happens long after it was given up. When a session is over, kazoo creates another.
 
-Of kazoo, which all of this is for: its callbacks come in its threads; the socket pair that wakes its connection thread
+The reasons are in kazoo: its callbacks come in its threads; the socket pair that wakes its connection thread
 blocks when some 270 requests wait (so few are in flight at a time, and none without a connection); it pauses for up to
 an hour between attempts to connect unless told otherwise, and waits for an address to accept as long as a session lasts
 (so it gets CONNECT_S: a server may have moved, and names are resolved anew in each round); an error of its own ends
@@ -51,7 +51,7 @@ from .ensemble import Ensemble
 
 IN_FLIGHT = 128
 MAX_NODE_BYTES = 1_000_000
-"""ZooKeeper closes the connection at 1 MiB (jute.maxbuffer), which tells nobody what was wrong."""
+"""ZooKeeper closes the connection at 1 MiB (jute.maxbuffer), without an explanation."""
 RESTART_PAUSE_S = 1.0
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class _Watcher:
 
 
 class ZooKeeperStore:
-    """`Store` of one broker, through as many sessions as it takes. All times are in seconds."""
+    """`Store` of one broker, over any number of sessions. All times are in seconds."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class ZooKeeperStore:
         *,
         patience: float = 10.0,
     ) -> None:
-        """`timeout` is the session's, `patience` how long one call may take."""
+        """`timeout`: of the session; `patience`: of one call."""
         self.ensemble = ensemble
         self.timeout = timeout
         self.patience = patience
@@ -344,7 +344,7 @@ class ZooKeeperStore:
         raise Unavailable(f"{self} {problem}")
 
     def _answered(self, future: asyncio.Future[Any], result: AsyncResult) -> None:
-        """In kazoo's thread: one wake-up of the loop for all that comes meanwhile."""
+        """In kazoo's thread: one wake-up of the loop for all responses that arrive in the meantime."""
         self._answers.append((future, result))
         if not self._is_waking:
             self._is_waking = True
@@ -391,7 +391,7 @@ class ZooKeeperStore:
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
-        except RuntimeError:  # the loop is closed: nobody is interested any more
+        except RuntimeError:  # the loop is closed: nobody waits any more
             log.debug("%s after the loop was closed", function)
 
     # Paths
@@ -411,7 +411,7 @@ def _node(data: bytes, stat: Any) -> Node:
 
 
 def _ours(error: Exception) -> Exception:
-    """As every store says it; what became of a call that was lost stays kazoo's."""
+    """Convert an error to the stores' own; lost calls keep kazoo's error."""
     if isinstance(error, _UNKNOWN) or not isinstance(error, kazoo.KazooException):
         return error
     return _KNOWN.get(type(error), StoreError)(str(error) or type(error).__name__)
