@@ -1,8 +1,8 @@
 """A Fetch that waits for records: a long poll of a consumer, or of a follower's session.
 
-Its maker registers it with the partitions in the very step that has read them, and takes it back when `response` is
-done, whichever way: answered, timed out, or cancelled because the client has gone. So nothing that happens to the
-partitions after they were read can pass it by.
+Its creator registers it with the partitions in the same step that read them, and unregisters it when `response` is
+done: answered, timed out, or cancelled because the client has disconnected. So it misses nothing that happens to the
+partitions after they were read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DelayedFetch:
     __slots__ = ("_is_over", "_loop", "_missing", "_read", "_timer", "response")
 
     def __init__(self, missing: int, wait_s: float, read: Callable[[], Steps[FetchResponse]]) -> None:
-        """`read` makes the response; it is begun once, in the turn after the wait is over."""
+        """`read` builds the response; it is started once, in the turn after the wait is over."""
         self._loop = asyncio.get_running_loop()
         self.response: asyncio.Future[FetchResponse] = self._loop.create_future()
         self.response.add_done_callback(self._done)
@@ -39,7 +39,7 @@ class DelayedFetch:
             self.over()
 
     def over(self) -> None:
-        """Answer in the next turn, with all that this one brings."""
+        """Respond in the next turn, with everything from this one."""
         if not self._is_over:
             self._is_over = True
             self._loop.call_soon(self._answer)

@@ -1,11 +1,11 @@
 """Producers that wait: for their turn to be appended, then for the disk or for all replicas in sync.
 
-An idempotent client must be told the truth about records that were appended: librdkafka takes NOT_LEADER_OR_FOLLOWER
-and KAFKA_STORAGE_ERROR for "nobody has them", puts them into other batches when it sends them again, is then refused by
-a leader that has them, takes a new epoch, and has them written twice. So these errors are for records that are in no
-log for certain. A leader that becomes a follower hands its purgatory over as it is. The follower learns what became of
-the records: they are acknowledged when the new leader's high watermark passes them (`passed`), or cut off because it
-does not have them (`cut`).
+An idempotent client must get the truth about appended records: librdkafka takes NOT_LEADER_OR_FOLLOWER and
+KAFKA_STORAGE_ERROR as "no broker has them", resends them in other batches, is then refused by a leader that has them,
+takes a new epoch, and so duplicates them. These errors are therefore only for records that are certainly in no log. A
+leader that becomes a follower hands its purgatory over as it is. The follower learns the records' fate: the new
+leader's high watermark passes them, and they are acknowledged (`passed`), or it lacks them, and they are truncated
+(`cut`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ D = TypeVar("D", bound="Delayed")
 
 
 class Delayed:
-    """Somebody who waits. It ends once: await it, which raises its ApiError, or name a function with `then`."""
+    """A waiting request. It ends once: await it, which raises its ApiError, or pass a function to `then`."""
 
     __slots__ = ("_told", "error", "is_done")
 
@@ -34,7 +34,7 @@ class Delayed:
         self._told: Callable[[], None] | None = None
 
     def then(self, told: Callable[[], None]) -> None:
-        """Call it at the end, in the same step; at once if that was before."""
+        """Call `told` at the end, in the same step; at once if it has ended."""
         if self.is_done:
             told()
         else:
@@ -59,7 +59,7 @@ class Delayed:
 
 
 class DelayedProduce(Delayed):
-    """Batches for one partition that wait: for their turn, then to be as safe as `acks` says."""
+    """Batches for one partition that wait for their turn, and then for the safety that `acks` requires."""
 
     __slots__ = ("acks", "info", "timeout_ms")
 
@@ -69,15 +69,15 @@ class DelayedProduce(Delayed):
         self.timeout_ms = timeout_ms if acks == -1 else None
         """Bounds the wait for all replicas; None: no bound."""
         self.info = info
-        """What was appended, even where `error` says that it is not known to be safe; None before."""
+        """The appended batches, even if `error` says that they are not known to be safe; None before."""
 
 
 _NOBODY: deque[tuple[int, float, Delayed]] = deque()
-"""Of all who have never had anybody: a deque takes 600 bytes, and a broker has thousands of partitions."""
+"""Shared by purgatories that were never used: a deque takes 600 bytes, and a broker has thousands of partitions."""
 
 
 class Purgatory:
-    """Those who wait until an offset is passed."""
+    """Requests that wait until an offset is passed."""
 
     __slots__ = ("_timer", "_waiting")
 
@@ -86,7 +86,7 @@ class Purgatory:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, offset: int, delayed: D, timeout_ms: int | None) -> D:
-        """It ends when the offset is passed; with REQUEST_TIMED_OUT after the time, None: never."""
+        """Add a request that ends when the offset is passed; with REQUEST_TIMED_OUT after the timeout (None: never)."""
         deadline = float("inf")
         if timeout_ms is not None:
             loop = asyncio.get_running_loop()
@@ -110,20 +110,20 @@ class Purgatory:
             waiting.popleft()[2].end()
 
     def cut(self, offset: int) -> None:
-        """The records from `offset` on are in no log that counts: NOT_LEADER_OR_FOLLOWER, which says so."""
+        """The records from `offset` on are in no valid log: end with NOT_LEADER_OR_FOLLOWER, which says so."""
         self._end([one for one in self._waiting if one[0] >= offset], ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def fail(self, code: ErrorCode) -> None:
-        """What becomes of the records will not be known here: they are appended, and may be kept by the next leader.
+        """This broker will not learn the fate of the records: they are appended, and the next leader may keep them.
 
-        NOT_ENOUGH_REPLICAS_AFTER_APPEND says that, where Kafka says what `code` does.
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND says so; Kafka returns `code` here.
         """
         if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
             code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         self._end(list(self._waiting), code)
 
     def _time_is_up(self) -> None:
-        """One timer stands for the earliest deadline, or one that has been answered in the meantime."""
+        """One timer covers the earliest deadline, which may belong to a request that has ended since."""
         loop = asyncio.get_running_loop()
         now, self._timer = loop.time(), None
         self._end([one for one in self._waiting if one[1] <= now], ErrorCode.REQUEST_TIMED_OUT)
@@ -142,7 +142,7 @@ class Purgatory:
 
 
 def repeated(log: Log, batches: bytearray | memoryview) -> AppendInfo | None:
-    """What a leader answers to batches that its log has already; None where this log does not have them."""
+    """The response to batches that the log already has; None if it does not have them."""
     try:
         stored = log.producers.check(validate(batches, log.config.max_message_bytes))
     except ApiError:

@@ -1,13 +1,12 @@
-"""The configuration that applies: the one place that computes it, for this broker and for each topic.
+"""Computes the effective configuration, for this broker and for each topic.
 
 A change is checked before it is stored, together with everything it would apply to (`check_topic`, `check_broker`):
-topics by the settings of each broker that has its own, brokers by the topics there are. Nothing that is refused is
-stored.
+topics against the settings of each broker that has its own, brokers against the existing topics. A refused change is
+not stored.
 
-What is stored already may still be unusable: the file changed between two starts, an older version or somebody by hand
-wrote it, two brokers changed different things at once. It never stops a broker. The values at fault are reported, one
-line for each, and those that were valid last stay in use; at a start, when there are none, the values at fault are left
-out.
+Stored configuration may still be invalid: the file changed between two starts, an older version or a person wrote it,
+or two brokers changed different things at once. This never stops a broker. It reports the invalid values, one line for
+each, and keeps using the last valid ones; at a start, without such values, it ignores the invalid ones.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _DEPENDENT = frozenset(name for pair in TOPIC_PAIRS for name in pair)
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A topic's configuration, and what it was computed from."""
+    """A topic's configuration, and its inputs."""
 
     overrides: Overrides
     version: int
@@ -56,14 +55,14 @@ class _Known:
 
 
 class EffectiveConfigs:
-    """`Broker.configs`. All is called on the loop, but `of_stored`."""
+    """`Broker.configs`. All calls are made on the loop, except `of_stored`."""
 
     def __init__(self, broker: BrokerConfig, broker_id: int) -> None:
         self.changing = asyncio.Lock()
-        """Held from the check of a change until it is followed, so that two changes cannot contradict each other."""
+        """Held from the check of a change until it is applied, so that two changes cannot contradict each other."""
         self._broker = broker
         self._effective = broker.with_dynamic({}, {})
-        """What the broker's configuration is at present; unlike that itself it never changes."""
+        """The broker's current configuration, as an object that never changes."""
         self._broker_id = broker_id
         self._stored: BrokerConfigs = {}
         self._in_use: dict[Place, str] = {}
@@ -74,7 +73,7 @@ class EffectiveConfigs:
     # What applies
 
     def follow(self, stored: BrokerConfigs) -> None:
-        """Apply the dynamic settings that are stored."""
+        """Apply the stored dynamic settings."""
         if stored is self._stored:
             return
         self._stored = stored
@@ -96,11 +95,11 @@ class EffectiveConfigs:
         self._version += 1
 
     def of(self, topic: TopicRecord) -> TopicConfig:
-        """What applies to a topic."""
+        """The effective configuration of a topic."""
         return self._known(topic).config
 
     def of_logs(self, topic: TopicRecord) -> LogConfig:
-        """What that says to the topic's logs."""
+        """The same for the topic's logs."""
         return self._known(topic).log
 
     def _known(self, topic: TopicRecord) -> _Known:
@@ -140,11 +139,11 @@ class EffectiveConfigs:
         return config, problems
 
     def of_stored(self, overrides: Overrides) -> TopicConfig:
-        """What applies to a topic as far as it can be known before the cluster is joined. In any thread."""
+        """A topic's effective configuration, as far as it is known before joining the cluster. In any thread."""
         return self._usable(overrides, lambda place: None)[0]
 
     def keep(self, topics: Mapping[str, TopicRecord]) -> None:
-        """Forget the topics that are gone."""
+        """Forget topics other than these."""
         if len(self._topics) > len(topics):
             there = {(topic.name, topic.topic_id) for topic in topics.values()}
             self._topics = {key: known for key, known in self._topics.items() if key in there}
@@ -226,7 +225,7 @@ def resolved(
     layers: Collection[ConfigSource],
     last_valid: Callable[[Place], str | None],
 ) -> tuple[T, dict[Place, str], list[ConfigError]]:
-    """What can be made of stored values: the result, the values it is made of, and what is wrong with the others.
+    """Use stored values as far as possible: the result, the values used, and what is wrong with the others.
 
     `build` raises ConfigError. The values that it refuses are replaced by those that were valid last, and left out
     where there are none.
@@ -256,6 +255,6 @@ def _layers(stored: BrokerConfigs, broker_id: int) -> dict[Place, str]:
 
 
 def _shown(config: BrokerConfig | TopicConfig, names: Iterable[str]) -> str:
-    """Values as a line of the log has them."""
+    """Values, for a log line."""
     values = ((name, config.shown(name)) for name in names)
     return ", ".join(f"{name}={value}" for name, value in values if value is not None) or "nothing"

@@ -1,11 +1,11 @@
-"""Topics as Metadata responses have them: encoded once for each state of the cluster, and shared by all who ask.
+"""Topics encoded for Metadata responses: once for each state of the cluster, shared by all requests.
 
 A response for all topics of a large cluster takes a tenth of a second to encode, and every client requests it. So each
 topic is encoded once for each form (API version, with operations or without), and again only after it has changed. All
-topics together are joined once for each state. Encoding goes in slices, between which others use the loop; those who
-ask for the same meanwhile wait for it.
+topics together are joined once for each state. Encoding runs in slices, between which others use the loop; requests
+for the same topics wait for it.
 
-What is kept is of the newest state alone, and of MAX_FORMS forms.
+Only the newest state is kept, in up to MAX_FORMS forms.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .steps import Steps, to_the_end
 MAX_FORMS = 4
 """Clients of one cluster rarely speak more versions; for each, a partition takes some hundred bytes."""
 AT_ONCE = 200
-"""Partitions that are encoded without giving others their turn; or topics that are joined."""
+"""Partitions encoded, or topics joined, in one turn of the loop."""
 NO_LEADER = -1
 
 Form = tuple[int, int | None]
 """The API version, and the operations that topics are described with."""
 Asked = TopicRecord | MetadataResponseTopic
-"""A topic, or the answer for one that there is not."""
+"""A topic, or the response for one that does not exist."""
 
 
 class EncodedTopics:
@@ -56,7 +56,7 @@ class EncodedTopics:
         self._forms: OrderedDict[Form, _Topics] = OrderedDict()
 
     def encoded(self, form: Form, asked: Sequence[Asked] | None) -> Encoded | Awaitable[Encoded]:
-        """These topics, or all there are; at once where little is to be encoded."""
+        """These topics, or all; at once if there is little to encode."""
         topics = self._topics(form)
         if asked is None and topics.joined is not None:
             return topics.joined
@@ -116,7 +116,7 @@ class _Topics:
         return self.offline == offline and self.metadata.brokers.keys() == metadata.brokers.keys()
 
     def missing(self, asked: Sequence[Asked] | None) -> list[TopicRecord]:
-        """Those that are not encoded yet."""
+        """The topics that are not encoded yet."""
         texts = self._texts
         if asked is None:
             return [topic for name, topic in self.metadata.topics.items() if name not in texts]

@@ -1,7 +1,7 @@
-"""Asking the controller: directly where this broker is it, else by sending the request on to the broker that is.
+"""Forwards requests to the controller: directly if this broker is the controller, otherwise over the network.
 
-A request that was sent on is not sent on again: who it reached and is not the controller answers NOT_CONTROLLER, upon
-which a client asks anew.
+A forwarded request is not forwarded again: a broker that is not the controller responds with NOT_CONTROLLER, and the
+client retries.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .inter_broker import InterBroker
 from .replication.replicas import Replicas
 
 FORWARDED = "millstream-forwarded-by-"
-"""Begins the client id of a request that was sent on."""
+"""Prefix of the client id of a forwarded request."""
 CONNECT_S = 5.0
 
 Res = TypeVar("Res", bound=Struct)
@@ -34,7 +34,7 @@ class Forwarding:
     async def forward(
         self, context: RequestContext, api: Api[Any, Res], request: Any, timeout_s: float
     ) -> Res:
-        """What the controller answers; raises ApiError NOT_CONTROLLER where there is none that can be reached."""
+        """The controller's response; raises ApiError NOT_CONTROLLER if no controller can be reached."""
         if (context.client_id or "").startswith(FORWARDED):
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         return await self.ask_controller(api, context.version, request, timeout_s)

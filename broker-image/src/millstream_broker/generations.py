@@ -1,10 +1,10 @@
 """Whether this broker can vouch for its logs: generations tell an older copy of a disk from the disk itself.
 
-Each log directory holds a number, its generation (`.generation`), and coordination keeps the last one it was shown, by
-`directory.id`. Generations rise when the broker starts, while its logs grow, and when it stops in order; always in the
-directory first, then in coordination. So a directory behind coordination is an older copy (a restored snapshot),
-whatever crashed when; one ahead is the directory itself. By more than one: coordination is the older copy, and leader
-epochs rise by as much more, for it has forgotten some (`ahead`).
+Each log directory holds a number, its generation (`.generation`), and coordination keeps the last one it got, by
+`directory.id`. Generations rise when the broker starts, while its logs grow, and when it stops cleanly; always in the
+directory first, then in coordination. So a directory behind coordination is an older copy (a restored snapshot), after
+any sequence of crashes; one ahead is the directory itself. If it is ahead by more than one, coordination is the older
+copy, and leader epochs rise by as much more, as it has forgotten some (`ahead`).
 
 A directory vouches for its logs unless
 
@@ -16,7 +16,7 @@ A directory vouches for its logs unless
 A broker with a directory that does not vouch registers as `unclean`, and the controller elects others where it can
 (`controller.elections`). Until that is stored (`accepted`) its generations stay as they are.
 
-What is not recognised: a copy taken since the last rise and restored after a crash before the next one. While logs
+Not recognised is a copy taken since the last rise and restored after a crash before the next one. While logs
 grow, that is `replica.high.watermark.checkpoint.interval.ms`.
 """
 
@@ -46,17 +46,17 @@ class Generations:
         self._logs = logs
         self._coordination = coordination
         self.known: Mapping[str, int] = {}
-        """As coordination had them at the start."""
+        """Coordination's generations at the start."""
         self._ends = 0
         self._rising = asyncio.Lock()
         self._is_shown = True
         self.directory = ""
         """The id of the first log directory."""
         self.vouches = False
-        """Whether every log directory vouches for its logs; while it is not so, generations do not rise."""
+        """Whether every log directory vouches for its logs; otherwise generations do not rise."""
         self.is_older_copy = False
         self.ahead = 0
-        """How many rises coordination has forgotten, having been restored from an older copy."""
+        """Number of rises that coordination has forgotten, having been restored from an older copy."""
 
     async def load(self) -> None:
         """Before the logs are opened. Raises CoordinationError."""
@@ -109,7 +109,7 @@ class Generations:
             )
 
     async def accepted(self) -> None:
-        """Nobody relies any more on what may be missing here."""
+        """The controller has acted: nothing relies on records that may be missing here."""
         self.vouches = True
         await self.rise()
 
@@ -146,7 +146,7 @@ class Generations:
                     home.check(error)
 
     async def stop(self) -> None:
-        """Before a clean stop; within STOP_S though coordination is away."""
+        """Call before a clean stop; within STOP_S even if coordination is down."""
         try:
             async with asyncio.timeout(STOP_S):
                 await self.rise(is_last=True)

@@ -1,16 +1,16 @@
-"""What answers requests: functions, one an API, that are registered by the modules of `api`.
+"""Request handlers: one function for each API, registered by the modules of `api`.
 
     @handler(list_groups.API)
     def handle(groups: GroupDriver, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse: ...
 
-Before the request stand the parts of the broker that the function works with, by their names there. It gets them once,
-when the broker has been put together (`Registration.bound`).
+The parameters before the request are parts of the broker, by attribute name. The function gets them once, when the
+broker has been assembled (`Registration.bound`).
 
-A handler may be a plain function, which answers at once; one that returns an awaitable, for which the connection
-waits; or a generator that yields after each of many elements, so that others have their turn (`slices`), and returns
-a response or an awaitable. `None` sends nothing (Produce with acks=0). It raises ApiError to answer the whole request
-with an error.
-What ApiVersions lists is what is registered here.
+A handler is a plain function, which responds at once; one that returns an awaitable, for which the connection waits; or
+a generator that yields after each of many elements, so that others have their turn (`slices`), and returns a response
+or an awaitable. `None` sends nothing (Produce with acks=0). A handler raises ApiError to fail the whole request.
+
+ApiVersions lists the APIs that are registered here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ANONYMOUS = "User:ANONYMOUS"
 
 
 class CloseConnection(Exception):
-    """The connection has to end, for the reason that the text says."""
+    """The connection must be closed; the message says why."""
 
 
 class RequestContext(NamedTuple):
@@ -56,15 +56,15 @@ class Registration:
     api: Api[Any, Any]
     function: Callable[..., Answer]
     needs: tuple[str, ...]
-    """The parts of the broker that the function takes first."""
+    """The broker's parts that the function takes as its first parameters."""
     pipelined: bool
     """Whether the next request of this API may start while this one waits. Responses keep their order anyway."""
     ends_with_connection: bool
-    """Whether a wait for the response ends when the connection does; else the handler finishes."""
+    """Whether the end of the connection ends a wait for the response; otherwise the handler finishes."""
     for_brokers: bool
 
     def bound(self, parts: object) -> Bound:
-        """With what it needs, which are attributes of `parts`."""
+        """The handler with its dependencies, which are attributes of `parts`."""
         handle = partial(self.function, *(getattr(parts, name) for name in self.needs))
         if self.for_brokers:
             handle = partial(_for_brokers, handle)
@@ -81,12 +81,12 @@ class Bound:
     ends_with_connection: bool
 
     def after(self, condition: Callable[[Handler], Handler]) -> Bound:
-        """The same behind another one, which waits: so no request may overtake it."""
+        """The same handler behind another one, which waits: so no request may overtake it."""
         return replace(self, handle=condition(self.handle), pipelined=False)
 
 
 Handlers = Mapping[int, Bound]
-"""Those of one broker, by the key of the API."""
+"""The handlers of one broker, by API key."""
 
 REGISTERED: dict[int, Registration] = {}
 _H = TypeVar("_H", bound=Callable[..., Any])
@@ -99,7 +99,7 @@ def handler(
     ends_with_connection: bool = False,
     for_brokers: bool = False,
 ) -> Callable[[_H], _H]:
-    """Register the function below as what answers `api`; with `for_brokers` to brokers of this cluster alone."""
+    """Register the decorated function as the handler of `api`; `for_brokers`: only for brokers of this cluster."""
 
     def register(function: _H) -> _H:
         code = function.__code__
@@ -125,14 +125,15 @@ def _for_brokers(handle: Handler, context: RequestContext, request: Any) -> Answ
 
 
 async def answered(answer: Answer) -> Struct | None:
-    """The response, whatever sort of handler gave the answer. Raises what the handler raises."""
+    """The response, from any kind of handler. Raises what the handler raises."""
     found: Any = await finish(answer) if isinstance(answer, Generator) else answer
     response: Struct | None = await found if inspect.isawaitable(found) else found
     return response
 
 
 def error_response(api: Api[Any, Res], error: ApiError) -> Res:
-    """What answers a request that failed as a whole; CloseConnection where the API has no field for that."""
+    """The response to a request that failed as a whole; raises CloseConnection if the API has no field for the
+    error."""
     fields = {name for name, _ in api.response.FIELDS}
     if "error_code" not in fields:
         raise CloseConnection(f"{api.name}: {error}")

@@ -1,16 +1,17 @@
-"""How the brokers of a cluster recognise each other on the connections between them.
+"""Authentication between the brokers of a cluster.
 
-Clients are not authenticated, so what only brokers may ask is answered on connections that have proven to be a
-broker's. The cluster has a secret, which its first broker stores in ZooKeeper (`/cluster/secret`). The proof is an
-exchange in SASL's frames (KIP-43, KIP-152), with a mechanism of our own, on the listener for brokers alone:
+Clients are not authenticated, so requests that only brokers may send are served only on connections that have
+authenticated as a broker's. The cluster has a secret, which its first broker stores in ZooKeeper (`/cluster/secret`).
+The proof is an exchange in SASL's frames (KIP-43, KIP-152), with a mechanism of our own, on the listener for brokers
+alone:
 
     SaslHandshake      MILLSTREAM-BROKER
     SaslAuthenticate   nothing                                -> challenge: 32 random bytes
     SaslAuthenticate   broker id (int32), broker epoch (int64),
                        HMAC-SHA256(secret, challenge + id of the broker that answers + the twelve bytes before)
 
-The secret itself is never sent. A proof is good for one connection, to the one broker that it was meant for: a broker
-that reaches another one than it looked for, at an address that changed hands, is refused.
+The secret itself is never sent. A proof is valid for one connection to one broker: a broker that reaches another one
+than intended, at a reassigned address, is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _ANSWERING = struct.Struct(">i")
 
 
 class Peer(NamedTuple):
-    """A broker at the other end of a connection, in the incarnation that it was in when it connected."""
+    """The broker at the other end of a connection, in its incarnation at the time it connected."""
 
     broker_id: int
     broker_epoch: int
@@ -49,7 +50,7 @@ def _proof(secret: bytes, challenge: bytes, answering: int, claim: bytes) -> byt
 
 
 class Authenticator:
-    """What one connection has proven. Whatever lasts as long as a connection may be kept by it."""
+    """The authentication state of one connection. Objects that live as long as the connection may be attached to it."""
 
     __slots__ = ("_challenge", "peer")
 
@@ -57,7 +58,7 @@ class Authenticator:
         self.peer: Peer | None = None
         """None: a client."""
         self._challenge: bytes | None = None
-        """None where no exchange has begun, empty until the challenge is asked for."""
+        """None if no exchange has begun, empty until the challenge is requested."""
 
     def begin(self) -> None:
         self._challenge = b""
@@ -84,7 +85,7 @@ class Authenticator:
 
 
 class InterBroker:
-    """How this broker connects to the others."""
+    """Connects this broker to the others."""
 
     def __init__(self, broker_id: int, listener_name: str, secret: bytes, epoch: Callable[[], int]) -> None:
         """`epoch`: this broker's present one."""
@@ -101,7 +102,7 @@ class InterBroker:
         timeout_s: float,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
     ) -> Connection:
-        """A connection that the other broker knows to be ours; raises BrokerError.
+        """Open a connection, authenticated as this broker; raises BrokerError.
 
         While `inter.broker.listener.name` is changed, one broker after the other, that broker may have another
         listener for brokers than this one: the others are tried then.

@@ -1,6 +1,6 @@
-"""The topics that brokers keep for themselves, and what a client may not do to them.
+"""Internal topics, and the operations on them that clients may not perform.
 
-Coordinators write them, and what is committed lasts only as long as they do. So a client's Produce, DeleteRecords,
+Coordinators write them, and commits last only as long as these topics do. So a client's Produce, DeleteRecords,
 DeleteTopics and CreatePartitions are refused, and their cleanup.policy is compact. Kafka refuses Produce and
 DeleteRecords only; Millstream has no authorisation that could keep the rest for administrators.
 """

@@ -1,5 +1,5 @@
-"""Where the cluster's tree is, for one broker: in ZooKeeper, or, for a broker by itself, in a file of the first log
-directory. Nothing else differs: a broker by itself wins every election of a controller, and tells itself what to do.
+"""Opens the cluster's tree: in ZooKeeper or, for a single broker, in a file of the first log directory. Nothing else
+differs: a single broker wins every controller election, and sends itself the controller's requests.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .topic_logs import adopted
 async def connect(
     ensemble: Ensemble | None, config: BrokerConfig, logs: LogManager, fail: Callable[[str], None]
 ) -> Coordination:
-    """Wait for ZooKeeper, however long; without an `ensemble`, read the file. Raises CoordinationError.
+    """Wait for ZooKeeper without limit; without an `ensemble`, read the file. Raises CoordinationError.
 
-    `fail` ends the broker: nobody knows any more what is in the file.
+    `fail` ends the broker, if the contents of the file are no longer known.
     """
     nodes: Store
     known = logs.cluster_id
@@ -48,5 +48,5 @@ async def connect(
 
 
 async def adopt(coordination: Coordination, found: Iterable[Found], logs: LogManager, broker_id: int) -> None:
-    """Go on with topics whose logs are here though the file is not: of a broker by itself. Raises CoordinationError."""
+    """Adopt topics from the logs of a single broker whose file is missing. Raises CoordinationError."""
     await coordination.adopt(lambda: adopted(found, logs, broker_id))

@@ -1,7 +1,7 @@
-"""Kafka's broker keys for what this broker does not have, so that a server.properties copied from Kafka starts.
+"""Kafka's broker keys for features this broker does not have, so that it starts with a server.properties from Kafka.
 
-They change nothing, and the broker says so at its start, with the reason. By their beginnings: whatever is written
-behind one of these, Kafka or one of its plugins may know it.
+They have no effect, and the broker logs this at start, with the reason. The keys are listed by prefix, as Kafka or its
+plugins may know any key with such a prefix.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BEGINNINGS = {
 
 
 def why_without_effect(name: str) -> str | None:
-    """Why a key of Kafka's means nothing here; None if it is not known to be one."""
+    """Why one of Kafka's keys has no effect here; None for a key that is not listed."""
     for reason, beginnings in _BEGINNINGS.items():
         if name.startswith(beginnings):
             return reason

@@ -1,8 +1,8 @@
-"""Requests of many elements, and responses: read, handled and written in slices.
+"""Requests with many elements: decoded, handled and encoded in slices.
 
-A request of more than FEW_ELEMENTS (`protocol.api`) comes here, of whatever API; its connection is not read meanwhile.
-A handler that works on many elements is a generator, or gives the others their turn itself (`slices`). A Produce is
-handed to its handler in parts.
+A request of any API with more than FEW_ELEMENTS (`protocol.api`) comes here; its connection is not read meanwhile. A
+handler that works on many elements is a generator, or yields to others itself (`slices`). A Produce reaches its handler
+in parts.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ from .steps import Steps
 T = TypeVar("T")
 
 PRODUCED_AT_ONCE = 5
-"""Partitions that are appended to in one step: each takes some system calls."""
+"""Partitions to append to in one step: each takes some system calls."""
 
 BROKERS_SLICE_S = 0.003
 """For followers' fetches: the first of a session names all its partitions, and must end within its time limit."""
 
 MOST_QUEUED = 1000
-"""Clients' requests that wait, of `queued.max.request.bytes` together: who sends more is disconnected."""
+"""Clients' requests that may wait, of `queued.max.request.bytes` together: clients that send more are disconnected."""
 
 Parts = list[Any]
 """An encoded response: buffers and ranges of files, to be sent in order."""
 
 
 class LargeRequests:
-    """Those of many connections. One at a time is read, handled or written: an element takes a hundred bytes."""
+    """Large requests of many connections, processed one at a time: an element takes a hundred bytes."""
 
     def __init__(self, memory: RequestMemory, *, is_of_brokers: bool = False) -> None:
-        """Brokers are few, and have to keep up: as many requests as they like, in longer slices."""
+        """Brokers are few and must keep up: they get longer slices and no limit on requests."""
         self._memory = memory
         self._is_bounded = not is_of_brokers
         self._slice_s = BROKERS_SLICE_S if is_of_brokers else None
         self._turn = asyncio.Lock()
         self._turn_of_small = asyncio.Lock()
-        """Of small requests that are much work: they do not wait for large ones."""
+        """Small requests that cause much work: they do not wait for large ones."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._queued: set[asyncio.Task[Any]] = set()
-        """Those that have not had their turn yet."""
+        """Requests that have not had their turn yet."""
         self._queued_bytes = 0
 
     def started(self, registration: Bound, version: int, steps: Steps[Any]) -> Any:
-        """What a handler in steps answers: the response where one slice was enough, else what has it encoded."""
+        """Start a handler in steps: returns the response if one slice was enough, otherwise a future of it, encoded."""
         done = begin(steps, self._slice_s)
         return done[0] if done is not None else self._own(self._finished(registration, version, steps))
 
     def answer(
         self, registration: Bound, context: RequestContext, frame: bytearray, offset: int
     ) -> asyncio.Task[Any]:
-        """Has the encoded response; None where there is to be none. Raises what decoders and handlers raise.
+        """Resolves to the encoded response; None if there is none. Raises what decoders and handlers raise.
 
         Raises CloseConnection where too many wait already.
         """
@@ -85,7 +85,7 @@ class LargeRequests:
             self._queued_bytes -= size
 
     async def close(self) -> None:
-        """Nothing is handled any more when this returns: nobody would get the answers."""
+        """Stop handling requests: there is nobody to respond to."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -107,7 +107,7 @@ class LargeRequests:
     async def _encoded(
         self, answer: Awaitable[Any], turn: asyncio.Lock, encode: Callable[[Any], Steps[Parts]]
     ) -> Parts | None:
-        """The response, in its turn, after a wait: perhaps for the controller, which nobody else has to wait for."""
+        """The response, in its turn, after a wait, perhaps for the controller, that does not delay others."""
         response = await answer
         if response is None:
             return None
@@ -132,13 +132,13 @@ class LargeRequests:
                 encode = partial(api.encode_response_in_steps, context.version)
                 if not inspect.isawaitable(found):
                     return await self._finish(encode(found))
-                del steps, frame  # which nobody needs any more
+                del steps, frame  # no longer needed
         finally:
             self._memory.free(size)
         return await self._encoded(found, self._turn, encode)
 
     async def _handled(self, registration: Bound, context: RequestContext, request: Any) -> Any:
-        """The response, or what has it."""
+        """The response, or a future of it."""
         if registration.api is produce.API:
             return await self._produce(registration, context, request)
         found = registration.handle(context, request)
@@ -147,7 +147,7 @@ class LargeRequests:
     async def _produce(
         self, registration: Bound, context: RequestContext, request: ProduceRequest
     ) -> Awaitable[ProduceResponse | None]:
-        """What has the response when all is appended and acknowledged; it is appended now."""
+        """Append now; the result resolves to the response when everything is acknowledged."""
         answers: list[asyncio.Future[Any]] = []
         async for part in turns(_parts(request)):
             found = registration.handle(context, part)

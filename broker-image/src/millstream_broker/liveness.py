@@ -1,4 +1,4 @@
-"""Noticing at once that another broker's process has ended, without waiting for its session to expire.
+"""Detects at once that another broker's process has ended, without waiting for its session to expire.
 
 A watched broker has an idle connection open. When a process ends, its kernel closes its connections and refuses new
 ones. So an incarnation of a broker has ended when
@@ -8,8 +8,8 @@ ones. So an incarnation of a broker has ended when
   its host name stands for now.
 
 Nothing less is proof: neither silence nor an unreachable host, nor a refusal by an incarnation that was never reached,
-for it may not listen yet. A proof may be wrong all the same, as a firewall can refuse for a broker that lives. So what
-is done about it must be as safe as the end of a session is (`Coordination.process_ended`).
+for it may not listen yet. A proof may be wrong all the same, as a firewall can refuse for a broker that lives. So the
+reaction must be as safe as the end of a session is (`Coordination.process_ended`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Watches:
-    """Of some incarnations of brokers. `ended` is called on the loop, once for each whose process is gone."""
+    """Watches incarnations of brokers. Calls `ended` on the loop, once for each whose process is gone."""
 
     def __init__(self, peers: InterBroker, ended: Callable[[BrokerRecord], None]) -> None:
         self._peers = peers

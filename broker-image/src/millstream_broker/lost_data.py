@@ -1,4 +1,4 @@
-"""What a broker does when it has lost data, or cannot write any: it says so, and the controller elects others."""
+"""Reports lost data or an unwritable disk to the controller, which elects other leaders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 from .coordination.coordination import Coordination
 
 GIVE_UP_PAUSE_S = 5.0
-"""Until the controller has moved them, partitions go on failing: that is no reason to ask again."""
+"""Pause between requests: until the controller has moved them, partitions keep failing."""
 
 log = logging.getLogger(__name__)
 
@@ -21,12 +21,12 @@ class LostData:
         self._gave_up_at = float("-inf")
 
     def directory_failed(self) -> None:
-        """What was in there cannot be led any more."""
+        """This broker can no longer lead the partitions in a failed directory."""
         if self._coordination.broker_epoch >= 0:
             self._coordination.lost_data()
 
     def cannot_write(self) -> None:
-        """A disk takes no records, being full perhaps: others had better lead, and this broker catch up when it can."""
+        """Disk not writable, perhaps full: move leadership away, and catch up later."""
         now = asyncio.get_running_loop().time()
         if now > self._gave_up_at + GIVE_UP_PAUSE_S:
             self._gave_up_at = now

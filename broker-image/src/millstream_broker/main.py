@@ -34,9 +34,9 @@ from .config_providers import resolve
 from .config_types import ConfigError
 
 COLLECTOR = 700, 10, 1000
-"""Thresholds of the collector of garbage. A pass over all objects takes a millisecond for ten thousand of them, and a
-request of 10,000 partitions would bring several on by Python's own, 10. It finds next to nothing: what connections and
-requests leave behind is not garbage in a circle."""
+"""Thresholds of the garbage collector. A pass over all objects takes a millisecond for ten thousand of them, and with
+Python's default, 10, a request of 10,000 partitions would cause several. It finds next to nothing: connections and
+requests leave no reference cycles behind."""
 COLLECTOR_AT_START = 100_000, 10, 10
 """What is made then stays."""
 
@@ -128,7 +128,7 @@ async def _serve(config: BrokerConfig) -> int:
         loop.add_signal_handler(which, lambda: (hurry if stop.is_set() else stop).set())
     try:
         starting = await supervision.ended(start(config), stopped=stopping)
-        if starting.cancelled():  # told to stop before it was ready, as while it waits for ZooKeeper
+        if starting.cancelled():  # stopped before it was ready, perhaps while waiting for ZooKeeper
             return 0
         broker, ready = starting.result()
     except ConfigError as error:
@@ -138,7 +138,7 @@ async def _serve(config: BrokerConfig) -> int:
         print(f"millstream-broker: {error}", file=sys.stderr)
         return 1
     gc.set_threshold(*COLLECTOR)
-    # What start-up made stays for good: the collector need not look at it again.
+    # Objects from start-up stay: the garbage collector need not look at them again.
     gc.collect()
     gc.freeze()
     print(ready, flush=True)

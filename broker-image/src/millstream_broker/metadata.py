@@ -1,4 +1,4 @@
-"""The cluster as this broker sees it: brokers, topics, partitions, and the rules of topic names.
+"""This broker's view of the cluster: brokers, topics, partitions, and the rules for topic names.
 
 `Metadata` is replaced as a whole by each change that coordination reports, so readers never see half of one.
 """
@@ -39,7 +39,7 @@ class Metadata:
         return topic
 
     def collision(self, name: str) -> str | None:
-        """Another topic that metrics would take for one of this name: `.` and `_` both become `_` there."""
+        """Another topic whose name collides in metrics, where `.` and `_` both become `_`."""
         if "." not in name and "_" not in name:
             return None
         if self._collisions is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from millstream_process.metrics import Metric
 
 MOST_TOPICS = 1000
-"""Series by topic of one metric; the topics beyond are added up."""
+"""Largest number of series by topic of one metric; further topics are added up."""
 MOST_PARTITIONS = 10_000
-"""Series by partition of one metric; the others are left out, and counted."""
+"""Largest number of series by partition of one metric; others are left out, and counted."""
 PER_TOPIC = f"; beyond {MOST_TOPICS} topics the rest is added up as (others)"
 PER_PARTITION = f"; at most {MOST_PARTITIONS}, the first by name"
 

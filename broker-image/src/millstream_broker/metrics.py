@@ -1,7 +1,7 @@
-"""What the broker counts, and how Prometheus gets it; `metric_table` has every metric.
+"""The broker's metrics for Prometheus; `metric_table` lists them all.
 
-The hot path only adds to plain attributes. When Prometheus asks, the loop takes what there is to tell, in slices, and a
-thread makes the text of it. A scrape looks at each partition once; those that come or go meanwhile are in the next one.
+The hot path only adds to plain attributes. At a scrape, the loop collects the values in slices, and a thread formats
+them. A scrape looks at each partition once; partitions that come or go meanwhile appear in the next one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Connected(Protocol):
 
 
 class Sums:
-    """What replicas count, by topic: sums that never fall, though replicas come and go and begin again at 0."""
+    """Sums of the replicas' counters by topic; they never fall, although replicas come and go and restart at 0."""
 
     def __init__(self) -> None:
         self.by_topic: dict[str, int] = {}
@@ -49,7 +49,7 @@ class Sums:
         self._found: dict[Replica, int] = {}
 
     def add(self, replica: Replica, count: int) -> None:
-        known = self._found.get(replica)  # of a scrape that was broken off
+        known = self._found.get(replica)  # from an aborted scrape
         if known is None:
             known = self._known.get(replica, 0)
         topic = replica.topic
@@ -57,7 +57,7 @@ class Sums:
         self._found[replica] = count
 
     def over(self, topics: Collection[str]) -> None:
-        """All replicas have been added; of topics that are gone nothing is kept."""
+        """All replicas have been added: forget topics other than these."""
         self._known, self._found = self._found, {}
         for topic in self.by_topic.keys() - topics:
             del self.by_topic[topic]
@@ -65,7 +65,7 @@ class Sums:
 
 @dataclass
 class _Tally:
-    """What the replicas of this broker come to, one by one."""
+    """Totals over the replicas of this broker, added one by one."""
 
     led: int = 0
     under_replicated: int = 0
@@ -173,7 +173,7 @@ class Metrics:
         page.add("millstream_task_failures_total", failures)
 
     async def _add_groups(self, page: Page) -> int:
-        """How many series were left out."""
+        """Add the metrics of groups; returns the number of series left out."""
         states, members, omitted = Counter[Labels](), 0, 0
         offsets: dict[Labels, float] = {}
         async for group in turns(self._groups.all()):
@@ -211,7 +211,7 @@ class Metrics:
             page.add(f"millstream_{name}", value)
 
     async def _sizes_of_directories(self) -> dict[Path, int]:
-        """Of the logs in those that can be used."""
+        """The sizes of the logs in each usable directory."""
         sizes = {home.path: 0 for home in self._logs.dirs}
         async for home, log in turns(
             [(one, log) for one in self._logs.dirs for log in one.all_logs().values()]
@@ -222,7 +222,7 @@ class Metrics:
 
 
 def _text(page: Page, found: _Tally) -> bytes:
-    """In a thread: the page with what takes long to sort, and what the file systems say."""
+    """In a thread: add what takes long to sort, and the state of the file systems, and format the page."""
     for name, values in found.by_topic.items():
         page.add(name, bounded({(topic,): value for topic, value in values.items()}, MOST_TOPICS))
     ends = found.ends

@@ -1,4 +1,4 @@
-"""`__consumer_offsets` as the group coordinator's driver needs it, on this broker's partitions."""
+"""`__consumer_offsets` for the group coordinator's driver, on this broker's partitions."""
 
 from __future__ import annotations
 

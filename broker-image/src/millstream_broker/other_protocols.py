@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 LOOKED_AT = 8
-"""Bytes of a connection's beginning."""
+"""First bytes of a connection to look at."""
 _HANDSHAKE, _CLIENT_HELLO = b"\x16\x03", 1
 _VERBS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
 
 
 def recognise(start: bytes, listener: str) -> str | None:
-    """What sends ``start``, and what to do about it; None if that is not known.
+    """The protocol that begins with ``start``, and what to do about it; None if unknown.
 
     A TLS record begins with its type (22, a handshake) and version, then two bytes of length and the type of the
     handshake's message (RFC 8446, 4 and 5.1).

@@ -1,10 +1,10 @@
-"""What goes out to one client: bytes with `send`, ranges of segment files with `sendfile`, in the order given.
+"""Output to one client: bytes with `send`, ranges of segment files with `sendfile`, in order.
 
-The socket does not block, and neither may the disk: sendfile would wait for pages that are not in the page cache, and
-with it every other client. So before each piece the cache is asked (`preadv2` with RWF_NOWAIT), and what is missing
-is fetched by a thread while the loop goes on. And after so many bytes the others have their turn.
+Neither the socket nor the disk may block: sendfile would wait for pages that are not in the page cache, and all other
+clients with it. So the page cache is checked before each piece (`preadv2` with RWF_NOWAIT), and a thread reads missing
+pages while the loop continues. After a number of bytes the other clients have their turn.
 
-`blocked` says that something waits for the socket or the disk; `drained` is called when all has gone out after that.
+`blocked`: something waits for the socket or the disk; `drained` is called when everything has been sent after that.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from .log.files import STRIDE_BYTES, FileSlice
 from .stats import Stats
 
 SEND_AT_BYTES = 256 * 1024
-"""Bytes are handed to the socket when so many are ready, or when their sender says that nothing follows at once."""
+"""Bytes are handed to the socket when this many are ready, or when nothing follows at once."""
 PIECE_BYTES = 1024 * 1024
-"""The most that one sendfile sends."""
+"""Most bytes of one sendfile."""
 SEND_AT_ONCE_BYTES = 8 * PIECE_BYTES
-"""What one client is sent before the others have their turn."""
+"""Bytes sent to one client before the others have their turn."""
 LEAST_BYTES = 32 * 1024
-"""What a shorter piece counts for: system calls, too, take time."""
+"""Shorter pieces count as this many bytes, since system calls take time too."""
 READ_AHEAD_BYTES = 4 * PIECE_BYTES
-"""What the thread fetches into the page cache at a time."""
+"""Bytes that the thread reads into the page cache at a time."""
 
 _OF_THE_DISK = {errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EUCLEAN, errno.ENODATA}
 
 
 def _nobody(*_: object) -> None:
-    """Is told where the connection is closed."""
+    """Callback of a closed connection."""
 
 
 class Outbox:
     """Errors are raised where `put` and `send` are called, and given to `failed` where the loop calls.
 
-    An OSError that names a file is the disk's, which cannot read it.
+    An OSError with a file name is an error of the disk.
     """
 
     __slots__ = (
@@ -74,7 +74,7 @@ class Outbox:
         self._parts: deque[Any] = deque()
         self._bytes = 0
         self._fetched = 0
-        """Bytes that a thread has just fetched from the disk: not asked for again, whatever the cache says."""
+        """Bytes that a thread has just read from the disk: not checked again."""
         self._watching = False
         self.blocked = False
 
@@ -86,14 +86,14 @@ class Outbox:
             self.send()
 
     def put_all(self, parts: Iterable[Any], size: int) -> None:
-        """`put` each of them; they have so many bytes together."""
+        """`put` each part; `size` is their total in bytes."""
         self._parts.extend(parts)
         self._bytes += size
         if self._bytes >= SEND_AT_BYTES and not self.blocked:
             self.send()
 
     def send(self) -> None:
-        """Send until all is sent, or until the socket or the disk has to be waited for."""
+        """Send until everything is sent, or until the socket or the disk would block."""
         parts, sock = self._parts, self._sock
         missing: FileSlice | None = None
         room = SEND_AT_ONCE_BYTES
@@ -145,7 +145,7 @@ class Outbox:
         return b"".join(joined) if len(joined) > 1 else first
 
     def _watch(self, wanted: bool) -> None:
-        """Be called when the socket takes more, or not."""
+        """Start or stop watching for a writable socket."""
         if wanted != self._watching:
             self._watching = wanted
             if wanted:
@@ -154,7 +154,7 @@ class Outbox:
                 self._loop.remove_writer(self._sock)
 
     def _loaded(self, loading: asyncio.Future[None]) -> None:
-        """The disk has answered; an error shows again in sendfile, which then has somebody to tell."""
+        """The disk has responded; sendfile repeats any error, and can report it."""
         if not loading.cancelled():
             loading.exception()
         self._fetched = READ_AHEAD_BYTES
@@ -173,7 +173,7 @@ class Outbox:
         """Before the socket is closed: nothing more goes out."""
         self._watch(False)
         self._parts.clear()
-        self._drained = self._failed = _nobody  # else it would be freed by the collector of garbage alone
+        self._drained = self._failed = _nobody  # breaks a reference cycle
 
 
 def load(part: FileSlice) -> None:

@@ -1,4 +1,4 @@
-"""How a controller reaches brokers: by a connection, or, where the broker is its own, by the handlers themselves."""
+"""A controller's connection to its own broker, which calls the handlers directly."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OwnConnection:
             response: Any = await answered(self._handlers[api.key].handle(context, request))
         except ApiError as error:
             return error_response(api, error)
-        except Exception:  # a connection would end by it: then a controller asks again
+        except Exception:  # it would end a connection, and the controller would retry
             log.exception("%s version %d failed", api.name, version)
             raise BrokerError(self.host, self.port, f"{api.name} failed in the broker") from None
         found: Res = response

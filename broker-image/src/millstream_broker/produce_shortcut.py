@@ -1,13 +1,13 @@
-"""Decodes and encodes Produce requests that are like one before them on their connection, faster.
+"""Faster decoding and encoding of Produce requests that resemble an earlier one on their connection.
 
-Most requests of a producer are for one partition, and differ from the last one for it in two places only:
+Most requests of a producer are for one partition, and differ from the previous one for it in two places only:
 
     api_key, version | correlation_id | client_id, acks, timeout, topic, index | size | records | no tags
                        differs          the same: looked up                          differs
 
-So those bytes in the middle are looked up instead of decoded, and a response without an error is the bytes of an
-earlier one with three numbers filled in. Whatever is not exactly so is decoded and encoded by `protocol.produce`.
-Nothing is decided here: the handler gets the same request either way.
+So the bytes in the middle are looked up instead of decoded, and a response without an error reuses the bytes of an
+earlier one with three numbers filled in. `protocol.produce` decodes and encodes everything else. This module decides
+nothing: the handler gets the same request either way.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Known:
         self._size = _SIZE_OF_ID + len(self._before) + _NUMBERS.size + len(self._after)
 
     def encode(self, correlation_id: int, response: object) -> bytes | None:
-        """The whole response; None where it is not like the others."""
+        """The whole response; None if it is not like the others."""
         if not isinstance(response, ProduceResponse):
             return None
         answer = response.responses[0].partition_responses[0]
@@ -73,7 +73,7 @@ class Known:
 
 
 class ProduceShortcut:
-    """What one connection has asked for before."""
+    """The earlier requests of one connection."""
 
     __slots__ = ("_known", "_layouts")
 

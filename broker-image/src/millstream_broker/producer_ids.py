@@ -1,4 +1,4 @@
-"""Ids for idempotent producers, handed out from blocks that coordination gives this broker alone."""
+"""Ids for idempotent producers, from blocks that coordination allocates to this broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ProducerIds:
-    """Ids that were allocated and not given out are lost with the process: ids are plenty."""
+    """Unused ids of a block are lost with the process: there are plenty."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination

@@ -1,13 +1,13 @@
 """Refuses idempotent batches that follow one which was refused with a retriable error.
 
-A client has several batches under way. Where the first is refused with an error that it will try again after (too few
-replicas, a full disk) and the reason has gone before the second arrives, the second does not follow what the log has:
-OUT_OF_ORDER_SEQUENCE_NUMBER would make the client raise its epoch (KIP-360) and send again what other partitions have
-stored already; and a log that does not know the producer yet would take it, so that the first can never come. So the
-second gets the first one's error, and the client sends both again in their order.
+A client has several batches in flight. Suppose the first is refused with a retriable error (too few replicas, a full
+disk), and the reason is gone before the second arrives. The second does not follow the last batch in the log:
+OUT_OF_ORDER_SEQUENCE_NUMBER would make the client raise its epoch (KIP-360) and resend what other partitions have
+already stored; and a log that does not know the producer yet would accept it, so that the first could never follow. So
+the second gets the first one's error, and the client resends both in order.
 
-An entry ends when its batch comes again, when the producer has a newer epoch, and after FORGOTTEN_MS: a client that has
-given the batch up has to learn that one is missing.
+An entry ends when its batch arrives again, when the producer has a newer epoch, and after FORGOTTEN_MS: a client that
+has given the batch up must learn that it is missing.
 """
 
 from __future__ import annotations

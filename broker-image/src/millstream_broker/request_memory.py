@@ -1,14 +1,14 @@
-"""The bytes of requests that a broker holds, of all connections together: bounded by `queued.max.request.bytes`.
+"""Memory of received requests, over all connections: bounded by `queued.max.request.bytes`.
 
-Held are the received parts of requests that are cut off, beyond the first FREE_BYTES of each, and batches that wait
-for admission. An announced size is not held: a client that announces 100 MB and sends a byte costs that byte.
+It counts the received parts of incomplete requests, beyond the first FREE_BYTES of each, and batches that wait for
+admission. An announced size does not count: a client that announces 100 MB and sends one byte costs one byte.
 
-Beyond the limit, cut-off requests of more than FREE_BYTES are not received any further, but for one: the first that
-asks has its turn until it is whole, so that requests which fill the memory together all get on, one after the other.
-Where others wait and nothing has been freed for STALLED_S, connections are closed: those whose clients have next to
-nothing to send, the largest first, until there is room; or else the one that has had its turn.
+Beyond the limit, incomplete requests of more than FREE_BYTES are not received any further, except one: the first keeps
+its turn until it is complete, so that requests which together fill the memory all finish, one after the other. If
+others wait and nothing has been freed for STALLED_S, connections are closed: those whose clients have almost nothing
+left to send, the largest first, until there is room; or else the one that has had its turn.
 
-So at any time at most the limit is held, the rest of one request, and of each connection FREE_BYTES.
+So the memory is bounded by the limit, the rest of one request, and FREE_BYTES for each connection.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import mmap
 from typing import Protocol
 
 STALLED_S = 2.0
-"""How long connections wait for room, while none comes, before others are closed for it."""
+"""How long connections wait without progress before others are closed to make room."""
 LARGE_FRAME_BYTES = 2 * 1024 * 1024
 """Frames from this size on are received into pages of their own, which take no memory before bytes arrive."""
 FREE_BYTES = 256 * 1024
-"""Held by each connection without being counted."""
+"""Bytes of each connection that do not count."""
 IDLE_BYTES = 4096
 """A client that has sent less than this, and less than is missing, has next to nothing to send."""
 MOST_AT_ONCE = 1024 * 1024
@@ -35,7 +35,7 @@ class Receiver(Protocol):
     """A connection."""
 
     def feed(self) -> None:
-        """There may be room: go on receiving."""
+        """There may be room: continue receiving."""
 
     def ready(self) -> int:
         """Bytes that have arrived and were not received."""
@@ -44,7 +44,7 @@ class Receiver(Protocol):
 
 
 class CutOffFrame:
-    """A frame that has not been received whole, with its size in front."""
+    """An incompletely received frame, including its size field."""
 
     __slots__ = ("_buffer", "_filled", "_is_large", "_memory", "held", "size")
 
@@ -76,12 +76,12 @@ class CutOffFrame:
         return self.size - self._filled
 
     def buffers(self, spare: memoryview) -> list[memoryview]:
-        """Where to receive what comes next: first into this frame, and what does not fit in there into `spare`."""
+        """Buffers for the next bytes: first this frame, then `spare` for the rest."""
         room = self._buffer[self._filled : self._filled + MOST_AT_ONCE]
         return [room] if self._is_large and len(room) < self.missing else [room, spare]
 
     def received(self, count: int) -> None:
-        """So many bytes were received into the first of `buffers`."""
+        """`count` bytes were received into the first of `buffers`."""
         self._filled += count
         if self._is_large:
             self._count()
@@ -98,7 +98,7 @@ class CutOffFrame:
         self._count()
 
     def whole(self) -> memoryview:
-        """The frame, when nothing is missing."""
+        """The complete frame."""
         return self._buffer[: self.size]
 
 
@@ -112,7 +112,7 @@ class RequestMemory:
         self.held = 0
         self._frames: dict[Receiver, CutOffFrame] = {}
         self._starved: dict[Receiver, None] = {}
-        """Those that wait for room, in the order in which they came."""
+        """The receivers that wait for room, in order of arrival."""
         self._turn: Receiver | None = None
         """The one that may receive beyond the limit."""
         self._timer: asyncio.TimerHandle | None = None
@@ -124,7 +124,7 @@ class RequestMemory:
         return self.held >= self.limit
 
     def hold(self, size: int) -> None:
-        """So many bytes more are held, whatever the limit."""
+        """Count `size` more bytes, regardless of the limit."""
         self.held += size
 
     def free(self, size: int) -> None:
@@ -141,7 +141,7 @@ class RequestMemory:
         return frame
 
     def may_receive(self, receiver: Receiver) -> bool:
-        """Whether to receive more of its frame; else its `feed` will be called."""
+        """Whether to receive more of its frame; otherwise its `feed` will be called."""
         if self.held < self.limit or self._turn is receiver or self._frames[receiver].size <= FREE_BYTES:
             return True
         if self._turn is None:
@@ -153,7 +153,7 @@ class RequestMemory:
         return False
 
     def end(self, receiver: Receiver) -> None:
-        """Its frame is handled, or will never be."""
+        """Its frame has been handled, or never will be."""
         frame = self._frames.pop(receiver)
         self._starved.pop(receiver, None)
         if self._turn is receiver:
@@ -161,7 +161,7 @@ class RequestMemory:
         self.free(frame.held)
 
     def _resume(self) -> None:
-        """Let those go on that there is room for, one at least where the turn is free."""
+        """Resume receivers as there is room; at least one if no receiver has the turn."""
         room = self.limit - self.held
         if room <= 0 and self._turn is not None:
             return

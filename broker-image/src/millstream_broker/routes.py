@@ -1,4 +1,4 @@
-"""How the requests of each API and version are handled: what a connection looks up for each frame."""
+"""Routing of requests by API and version, which a connection looks up for each frame."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FLEXIBLE_HEAD = struct.Struct(">iix")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How requests of one API and version are handled."""
+    """The handling of requests of one API and version."""
 
     registration: Bound
     version: int
@@ -39,7 +39,7 @@ Routes = dict[tuple[int, int], Route]
 
 
 def routes_of(handlers: Handlers, stats: Stats, told: asyncio.Event | None = None) -> Routes:
-    """With ``told``, requests wait for it unless they need no knowledge of the cluster."""
+    """With ``told``, requests that need the cluster's state wait for it."""
     routes = {}
     for key, registration in handlers.items():
         if told is not None and key not in WITHOUT_METADATA:

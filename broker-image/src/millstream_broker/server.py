@@ -1,4 +1,4 @@
-"""The listeners of a broker, and what its connections share.
+"""The listeners of a broker, and the shared state of its connections.
 
 Sockets are non-blocking and watched by the loop directly, without a transport between, so that one buffer can receive
 for all connections and responses can go out by sendfile, with asyncio's loop and with uvloop alike.
@@ -68,7 +68,7 @@ class Server(Shared):
         self._sweep = self.loop.call_later(min(self.max_idle_s, 60) / 2, self._close_idle)
 
     def open(self) -> None:
-        """Answer everything at once from now on."""
+        """From now on, handle all requests without waiting."""
         self.routes = routes_of(self.handlers, self.stats)
 
     def _accept(self, sock: socket.socket, listener_name: str) -> None:

@@ -1,7 +1,7 @@
-"""Work in slices, so that nobody has the event loop for long: after SLICE_S the others have their turn.
+"""Work in slices, so that no task holds the event loop for long: after SLICE_S the others have their turn.
 
-What works on many elements is a generator that yields after each (`steps`). Little of it is done at
-once (`begin`); the rest goes on slice by slice.
+Work on many elements is a generator that yields after each (`steps`). A first slice of it runs at
+once (`begin`); the rest follows slice by slice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SLICE_S = 0.001
 
 
 def begin(steps: Steps[T], slice_s: float | None = None) -> tuple[T] | None:
-    """The first slice: the result where that was all, else None. Raises what the work raises."""
+    """Run the first slice: returns the result if that was all, otherwise None. Raises what the work raises."""
     over = perf_counter() + (SLICE_S if slice_s is None else slice_s)
     try:
         while True:
@@ -31,7 +31,7 @@ def begin(steps: Steps[T], slice_s: float | None = None) -> tuple[T] | None:
 
 
 async def finish(steps: Steps[T], slice_s: float | None = None) -> T:
-    """The rest, however much it is."""
+    """Run the rest."""
     while True:
         if (done := begin(steps, slice_s)) is not None:
             return done[0]
@@ -39,7 +39,7 @@ async def finish(steps: Steps[T], slice_s: float | None = None) -> T:
 
 
 async def turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Each of them. Others have their turn in between."""
+    """Iterate over the items; others have their turn in between."""
     over = perf_counter() + SLICE_S
     for item in items:
         if perf_counter() > over:
@@ -49,7 +49,7 @@ async def turns(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def each_in_turn(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all of them. Each begins in a turn of its own, and waits together with the others."""
+    """The results of all. Each begins in its own turn of the loop; they wait concurrently."""
     begun = []
     for one in work:
         begun.append(asyncio.ensure_future(one))

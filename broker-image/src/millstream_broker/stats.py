@@ -1,4 +1,4 @@
-"""What the broker counts as it goes: plain attributes, so that the hot path only adds to them."""
+"""The broker's counters: plain attributes, to which the hot path only adds."""
 
 from __future__ import annotations
 

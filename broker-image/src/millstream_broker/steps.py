@@ -12,7 +12,7 @@ Steps = Generator[None, None, T]
 
 
 def to_the_end(steps: Steps[T]) -> T:
-    """All at once: in a thread, or where it is known to be little."""
+    """Run all steps at once: in a thread, or for little work."""
     try:
         while True:
             next(steps)
@@ -22,7 +22,7 @@ def to_the_end(steps: Steps[T]) -> T:
 
 
 def portions(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """All of them in lists of so many: what takes no time for one element is done for many in a step."""
+    """The items in lists of `size`, for steps that handle many cheap items."""
     rest = iter(items)
     while some := list(islice(rest, size)):
         yield some

@@ -1,4 +1,4 @@
-"""Topics and the logs on this broker: what a topic's configuration says to its logs, and what logs say of topics."""
+"""Converts between topics and the logs on this broker: configuration of logs from topics, topics from logs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def adopted(found: Iterable[Found], logs: LogManager, broker_id: int) -> list[To
 
 
 def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
-    """What a topic's configuration says to its logs."""
+    """The configuration of a topic's logs."""
     cleanup_policy = ",".join(topic.strings("cleanup.policy"))
     compression_type = topic.text("compression.type")
     level = f"compression.{compression_type}.level"

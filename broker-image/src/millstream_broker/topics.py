@@ -1,10 +1,10 @@
-"""What is done to topics: create, delete, give partitions, by Kafka's rules and with its errors.
+"""Administration of topics: create, delete, add partitions, with Kafka's rules and errors.
 
 Everything is validated before anything changes. A change is written to coordination first and is done when this
-broker has followed it (`Replicas.caught_up`), so that a client which is told "created" can produce at once.
+broker has followed it (`Replicas.caught_up`), so a client can produce at once after the response.
 
-A request may name thousands of topics. They are planned in a thread, given to coordination together, which writes them
-together where it can, and followed once.
+A request may name thousands of topics. They are planned in a thread, passed to coordination together, which writes
+them together if possible, and applied once.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from .metadata import Metadata, check_topic_name, plain_name
 from .replication.replicas import Replicas
 
 MAX_PARTITIONS = 100_000
-"""A limit of our own on what one request may create, so that a slip cannot fill the disk with folders."""
+"""Our own limit on the partitions of one request, so that a mistake cannot fill the disk with folders."""
 AT_ONCE = 100
-"""Partitions that are planned in one turn of the loop: more are planned in a thread."""
+"""Partitions planned in one turn of the loop: more are planned in a thread."""
 BEGUN_AT_ONCE = 20
-"""Changes of topics that are begun in one turn of the loop."""
+"""Changes of topics started in one turn of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be; -1 asks for the broker's defaults."""
+    """A topic to create; -1 takes the broker's defaults."""
 
     name: str
     partitions: int = -1
@@ -61,7 +61,7 @@ class TopicAdministrator:
     async def create_topics(
         self, new: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicRecord | ApiError]:
-        """Each topic as it was created, or why it was not."""
+        """The created topics, or the errors of those not created."""
         is_configured = any(one.config for one in new)
         async with self._configs.changing if is_configured and not validate_only else nullcontext():
             if sum(max(one.partitions, len(one.assignment), 1) for one in new) > AT_ONCE:
@@ -79,7 +79,7 @@ class TopicAdministrator:
         return [topic if isinstance(topic, ApiError) else failed.get(topic.name, topic) for topic in planned]
 
     async def _followed(self, names: Iterable[str], failed: dict[str, ApiError]) -> dict[str, ApiError]:
-        """Wait until this broker does what was written; the errors, with those of topics that are late."""
+        """Wait until this broker has applied the writes; returns the errors, including those of late topics."""
         try:
             await self._replicas.caught_up()
         except ApiError as late:
@@ -105,7 +105,7 @@ class TopicAdministrator:
         return topic
 
     async def delete_topics(self, names: Collection[str]) -> dict[str, ApiError]:
-        """Those that could not be deleted, and why."""
+        """Delete topics; returns the errors of those that could not be deleted."""
         if not self._config.flag("delete.topic.enable"):
             return dict.fromkeys(names, ApiError(ErrorCode.TOPIC_DELETION_DISABLED))
         failed = await _each((name, self._coordination.delete_topic(name)) for name in names)
@@ -147,7 +147,7 @@ class TopicAdministrator:
         return self._partitions(replicas)
 
     async def add_partitions(self, added: Mapping[str, tuple[PartitionRecord, ...]]) -> dict[str, ApiError]:
-        """The topics that were given none, and why."""
+        """Add partitions; returns the errors of topics that got none."""
         coordination = self._coordination
         failed = await _each((name, coordination.add_partitions(name, new)) for name, new in added.items())
         failed = await self._followed(added, failed)
@@ -200,7 +200,7 @@ class TopicAdministrator:
         return TopicRecord(new.name, uuid.uuid4(), self._partitions(replicas), dict(new.config))
 
     def _internal(self, new: NewTopic, metadata: Metadata) -> NewTopic:
-        """An internal topic is what its coordinator needs, but for what is asked for, whoever asks."""
+        """An internal topic has its coordinator's settings, except those in the request, for every client."""
         if new.name != OFFSETS_TOPIC:
             return replace(new, config={**INTERNAL_CONFIG, **new.config})
         config = self._config

@@ -43,7 +43,7 @@ from .messages import (
 from .records import group_tombstone, java_length, offset_record
 
 DELETED_TOPICS = 10_000
-"""The most topics that are remembered as deleted, so that a later load, or a commit under way, brings none back."""
+"""Most deleted topics to remember, so that a later load, or a commit in flight, does not bring one back."""
 _EXPIRY = ("expiry", "", "")
 
 
@@ -59,7 +59,7 @@ class GroupCoordinator(Membership):
     # ---- time
 
     def advance(self, now: int, wall_clock: int) -> None:
-        """It is now ``now`` (milliseconds of a clock that never goes back): what has come due happens."""
+        """Set the time, in milliseconds of a monotonic clock, and do what is due."""
         self.now, self.wall_clock = now, wall_clock
         while (key := self._timers.pop_due(now)) is not None:
             what, group_id, member_id = key
@@ -75,20 +75,20 @@ class GroupCoordinator(Membership):
                     self._sync_time_is_up(group)
 
     def next_deadline(self) -> int | None:
-        """When ``advance`` is wanted next, at the latest."""
+        """When ``advance`` must be called next, at the latest."""
         return self._timers.earliest()
 
     # ---- partitions of __consumer_offsets
 
     def begin_load(self, partition: int) -> bool:
-        """False where there is nothing to do, as it is loaded already."""
+        """Begin to load a partition; False if it is already loaded."""
         if partition in self._active:
             return False
         self._loading.add(partition)
         return True
 
     def loaded(self, partition: int, groups: Iterable[Group]) -> None:
-        """All that the partition's log says; members have a whole session to be heard of again."""
+        """Take the groups in the partition's log; members get a full session timeout to report back."""
         if partition in self._active:
             return  # loaded twice at once: what has happened since the first time counts
         for group in groups:
@@ -96,14 +96,14 @@ class GroupCoordinator(Membership):
             for member in group.members.values():
                 self._restart_session(group, member)
             if len(group.members) > self.config.group_max_size:
-                self._prepare_rebalance(group)  # group.max.size is less than it was
+                self._prepare_rebalance(group)  # group.max.size has become smaller
             self._forget_void(group, group.offsets)
             self._name_topics(group)
         self._loading.discard(partition)
         self._active.add(partition)
 
     def unload(self, partition: int) -> None:
-        """Another coordinator has the partition now: its groups are forgotten, who waits is sent there."""
+        """Another coordinator has the partition now: forget its groups, and redirect waiting callers."""
         self._loading.discard(partition)
         self._active.discard(partition)
         for group in [g for g in self.groups.values() if self.partition_of(g.group_id) == partition]:
@@ -188,7 +188,7 @@ class GroupCoordinator(Membership):
         self._store(group.group_id, records, stored)
 
     def fetch_offsets(self, group_id: str, partitions: Iterable[TopicPartition] | None) -> FetchedOffsets:
-        """Of the partitions asked for, or of all that have one."""
+        """Committed offsets of these partitions, or of all that have one."""
         if error := self.unavailable(group_id, may_be_empty=True):
             return FetchedOffsets(error)
         group = self.groups.get(group_id) or Group(group_id)
@@ -202,7 +202,7 @@ class GroupCoordinator(Membership):
         )
 
     def committed_partitions(self, group_id: str) -> list[TopicPartition]:
-        """Those for which a group has a position, perhaps a void one."""
+        """The partitions in which a group has a position, perhaps a void one."""
         group = self.groups.get(group_id)
         return [] if group is None else list(group.offsets)
 
@@ -373,7 +373,7 @@ class GroupCoordinator(Membership):
             self._delete(group, lambda error: self._reply(caller, offset_error(error)))
 
     def _delete(self, group: Group, then: Callable[[ErrorCode], None]) -> None:
-        """Tombstones for the group and its offsets; what was committed or joined meanwhile stays."""
+        """Write tombstones for the group and its offsets; commits and members that arrive in between stay."""
         write = self._next_write
         partitions = {*group.offsets, *group.commits_in_flight}
         records: list[KeyValue] = [offset_record(group.group_id, *where, None) for where in partitions]
@@ -389,14 +389,14 @@ class GroupCoordinator(Membership):
         self._store(group.group_id, [*records, group_tombstone(group.group_id)], stored)
 
     def answer_all(self, error: ErrorCode) -> None:
-        """The broker stops: nobody is left without an answer."""
+        """The broker stops: reply to every waiting caller."""
         for group in self.groups.values():
             for member in group.members.values():
                 self._answer_waiting(member, error)
 
 
 def offset_error(error: ErrorCode) -> ErrorCode:
-    """What who commits hears when the records could not be stored."""
+    """The error of a commit whose records could not be stored."""
     match error:
         case (
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

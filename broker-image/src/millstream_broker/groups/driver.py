@@ -44,7 +44,7 @@ from .store import OffsetsTopic, OffsetsWriter
 T = TypeVar("T")
 
 FINISH_S = 1.0
-"""For what is being appended when the broker stops; nobody waits for the answers any more."""
+"""Time limit of running appends when the broker stops; their callers are gone by then."""
 
 RETRY_S, LONGEST_RETRY_S = 0.1, 10.0
 """Pauses between attempts to load a partition; each is twice the one before."""
@@ -74,7 +74,7 @@ class GroupDriver:
     # ---- life
 
     async def ensure_topic(self) -> None:
-        """Make __consumer_offsets if this is the first use of groups. Raises ApiError."""
+        """Create __consumer_offsets at the first use of groups. Raises ApiError."""
         if self._topic.partition_count() is not None:
             return
         if self._creating is None:
@@ -93,7 +93,7 @@ class GroupDriver:
             await asyncio.wait(self._loads.values(), timeout=FIRST_LOAD_S)
 
     def has_partitions(self, count: int) -> None:
-        """So many partitions __consumer_offsets has."""
+        """Set the number of partitions of __consumer_offsets."""
         self._coordinator.config = replace(self._coordinator.config, offsets_topic_num_partitions=count)
 
     def lead(self, partition: int) -> None:
@@ -110,7 +110,8 @@ class GroupDriver:
         self._event(lambda: self._coordinator.unload(partition))
 
     async def _load(self, partition: int) -> None:
-        """Until it has worked, or ``resign`` cancels it: without what is stored, wrong offsets would be served."""
+        """Load a partition, retrying until it succeeds or ``resign`` cancels it: an incomplete load would serve wrong
+        offsets."""
         pause_s = RETRY_S
         while True:
             try:
@@ -144,7 +145,7 @@ class GroupDriver:
             )
 
     async def close(self) -> None:
-        """Answer all who wait, and let appends under way finish, within ``FINISH_S``."""
+        """Reply to all waiting callers, and let running appends finish, within ``FINISH_S``."""
         self._closed = True
         self._event(lambda: self._coordinator.answer_all(ErrorCode.NOT_COORDINATOR))
         for task in self._loads.values():
@@ -161,7 +162,7 @@ class GroupDriver:
         return len(self._loads)
 
     def all(self) -> list[Group]:
-        """Those that are coordinated here, as they are now."""
+        """The groups that this broker coordinates."""
         return list(self._coordinator.groups.values())
 
     def partition_of(self, group_id: str) -> int:
@@ -210,7 +211,7 @@ class GroupDriver:
         return result
 
     def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
-        """To be called when topics have been deleted: their ids by name."""
+        """Call this when topics have been deleted, with their ids by name."""
         self._event(lambda: self._coordinator.forget_topics(deleted))
 
     # ---- events and effects

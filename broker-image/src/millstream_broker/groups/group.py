@@ -1,4 +1,4 @@
-"""A group and its members: what the coordinator decides over.
+"""A group and its members, as the coordinator sees them.
 
 A group passes through the states of Kafka's classic protocol (KIP-62, KIP-394, KIP-345):
 
@@ -46,13 +46,13 @@ class CommittedOffset:
     commit_timestamp: int
     expire_timestamp: int = -1
     topic_id: uuid.UUID = ZERO_UUID
-    """The topic that the offset is one of; ZERO_UUID where the record does not say."""
+    """The id of the topic; ZERO_UUID if the record has none."""
     written: int = 0
     """The number of the write that stored it: of two commits, the one later in the log counts."""
 
     @property
     def has_expiry(self) -> bool:
-        """Whether it expires at a time of its own, whatever the retention."""
+        """Whether it has its own expiry time, independent of the retention."""
         return self.expire_timestamp >= 0
 
 
@@ -88,17 +88,17 @@ class Group:
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
-    """Member ids that were handed out (KIP-394) and have not joined yet."""
+    """Member ids that were assigned (KIP-394) but have not joined yet."""
     unsynced: set[str] = field(default_factory=set)
     """Members of this generation whose SyncGroup has not come."""
     static: dict[str, str] = field(default_factory=dict)
     votes: Counter[str] = field(default_factory=Counter)
     subscribed: frozenset[str] | None = None
-    """Topics that the members of this generation consume; None where that cannot be known."""
+    """Topics that the members of this generation consume; None if unknown."""
     offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
     commits_in_flight: Counter[tuple[str, int]] = field(default_factory=Counter)
     initial_delay_left_ms: int | None = None
-    """While an empty group gathers its first members: how much longer the join may still be put off."""
+    """While an empty group gathers its first members: how much longer the join may be delayed."""
     member_joined_in_delay: bool = False
 
     @property
@@ -114,7 +114,7 @@ class Group:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
-        """Whether somebody with these protocols can join: one of them must be spoken by every member."""
+        """Whether a member with these protocols can join: every member must support one of them."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         size = len(self.members)
@@ -147,7 +147,7 @@ class Group:
 
     def _withdraw(self, member: Member) -> None:
         self.votes.subtract(name for name, _ in member.protocols)
-        self.votes = +self.votes  # keeps only what somebody votes for
+        self.votes = +self.votes  # drops protocols without votes
 
     def rename(self, member: Member, member_id: str) -> None:
         """Give a static member its new member id; its place in the group, and leadership, stay."""
@@ -163,7 +163,7 @@ class Group:
             self.unsynced.add(member_id)
 
     def selected_protocol(self) -> str:
-        """Every member votes for the first of its protocols that all members speak; most votes win."""
+        """Every member votes for the first of its protocols that all members support; most votes win."""
         size = len(self.members)
         ballots = Counter(
             next(name for name, _ in member.protocols if self.votes[name] == size)
@@ -187,11 +187,11 @@ class Group:
                 del in_flight[where]
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member consumes the topic; consumers of whom it is not known may consume any."""
+        """Whether a member consumes the topic; members with unknown subscriptions may consume any."""
         return self.is_consumer if self.subscribed is None else topic in self.subscribed
 
     def note_subscriptions(self) -> None:
-        """To be called when a generation begins: until the next its members consume what they now say."""
+        """Call this when a generation begins: it fixes the topics its members consume."""
         self.subscribed = None
         if not self.is_consumer:
             return

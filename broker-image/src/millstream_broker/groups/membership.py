@@ -1,13 +1,13 @@
-"""Who is in a group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and what time does to members.
+"""Membership of groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and expiring sessions.
 
 The classic group protocol of Kafka (KIP-62 rebalance timeout, KIP-134 initial delay, KIP-345 static members,
-KIP-394 member id first, KIP-814 skip_assignment), with its answers at the places where Kafka gives them:
+KIP-394 member id first, KIP-814 skip_assignment), with the same errors as in Kafka:
 
 - a wrong generation is ILLEGAL_GENERATION, a stranger UNKNOWN_MEMBER_ID, the former holder of a
-  group.instance.id FENCED_INSTANCE_ID; a member that has to join again hears REBALANCE_IN_PROGRESS.
+  group.instance.id FENCED_INSTANCE_ID; a member that must rejoin gets REBALANCE_IN_PROGRESS.
 - assignments are handed out only after the group's record is stored.
 
-What differs from Kafka 4.1, as `tests/compat/test_groups_beside_kafka.py` shows for the rest:
+Differences from Kafka 4.1 (`tests/compat/test_groups_beside_kafka.py` compares the rest):
 
 - Kafka forgets the earlier caller when a member sends JoinGroup or SyncGroup again before the first was
   answered; here the earlier one is answered REBALANCE_IN_PROGRESS, so every caller gets exactly one reply.
@@ -114,7 +114,7 @@ class Membership(CoordinatorState):
             self._update(caller, group, event, member)
             self._prepare_rebalance(group)
         else:
-            # The answer was lost, or a follower rejoins for no reason: it hears what holds.
+            # The response was lost, or a follower rejoins for no reason: repeat the current state.
             self._reply(caller, self._joined(group, member))
 
     def _update(self, caller: Caller, group: Group, event: Join, member: Member) -> None:
@@ -125,7 +125,8 @@ class Membership(CoordinatorState):
         member.join = caller
 
     def _replace_static(self, caller: Caller, group: Group, event: Join, member_id: str) -> None:
-        """A static member came back without its member id: it takes the place it had; whoever held it is fenced."""
+        """A static member returns without its member id: it takes its former place, and the previous holder is
+        fenced."""
         assert event.instance_id is not None
         old_id = group.static[event.instance_id]
         member = group.members[old_id]
@@ -260,7 +261,7 @@ class Membership(CoordinatorState):
         self._prepare_rebalance(group)
 
     def _end_syncs(self, group: Group, error: ErrorCode) -> None:
-        """Answer all that wait for an assignment: with it, or, on an error, with that and no assignment."""
+        """Reply to all that wait for an assignment: with the assignment, or with the error."""
         for member in group.members.values():
             if error:
                 member.assignment = b""
@@ -278,7 +279,7 @@ class Membership(CoordinatorState):
     def sync(self, caller: Caller, event: Sync) -> None:
         error = self.unavailable(event.group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            # The rebalance under way is lost with the old coordinator: join again, here.
+            # The rebalance in progress is lost with the old coordinator: the member must rejoin here.
             error = ErrorCode.REBALANCE_IN_PROGRESS
         group = self.groups.get(event.group_id)
         if not error:
@@ -406,7 +407,7 @@ class Membership(CoordinatorState):
 
 
 def group_error(error: ErrorCode) -> ErrorCode:
-    """What a member hears when the record of its group could not be stored: something it retries."""
+    """The error of a member whose group's record could not be stored: one that clients retry."""
     match error:
         case (
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,6 +1,6 @@
-"""What goes into the group coordinator and what comes out: events, replies and effects, as plain records.
+"""Events, replies and effects of the group coordinator, as plain records.
 
-Whoever waits for a reply is a ``Caller``: any object; the coordinator only hands it back in a ``Reply``.
+A ``Caller`` waits for a reply: it is any object, which the coordinator only returns in a ``Reply``.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class FetchedOffsets:
     offsets: Mapping[TopicPartition, CommittedOffset | None] = field(default_factory=dict)
 
 
-# Effects: what the driver has to do, in this order.
+# Effects, for the driver to carry out in this order.
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 A key and a value each begin with an int16, the version of what follows; the rest is written as the protocol
 writes structs (value versions from 4 on in KIP-482's forms). A null value is a tombstone: the offset, or the
-group, is gone. What a key's version says it is:
+group, is deleted. The key's version tells the kind of record:
 
     0, 1   a committed offset: OffsetCommitKey, OffsetCommitValue
     2      a group: GroupMetadataKey, GroupMetadataValue
@@ -170,13 +170,13 @@ def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -
 
 @dataclass(slots=True)
 class LoadedGroups:
-    """The groups of a partition, and what of its log could not be read."""
+    """The groups of a partition, and the unreadable parts of its log."""
 
     groups: list[Group] = field(default_factory=list)
     unreadable: int = 0
     """Records that were skipped; a batch of which nothing more can be read counts as one."""
     examples: list[str] = field(default_factory=list)
-    """Where the first of them are, and what is wrong with them."""
+    """The positions of the first of them, and what is wrong with them."""
 
     def skip(self, offset: int, reason: object) -> None:
         self.unreadable += 1

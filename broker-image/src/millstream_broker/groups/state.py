@@ -1,9 +1,9 @@
-"""What every part of the group coordinator shares: the groups, the time, the effects, and writes in flight.
+"""State shared by the parts of the group coordinator: the groups, the time, the effects, and writes in flight.
 
-Nothing here or above looks at a clock, a socket or a file. Time comes in by ``advance``; what has to be
-done collects in effects, which the driver takes with ``take_effects`` after each event and carries out in
-order. A ``StoreRecords`` effect is answered by the event ``stored``; until then what it says has not happened:
-nobody is told of it, and memory does not show it.
+Nothing here or above uses a clock, a socket or a file. ``advance`` sets the time; effects collect until the
+driver takes them with ``take_effects`` after each event, and carries them out in order. The event ``stored``
+answers a ``StoreRecords`` effect; until then its change has not happened: no caller learns of it, and it is
+not visible in memory.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CoordinatorState:
         return effects
 
     def stored(self, writes: Iterable[int], error: ErrorCode) -> None:
-        """The appends that these ``StoreRecords`` asked for are over. Those given up by ``unload`` are ignored."""
+        """The appends of these ``StoreRecords`` have ended. Those given up by ``unload`` are ignored."""
         for write in writes:
             if write in self._writes:
                 _, continuation = self._writes.pop(write)

@@ -1,8 +1,7 @@
 """Writes the coordinator's records into __consumer_offsets.
 
-One append at a time for each partition, in the order asked for; what is asked for meanwhile goes into the next
-batch together (group commit), up to ``BATCH_BYTES`` and ``BATCH_RECORDS``. The answer comes after the append is over,
-never before.
+One append at a time for each partition, in the order of the requests; requests in the meantime share the next batch
+(group commit), up to ``BATCH_BYTES`` and ``BATCH_RECORDS``. A reply follows the end of the append, never before.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class OffsetsTopic(Protocol):
         """None: the topic does not exist yet."""
 
     async def create(self) -> int:
-        """Make the topic unless it exists; returns its number of partitions. Raises ApiError."""
+        """Create the topic unless it exists; returns its number of partitions. Raises ApiError."""
 
     async def append(self, partition: int, batch: bytes) -> None:
         """Returns when the batch is committed as by acks=all. Raises ApiError."""
@@ -66,7 +65,7 @@ class OffsetsWriter:
             )
 
     def give_up(self, partition: int) -> None:
-        """Append nothing of what waits: it belongs to a leadership that is over."""
+        """Drop waiting writes: they belong to a leadership that is over."""
         if (queue := self._queues.get(partition)) is not None:
             queue.clear()
 
@@ -106,7 +105,7 @@ class OffsetsWriter:
             logger.warning("__consumer_offsets-%d: cannot append: %s", partition, error)
             return error.code
         except Exception:
-            # A defect, or a disk error nobody has named: what must not happen is an answer that it worked.
+            # A defect, or an unknown disk error: never report success.
             logger.exception("__consumer_offsets-%d: cannot append", partition)
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE

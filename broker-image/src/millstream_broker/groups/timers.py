@@ -1,6 +1,6 @@
-"""Deadlines by key, without a clock: whoever owns it says what time it is.
+"""Deadlines by key, without a clock: the owner passes the time.
 
-Putting a deadline off (each heartbeat does) is one dictionary write: the heap keeps the earlier entry,
+Postponing a deadline (as each heartbeat does) is one dictionary write: the heap keeps the earlier entry,
 which is looked at again when it comes due. Invariant: for each key with a deadline the heap holds at
 least one entry that is not later than that deadline.
 """
@@ -38,7 +38,7 @@ class Timers(Generic[Key]):
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now: int) -> Key | None:
-        """The key of one deadline that has passed, which is thereby gone; None when none has."""
+        """Remove one deadline that has passed, and return its key; None if none has."""
         while self._heap and self._heap[0][0] <= now:
             key = self._pop()
             deadline = self._deadlines.get(key)
