@@ -4,11 +4,11 @@
     1
     flights 3 1200         topic, partition, offset
 
-``recovery-point-offset-checkpoint``: what is on disk for sure. ``log-start-offset-checkpoint``: first offsets moved by
-DeleteRecords (only where the first segment starts before). ``cleaner-offset-checkpoint``: how far a log is compacted.
-``replication-offset-checkpoint``: high watermarks.
+``recovery-point-offset-checkpoint``: up to where a log is on disk for certain. ``log-start-offset-checkpoint``: first
+offsets moved by DeleteRecords (only where the first segment starts before). ``cleaner-offset-checkpoint``: how far a
+log is compacted. ``replication-offset-checkpoint``: high watermarks.
 
-A name does not identify a log: its topic may have been deleted and made anew. So beside each file lies one of ours,
+A name does not identify a log: its topic may have been deleted and recreated. So beside each file there is one of ours,
 ``NAME.by-id``, with the topic id of each log (``-`` where the log's folder has none):
 
     flights 3 xdtBv0jTQdu-G2qGMFiTmA 1200
@@ -48,15 +48,15 @@ class Checkpoint:
 
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     topic_ids: Mapping[TopicPartition, str] | None = field(default_factory=dict)
-    """As the file has them; None where it has none, so that every entry applies to the log of its name."""
+    """The topic ids in the file; None if it has none, and every entry applies to the log of its name."""
 
     def applies(self, key: TopicPartition, topic_id: uuid.UUID | None) -> bool:
-        """Whether the entry of a name is of the log that has this topic id."""
+        """Whether the entry of a name belongs to the log with this topic id."""
         return self.topic_ids is None or self.topic_ids.get(key) == _text(topic_id)
 
 
 class CheckpointError(ValueError):
-    """A checkpoint file does not hold what it should."""
+    """A checkpoint file is not valid."""
 
 
 def parse_lines(text: str, path: str, *, columns: int) -> list[list[str]]:
@@ -77,7 +77,7 @@ def _text(topic_id: uuid.UUID | None) -> str:
 
 
 def load(path: str) -> Checkpoint:
-    """Empty where there is no file. Blocking. CheckpointError, OSError."""
+    """Load a checkpoint; empty if there is no file. Blocking. CheckpointError, OSError."""
     rows = _rows(path + BY_ID, columns=4)
     if rows is not None:
         return Checkpoint(
@@ -90,7 +90,7 @@ def load(path: str) -> Checkpoint:
 def store(path: str, entries: Identified, *, sync: bool = True) -> None:
     """Blocking. OSError. Without ``sync`` a crash of the machine may lose it.
 
-    Ours comes first: where there is only Kafka's, ours was never written.
+    Writes ours first: if only Kafka's exists, ours was never written.
     """
     texts: dict[uuid.UUID | None, str] = {}
     lines = []
@@ -113,7 +113,7 @@ def write_offsets(path: str, offsets: Mapping[TopicPartition, int], *, sync: boo
 
 
 def _rows(path: str, *, columns: int) -> list[tuple[TopicPartition, list[str], int]] | None:
-    """Of each line its topic and partition, the columns between, and the offset; None when there is no file."""
+    """For each line its topic and partition, the columns between, and the offset; None if there is no file."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()

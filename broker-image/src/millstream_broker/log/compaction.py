@@ -1,12 +1,12 @@
-"""cleanup.policy=compact: of each key only the latest record stays; offsets never change.
+"""cleanup.policy=compact: keeps only the latest record of each key; offsets never change.
 
 A pass looks at the *dirty* part of a log (what was appended since the last pass, without the active segment), notes
-the latest offset of each key in it, and writes all segments up to its end anew without the records that a later one
-of the same key replaces. A record without value (a tombstone) deletes its key, and itself later: the first pass that
+the latest offset of each key in it, and rewrites all segments up to its end without the records that a later one of
+the same key replaces. A record without value (a tombstone) deletes its key, and itself later: the first pass that
 has noted it stamps its batch with a delete horizon, now + delete.retention.ms, and the first pass after that horizon
-drops it (KIP-534). Batches keep their range of offsets; a batch that loses all its records goes, but for two kinds that
-stay empty: a producer's last one, so that its sequence is not forgotten, and the last of a log whose active segment is
-empty, so that a follower which copies the log comes to its end. Control batches stay.
+drops it (KIP-534). Batches keep their range of offsets; a batch that loses all its records is removed, except two
+kinds that stay, empty: a producer's last one, so that its sequence is not forgotten, and the last of a log whose active
+segment is empty, so that a follower which copies the log comes to its end. Control batches stay.
 
 ``clean_until`` is where the noted part ends, perhaps in the middle of a segment. Batches behind it are copied as they
 are: a tombstone there has not removed its key's older value yet, so its horizon may neither be set nor be heeded.
@@ -66,8 +66,8 @@ from .segment import SUFFIXES, Segment
 logger = logging.getLogger(__name__)
 
 KEY_BYTES = 180
-"""What a key costs while its latest offset is remembered: a digest, a number and their places in a dict that grows."""
-_WINDOW_S = 0.3  # a throttle that was idle lets so much through at once
+"""Memory of a key with its latest offset: a digest, a number and their places in a growing dict."""
+_WINDOW_S = 0.3  # an idle throttle lets this much through at once
 _SHORTEST_WORK_S = 0.002  # less is not worth a pause
 
 
@@ -82,7 +82,7 @@ class Throttler:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> float:
-        """Account for so many bytes; how many seconds to wait for it. Any thread."""
+        """Account for `size` bytes; returns the seconds to wait. Any thread."""
         cost = size / max(self._rate(), 1.0)
         with self._lock:
             now = self._clock()
@@ -92,21 +92,21 @@ class Throttler:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What one pass may take."""
+    """The resources of one pass."""
 
     share: float = 1.0
-    """Of one core: it sleeps between batches."""
+    """Share of one core: the pass sleeps between batches."""
     max_keys: int = 200_000
     throttle: Throttler | None = None
 
 
 def pause_after(worked_s: float, share: float) -> float:
-    """How long to leave the processor to others, to have had no more than this share of it."""
+    """How long to sleep, to use no more than this share of the processor."""
     return worked_s * (1 - share) / share if worked_s > _SHORTEST_WORK_S else 0.0
 
 
 def due(log: Log, now_ms: int, high_watermark: int) -> tuple[float, int] | None:
-    """The share of dirty bytes in what can be compacted, and where that ends; None while it is too early.
+    """The share of dirty bytes in the compactable part of the log, and its end; None while it is too early.
 
     It is time when the share exceeds min.cleanable.dirty.ratio, or a dirty record is older than max.compaction.lag.ms.
     """
@@ -211,7 +211,7 @@ class Compaction:
         return False
 
     def _skip(self, group: list[Segment]) -> None:
-        """Retention has taken some of these segments. What remains of them is not compacted, so nor is the log."""
+        """Retention has removed some of these segments. The rest of them, and so the log, stays uncompacted."""
         self._skipped = self._skipped or not all(segment.deleted for segment in group)
 
     def _note_latest(self) -> dict[bytes, int]:
@@ -301,7 +301,7 @@ class Compaction:
                 )
 
     def _retained(self, header: BatchHeader, batch: bytes) -> bytes | None:
-        """The batch with the records that stay, None if nothing does."""
+        """The batch with its remaining records; None if it has none."""
         if header.is_control or header.base_offset >= self.clean_until:
             return batch
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
@@ -398,17 +398,17 @@ class Compaction:
             cleaned.remove()
 
     def cancel(self) -> None:
-        """Let :meth:`work` return soon."""
+        """Make :meth:`work` return soon."""
         self._cancelled.set()
 
     def finish(self) -> None:
-        """The pass is over: the next one goes on from here. Nothing, if it was cancelled or failed before its end."""
+        """End the pass: the next one continues from here. No effect if the pass was cancelled or failed."""
         if self._complete and self._is_current():
             self.log.first_dirty_offset = max(self.log.first_dirty_offset, self.clean_until)
 
 
 def give_up(log: Log, error: Exception) -> None:
-    """Compact the log no more before a restart, and say so: others have their turn. Any thread."""
+    """Stop compacting this log until a restart, and log it, so that others have their turn. Any thread."""
     log.uncleanable = True
     if isinstance(error, ApiError):
         logger.error("%s is no longer compacted: %s", log.directory, error.message)
@@ -421,7 +421,7 @@ def _digest(key: bytes) -> bytes:
 
 
 def _read(segment: Segment, position: int, header: BatchHeader) -> bytes:
-    """A batch that is as it was written: what is written anew gets a CRC that says so."""
+    """Read a batch and check its CRC, since the rewritten one gets a valid CRC."""
     batch = segment.read(position, header.size)
     if len(batch) < header.size or not crc_matches(batch):
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} is damaged")

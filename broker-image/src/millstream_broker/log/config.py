@@ -1,4 +1,4 @@
-"""What a topic's configuration says to its logs. Names and defaults are Kafka's (topic configuration keys)."""
+"""The configuration of a topic's logs. Names and defaults are Kafka's (topic configuration keys)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LogConfig:
     producer_id_expiration_ms: int = 24 * 3_600_000  # producer.id.expiration.ms of the broker
 
     reads_records: bool = field(init=False)
-    """Whether a batch's records have to be read before it is appended; else its header suffices."""
+    """Whether a batch's records must be read before it is appended; otherwise its header suffices."""
 
     def __post_init__(self) -> None:
         reads = (

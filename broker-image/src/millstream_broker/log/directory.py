@@ -1,4 +1,4 @@
-"""One log directory (an entry of ``log.dirs``): whose it is, how it was left, and whether it can still be used.
+"""One log directory (an entry of ``log.dirs``): its owner, its last shutdown, and whether it is usable.
 
     .lock                                held while a broker uses the directory
     meta.properties                      version=0, cluster.id, broker.id: whose data this is
@@ -12,9 +12,9 @@
     …-checkpoint.by-id                   ours: the same with topic ids (see ``checkpoints``)
     TOPIC-N/                             one partition (see ``folders``)
 
-A clean stop does not have to fsync gigabytes: the page cache outlives the process. So the marker names the boot, and
-``synced`` when everything was fsynced; it holds if it is synced or if the machine has not restarted since. After kill
--9 the boot id tells in the same way that every completed write is still there.
+A clean stop need not fsync gigabytes: the page cache outlives the process. So the marker names the boot, and
+``synced`` if everything was fsynced; it is valid if it is synced or if the machine has not restarted since. After kill
+-9 the boot id shows in the same way that every completed write is still there.
 
 A disk that fails takes the whole directory with it (KIP-112): after :meth:`LogDir.fail` every log in it refuses, until
 a restart has read what is really there. A disk that is merely full does not (``files.is_failure``).
@@ -58,7 +58,7 @@ class LogDirError(Exception):
 
 
 class BrokenDirError(LogDirError):
-    """The disk is at fault, not the configuration: where there are other directories, they serve without this one."""
+    """The disk is at fault, not the configuration: other directories serve without this one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,15 +75,15 @@ class LogDir:
     clean: bool = False
     same_boot: bool = False
     generation: int | None = None
-    """As it was found, or was written since; None where there was none, 0 where it cannot vouch for its logs."""
+    """The generation as found or last written; None if there was none, 0 if it cannot vouch for its logs."""
     is_older_copy: bool = False
-    """Whether it was found to be behind what it has been, although its marks say that nothing was lost."""
+    """Whether it is behind its last known generation, although its marks say that nothing was lost."""
     logs: dict[TopicPartition, Log] = field(default_factory=dict)
     rolled: set[Log] = field(default_factory=set)
     """Logs with closed segments that may not be on the disk yet."""
     failure: OSError | None = None
     closing: bool = False
-    """No more fsync is to begin but what closing itself needs."""
+    """Begin no more fsyncs, except those of closing itself."""
     _lock_fd: int | None = None
     _failing: threading.Lock = field(default_factory=threading.Lock)
     _found: dict[str, Checkpoint] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class LogDir:
     _high_watermarks: Identified | None = None
     """As they were last written."""
     _writing: threading.Lock = field(default_factory=threading.Lock)
-    """Of checkpoints: the one that is written last has to be the newest."""
+    """For checkpoints: the last one written must be the newest."""
 
     # -- failing ----------------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class LogDir:
         self.on_failure(self)
 
     def check(self, error: OSError) -> None:
-        """Take note of an error that met something other than a log."""
+        """Handle an error outside a log."""
         if is_failure(error):
             self.fail(error)
 
@@ -123,7 +123,7 @@ class LogDir:
             log.offline = self.failure
 
     def has(self, key: TopicPartition, topic_id: uuid.UUID | None) -> bool:
-        """Whether the log of this name is that topic's. Any thread."""
+        """Whether the log of this name belongs to that topic. Any thread."""
         log = self.logs.get(key)
         return log is not None and log.topic_id == topic_id
 
@@ -134,7 +134,7 @@ class LogDir:
     # -- whose it is ------------------------------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Make it, lock it and read whose it is. Blocking. LogDirError."""
+        """Create it, lock it and read its owner. Blocking. LogDirError."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -189,7 +189,7 @@ class LogDir:
         self.directory_id = properties.get("directory.id", "")
 
     def identify(self, broker_id: int, cluster_id: str) -> None:
-        """Make sure that it is this broker's, and mark a new one so. Blocking. LogDirError."""
+        """Check that it belongs to this broker, and mark a new one. Blocking. LogDirError."""
         if self.broker_id is not None and self.broker_id != broker_id:
             raise LogDirError(
                 f"log.dirs: {self.path} belongs to broker.id={self.broker_id}, this is broker.id={broker_id}. "
@@ -205,7 +205,7 @@ class LogDir:
             self.broker_id, self.cluster_id = broker_id, cluster_id
 
     def own_id(self) -> str:
-        """What tells it from others (`directory.id`, KIP-858), made if it has none. Blocking. OSError, LogDirError."""
+        """Its unique id (`directory.id`, KIP-858), created if it has none. Blocking. OSError, LogDirError."""
         text = (self.path / META_PROPERTIES).read_text("utf-8")
         self.directory_id = dict(_properties(text)).get("directory.id", "")
         if not self.directory_id:
@@ -233,7 +233,7 @@ class LogDir:
             self.clean = self.same_boot = False
 
     def mark_in_use(self, boot: str) -> None:
-        """From now on a kill is one. Blocking. OSError, LogDirError."""
+        """Mark it as in use: without a clean stop, the next start assumes a crash. Blocking. OSError, LogDirError."""
         if not (self.same_boot or self.clean):  # which a restart must not forget
             self._write(GENERATION, "0\n")
         if not self.same_boot:
@@ -247,7 +247,7 @@ class LogDir:
         self.generation = generation
 
     def mark_clean(self, *, synced: bool) -> None:
-        """Every log is closed. Blocking. LogDirError."""
+        """Mark a clean stop, with every log closed. Blocking. LogDirError."""
         self._write(CLEAN_SHUTDOWN, f"version=0\nsynced={'true' if synced else 'false'}\n")
 
     def _write(self, name: str, text: str) -> None:
@@ -266,7 +266,7 @@ class LogDir:
         self._found = {name: self._load(name) for name in _CHECKPOINTS}
 
     def _load(self, name: str) -> Checkpoint:
-        """Empty where it cannot be read: then more of the logs is."""
+        """Load one checkpoint; empty if unreadable: then more of the logs is read."""
         try:
             return checkpoints.load(str(self.path / name))
         except (CheckpointError, OSError) as error:
@@ -274,7 +274,7 @@ class LogDir:
             return Checkpoint()
 
     def checkpointed(self, key: TopicPartition, topic_id: uuid.UUID | None) -> dict[str, int]:
-        """What the checkpoints say of a log, by their names. Entries of another topic of that name are dropped."""
+        """The checkpoint entries of a log, by file name. Entries of another topic of that name are dropped."""
         found: dict[str, int] = {}
         void = []
         for name, checkpoint in self._found.items():
@@ -327,7 +327,7 @@ class LogDir:
                 log.claimed = claimed
 
     def write_high_watermarks(self, entries: Identified) -> None:
-        """Where they are not what was last written. Blocking, any thread. OSError."""
+        """Write high watermarks, if they have changed. Blocking, any thread. OSError."""
         with self._writing:
             if entries != self._high_watermarks:
                 self._store(checkpoints.HIGH_WATERMARKS, entries, sync=False)
@@ -338,7 +338,7 @@ class LogDir:
 
 
 def boot_id() -> str:
-    """The identity of this boot of the machine; empty where the system does not tell."""
+    """The id of this boot of the machine; empty if the system does not provide it."""
     return read_text(Path("/proc/sys/kernel/random/boot_id"))
 
 

@@ -1,6 +1,6 @@
-"""How far a log is on the disk, and getting it there: fsync in a thread, beside a loop that goes on appending.
+"""Tracks how far a log is on disk, and fsyncs it in a thread while the loop continues to append.
 
-The snapshots of many producers, of which a log makes one where a segment ends, are written there, too. Until one is, a
+Large producer snapshots, which a log takes at the end of each segment, are written there too. Until one is, a
 restart restores the state from an older one and the batches behind it; so the segments before it must stay
 (:attr:`Durability.unsaved_from`).
 """
@@ -18,11 +18,11 @@ from .producer_state import ProducerStateManager
 from .segment import Segment
 from .segments import Segments
 
-_PORTION = 16  # closed segments that are fsynced before the next question whether to go on
+_PORTION = 16  # closed segments to fsync before checking whether to continue
 
 
 class Durability:
-    """Of one log. ``offset``: everything before it is on the disk (Kafka's recovery point).
+    """The durability of one log. ``offset``: everything before it is on disk (Kafka's recovery point).
 
     ``lock`` keeps :meth:`flush` apart from those who change what it reads. Appending does not: it only adds.
     """
@@ -56,7 +56,8 @@ class Durability:
     def save_producers(self) -> None:
         """Write the snapshots of ended segments (no fsync). Blocking, in any thread. OSError.
 
-        One that cannot be written is left out, or retention could not make room on a full disk; the next has it all.
+        One that cannot be written is skipped, as otherwise retention could not free a full disk; the next has
+        everything.
         """
         while self._unsaved:
             with self.lock:  # a truncation may forget them, a deletion moves the folder

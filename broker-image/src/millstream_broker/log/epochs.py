@@ -1,4 +1,4 @@
-"""Leader epochs of a log: at which offset each began (KIP-101), in Kafka's ``leader-epoch-checkpoint``.
+"""Leader epochs of a log with their first offsets (KIP-101), in Kafka's ``leader-epoch-checkpoint``.
 
     0                      version
     2                      number of entries
@@ -32,7 +32,7 @@ class LeaderEpochs:
         self.unsynced = False  # the file may not be on the disk yet
 
     def load(self) -> bool:
-        """Read the file; False when it is missing or cannot be believed (then nothing is loaded)."""
+        """Read the file; returns False, and loads nothing, if it is missing or invalid."""
         self.entries = []
         try:
             with open(self.path, encoding="utf-8") as file:
@@ -50,7 +50,7 @@ class LeaderEpochs:
         return self.entries[-1][0] if self.entries else UNDEFINED
 
     def assign(self, epoch: int, offset: int) -> None:
-        """Records from ``offset`` on are of ``epoch``, unless they are already known to be."""
+        """Note that ``epoch`` begins at ``offset``, unless that is known."""
         entries = self.entries
         if epoch < 0 or (entries and epoch <= entries[-1][0]):
             return

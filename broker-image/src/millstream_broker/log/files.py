@@ -3,8 +3,8 @@
 A broker may hold hundreds of thousands of segments of three files each, so no log keeps a descriptor of its own: it
 asks the :class:`FileCache` each time, which keeps the most recently used ones open.
 
-Invariants: whoever uses a file holds its :class:`OpenFile` while it does; that is why the calls are methods, and nobody
-works with a bare descriptor that another thread might have closed and the kernel given to another file. A descriptor
+Invariants: a caller holds the :class:`OpenFile` while it uses the file. That is why the calls are methods: another
+thread might close a bare descriptor, and the kernel reuse it for another file. A descriptor
 is closed when nobody references its :class:`OpenFile` any more (CPython counts references). So evicting a file, or
 deleting a segment, never pulls it away from under a fetch that is still sending its :class:`FileSlice`: the kernel
 keeps an unlinked file until the last descriptor is gone.
@@ -26,16 +26,16 @@ _NOT_THE_DISK = frozenset(
 
 _CANNOT_ASK = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 STRIDE_BYTES = 64 * 1024
-"""The kernel reads ahead: two bytes of a file that are so near are in the page cache together, or probably."""
+"""Distance of read-ahead: two bytes of a file this near are probably in the page cache together."""
 _one_byte = [bytearray(1)]
 
 
 class SyncError(OSError):
-    """An fsync failed. Whatever the reason, the kernel may have dropped what it could not write."""
+    """An fsync failed. For any reason, the kernel may have dropped unwritten data."""
 
 
 def is_failure(error: OSError) -> bool:
-    """Whether the disk is at fault (EIO, read-only, gone), and not only short of room, or the process of something."""
+    """Whether the disk is at fault (EIO, read-only, gone), rather than full, or the process out of a resource."""
     return error.errno not in _NOT_THE_DISK or isinstance(error, SyncError)
 
 
@@ -48,7 +48,7 @@ class OpenFile:
         self.path = path
         """As it was when it was opened."""
         self._asks = True
-        """Whether the file system says what the page cache has (tmpfs, which has all of it there, does not)."""
+        """Whether the file system reports what is in the page cache (tmpfs, which is all there, does not)."""
         self._fd = -1
         self._fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
 

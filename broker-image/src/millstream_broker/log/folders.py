@@ -1,7 +1,7 @@
-"""The folders of a log directory: one a partition, ``TOPIC-N``, and ``TOPIC-N.UUID-delete`` once it is deleted.
+"""The folders of a log directory: ``TOPIC-N`` for each partition, and ``TOPIC-N.UUID-delete`` once it is deleted.
 
-``partition.metadata`` in a partition's folder says whose partition it is, so that a topic of the same name that was
-made later does not get an older one's records:
+``partition.metadata`` in a partition's folder names its topic's id, so that a new topic of the same name does not get
+the old one's records:
 
     version: 0
     topic_id: xdtBv0jTQdu-G2qGMFiTmA        16 bytes in unpadded URL-safe base64
@@ -29,7 +29,7 @@ _KEPT_OF_NAME = 200  # a file name has at most 255 bytes; ``.UUID-delete`` needs
 
 
 def find(directory: Path) -> tuple[list[tuple[Path, TopicPartition]], list[Path]]:
-    """Partitions' folders, and those on their way out. Blocking. OSError when the directory cannot be read."""
+    """The folders of partitions, and of deleted ones. Blocking. OSError if the directory cannot be read."""
     partitions: list[tuple[Path, TopicPartition]] = []
     deleted = []
     with os.scandir(directory) as entries:
@@ -68,7 +68,7 @@ def write_topic_id(path: Path, topic_id: uuid.UUID) -> None:
 
 
 def read_topic_id(path: Path) -> uuid.UUID | None:
-    """None where the file is missing or says nothing that can be believed."""
+    """None if the file is missing or invalid."""
     try:
         with open(f"{path}/{PARTITION_METADATA}", encoding="utf-8") as file:
             text = file.read()

@@ -42,7 +42,7 @@ class SparseIndex:
 
     @classmethod
     def open(cls, files: FileCache, path: str, entry: struct.Struct) -> SparseIndex:
-        """Open what is there; a missing file is an empty index, half an entry at the end is ignored."""
+        """Open an index; a missing file is an empty index, half an entry at the end is ignored."""
         try:
             size = os.stat(path).st_size
         except FileNotFoundError:
@@ -93,7 +93,7 @@ class SparseIndex:
     def _at_most_stored(
         self, target: int, member: int, high: int, above: int
     ) -> tuple[int, tuple[int, int] | None]:
-        """Likewise among the stored entries before ``high``, whose member is ``above``: too much."""
+        """The same among the stored entries before ``high``, whose member ``above`` is too large."""
         size = self.entry.size
         low, below, found, turn = 0, min(0, target), None, 0
         while low < high:  # entries before low are at most target, those from high on are not
@@ -117,7 +117,7 @@ class SparseIndex:
     def _at_most_in(
         self, block: bytes | bytearray, start: int, target: int, member: int
     ) -> tuple[int, tuple[int, int]]:
-        """Likewise in a block of the entries from ``start`` on, the first of which is at most ``target``."""
+        """The same in a block of the entries from ``start`` on, the first of which is at most ``target``."""
         unpack, size = self.entry.unpack_from, self.entry.size
         count = bisect_right(
             range(len(block) // size), target, lo=1, key=lambda index: unpack(block, index * size)[member]

@@ -3,15 +3,15 @@
 Offsets: ``log_start_offset`` ≤ every readable record < ``log_end_offset``. ``flushed_offset`` (Kafka's recovery point)
 is how far fsync has come. The high watermark is the partition's business; methods that must respect it take it.
 
-Threads. The loop's thread owns a log and calls everything; nothing here waits but for the disk. These may run in
-another thread at the same time, and are meant to, as they may take long: :meth:`flush`, :meth:`flush_closed`,
+Threads. The loop's thread owns a log and may call everything; calls only wait for the disk. These may, and should, run
+in another thread at the same time, as they may take long: :meth:`flush`, :meth:`flush_closed`,
 :meth:`remove_deleted_files`, look-ups by time, and opening. One lock keeps flush apart from truncation, close and
 delete, which change what flush reads; appending takes no lock.
 
 A write that does not fit the disk leaves the log as it was and raises KAFKA_STORAGE_ERROR; the next append may
 succeed. After any other failure the log is ``offline`` (see ``state``).
 
-A log belongs to a topic id. So does everything that is kept beside it (see ``checkpoints``).
+A log belongs to a topic id. So does everything stored beside it (see ``checkpoints``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .state import Home, LogState
 from .validator import Admitted
 
 SAVED_AT_ONCE = 100
-"""Producers whose snapshot is written where a segment ends, for that takes no time; of more, by the flushing thread."""
+"""Up to this many producers, the end of a segment writes their snapshot at once; for more, the flushing thread does."""
 
 
 class AppendInfo(NamedTuple):
@@ -65,7 +65,7 @@ class Log(LogState):
         now_ms: int | None = None,
         topic_id: uuid.UUID | None = None,
     ) -> Log:
-        """Open (or make) the log in ``directory``. Blocking, in any thread. OSError.
+        """Open (or create) the log in ``directory``. Blocking, in any thread. OSError.
 
         ``clean``: the last process closed it. Otherwise ``page_cache_kept`` says that the machine has not restarted
         since it was written: then every completed write is there, and only batches behind the last index entry are
@@ -102,7 +102,7 @@ class Log(LogState):
     def admit(self, batches: bytearray, *, now_ms: int) -> Admitted:
         """The first half of :meth:`append`, by the configuration of this moment. In any thread.
 
-        A refusal names the records, where a header alone would do to refuse them.
+        A refusal names the records, even if a header alone suffices to refuse them.
         """
         config = self.config
         try:
@@ -148,7 +148,7 @@ class Log(LogState):
         return AppendInfo(first, offset - 1, append_time, self.log_start_offset)
 
     def starts_within(self, batches: memoryview) -> bool:
-        """Whether appending a leader's batches starts this empty log anew, before its end, which is blocking."""
+        """Whether appending a leader's batches restarts this empty log before its end, which blocks."""
         is_empty = self.log_start_offset == self.log_end_offset
         return is_empty and int.from_bytes(batches[:8], "big", signed=True) < self.log_end_offset
 
@@ -208,12 +208,12 @@ class Log(LogState):
         self._rolled()
 
     def _rolled(self) -> None:
-        """Have :meth:`flush_closed` called soon, where it has something to do."""
+        """Request a call of :meth:`flush_closed` soon, if it has something to do."""
         if self._home is not None and self.durability.is_behind:
             self._home.rolled.add(self)
 
     def roll_if_old(self, now_ms: int) -> None:
-        """Roll an active segment that nobody appended to for segment.ms, so that retention and compaction see it."""
+        """Roll an active segment without appends for segment.ms, so that retention and compaction see it."""
         active = self.segments.active
         if self.offline is not None or self.truncating:
             return
@@ -273,11 +273,11 @@ class Log(LogState):
         )
 
     def max_timestamp(self) -> tuple[int, int, int] | None:
-        """Likewise of the first record that has the largest timestamp."""
+        """The same for the first record with the largest timestamp."""
         return self._look_up(lambda: timestamps.latest(self.segments))
 
     def _look_up(self, find: Callable[[], timestamps.Found | None]) -> timestamps.Found | None:
-        """What is read is this log's, for its segments were not cut, nor its folder given up, before the end."""
+        """Run a look-up, and check that the log was neither truncated nor deleted before its end."""
         truncations = self.segments.truncations
         try:
             found = find()
@@ -300,7 +300,7 @@ class Log(LogState):
     def delete_old_segments(
         self, now_ms: int, high_watermark: int | None = None, *, at_most: int = 1 << 30
     ) -> int:
-        """Retention by time and by size, and what lies before ``log_start_offset``: how many segments went.
+        """Apply retention by time, size and ``log_start_offset``; returns the number of segments removed.
 
         Their files are renamed only; :meth:`remove_deleted_files` unlinks them. Nothing at or above the high
         watermark goes. When the active segment has to go, the log rolls first. OSError.
@@ -322,7 +322,7 @@ class Log(LogState):
         return self._drop_first(count)
 
     def _drop_first(self, count: int) -> int:
-        """How many segments went: those before a producer snapshot that is not written yet must stay."""
+        """Remove segments; returns how many. Those before an unwritten producer snapshot must stay."""
         while count and self.segments[count].base_offset >= self.durability.unsaved_from:
             count -= 1
         if count:
@@ -337,7 +337,7 @@ class Log(LogState):
         self.durability.offset = max(self.flushed_offset, self.log_start_offset)
 
     def remove_deleted_files(self) -> None:
-        """Unlink what retention and compaction put aside. Blocking, in any thread."""
+        """Unlink the files that retention and compaction set aside. Blocking, in any thread."""
         self.segments.remove_deleted_files()
 
     def delete_records_before(self, offset: int) -> int:
@@ -356,7 +356,7 @@ class Log(LogState):
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
         """Drop everything from ``offset`` on; a batch that has ``offset`` inside goes as a whole. Blocking.
 
-        So goes an epoch that begins there and has no records yet: a follower that kept it would name it endlessly.
+        This includes an epoch that begins there without records: a follower that kept it would name it endlessly.
         ApiError KAFKA_STORAGE_ERROR: nothing has changed, or the log is offline.
         """
         try:
@@ -365,7 +365,7 @@ class Log(LogState):
             raise self.failed(error) from error
 
     def start_anew(self, offset: int, *, now_ms: int) -> None:
-        """Drop everything, producer snapshots included, and go on at ``offset``, behind the end. Blocking.
+        """Drop everything, including producer snapshots, and continue at ``offset``, behind the end. Blocking.
 
         ApiError KAFKA_STORAGE_ERROR: nothing has changed, or the log is offline.
         """
@@ -379,12 +379,12 @@ class Log(LogState):
     def flush(self) -> int:
         """fsync what is not on disk yet; the offset before which everything is. Blocking, in any thread.
 
-        Appends may go on meanwhile: what they add is the next flush's. One fsync serves everybody who waits for it.
+        Appends may continue meanwhile: the next flush covers them. One fsync serves all waiting callers.
         """
         self.check_online()
         with self.durability.lock:
             try:
-                self.durability.flush(self.log_end_offset)  # whatever comes later is not promised
+                self.durability.flush(self.log_end_offset)  # later records are not covered
             except OSError as error:
                 raise self.failed(error) from error
             return self.flushed_offset

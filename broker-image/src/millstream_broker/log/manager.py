@@ -5,9 +5,9 @@ partitions are none of ours any more, and :meth:`LogManager.get_or_create` does 
 caller has to know which they are (:meth:`LogManager.let_go`).
 
 A log belongs to the topic id in its folder (see ``folders``). There is one log of a name; only at the start there may
-be more, in several directories and of several topics: :meth:`LogManager.release_others` ends that.
+be more, in several directories and of several topics, until :meth:`LogManager.release_others`.
 
-Threads. The loop's thread calls everything but what is named here. In another thread: :meth:`LogManager.start`
+Threads. The loop's thread calls everything except these, which run in another thread: :meth:`LogManager.start`
 (before the loop serves), :meth:`checkpoint`, :meth:`remove_deleted`, :meth:`close` (when the loop no longer appends),
 :meth:`put_aside`, :meth:`get_or_create` (one caller at a time). Retention and fsync are in ``upkeep``.
 """
@@ -42,7 +42,7 @@ _SYNC_AT_CLOSE_BYTES = 64 << 20  # a clean stop fsyncs when no more than this is
 _SYNC_AT_CLOSE_S = 0.5  # and for no longer than this (but for the fsyncs that have begun)
 _THREADS = 4
 _AT_ONCE = 20
-"""Logs, at most, that a thread is given together."""
+"""Most logs to hand to a thread at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Found:
 
 
 class Released(NamedTuple):
-    """A log that is deleted, and whose folder still has its name."""
+    """A deleted log whose folder still has its name."""
 
     home: LogDir
     key: TopicPartition
@@ -74,7 +74,7 @@ class LogManager:
         files: FileCache | None = None,
     ) -> None:
         self.paths = [Path(path) for path in log_dirs]
-        """Of all directories, whether they can be used or not."""
+        """All directories, usable or not."""
         self.dirs = [LogDir(path) for path in self.paths]
         if not self.dirs:
             raise LogDirError("log.dirs names no directory")
@@ -82,14 +82,14 @@ class LogManager:
         self.config_of = config_of or (lambda topic: self.defaults)
         self.files = FileCache() if files is None else files
         self.offline: dict[Path, str] = {}
-        """Directories that cannot be used, and why; no longer in ``dirs``."""
+        """Unusable directories, and why; they are no longer in ``dirs``."""
         self._homes: dict[TopicPartition, LogDir] = {}
         self._deleting: list[Path] = []
 
     # -- start and stop ---------------------------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Make and lock the directories, and read whose they are. Blocking.
+        """Create and lock the directories, and read their owners. Blocking.
 
         A directory that the disk does not let us use is left out, as in Kafka. LogDirError when none is left, or one
         is not ours.
@@ -114,22 +114,22 @@ class LogManager:
         )
 
     def unlock(self) -> None:
-        """Let go of the directories without closing any log: after a start that failed."""
+        """Release the directories without closing any log, after a failed start."""
         for home in self.dirs:
             home.unlock()
 
     def identify(self, broker_id: int, cluster_id: str) -> None:
-        """Make sure that the directories are this broker's, and mark new ones so. Blocking."""
+        """Check that the directories belong to this broker, and mark new ones. Blocking."""
         for home in self.dirs:
             home.identify(broker_id, cluster_id)
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster that the data is of, None when it is all new."""
+        """The cluster of the data; None if all directories are new."""
         return next((home.cluster_id for home in self.dirs if home.cluster_id is not None), None)
 
     def start(self, generations: Mapping[str, int] | None = None) -> list[Found]:
-        """Open every log, in threads, verifying what has to be. The partitions found. Blocking.
+        """Open every log, in threads, verifying where necessary; returns the partitions found. Blocking.
 
         ``generations`` that directories are known to have had, by their ids: one behind is an older copy.
         """
@@ -184,7 +184,7 @@ class LogManager:
             except ApiError as error:
                 return home, path, key, OSError(error.message)
 
-        # To hand a log to a thread costs about as much as to open it; but one that has to be read takes long.
+        # Handing a log to a thread costs about as much as opening it; but one that must be read takes long.
         size = max(1, min(_AT_ONCE, len(to_open) // (8 * _THREADS)))
         portions = [to_open[start : start + size] for start in range(0, len(to_open), size)]
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="open-log") as pool:
@@ -222,7 +222,8 @@ class LogManager:
         self._homes[key] = home
 
     def close(self, *, sync_limit: int = _SYNC_AT_CLOSE_BYTES, sync_for_s: float = _SYNC_AT_CLOSE_S) -> None:
-        """Close every log and leave the marker of a clean stop. Blocking, but not for the disk to write gigabytes."""
+        """Close every log and write the marker of a clean stop. Blocking, but does not wait for gigabytes to be
+        written."""
         deadline = time.monotonic() + sync_for_s
 
         def flush(log: Log) -> bool:
@@ -261,21 +262,21 @@ class LogManager:
     # -- directories that fail --------------------------------------------------------------------------------
 
     def watch(self, on_failure: Callable[[LogDir], None]) -> None:
-        """Be called when a directory fails, once for each and in any thread."""
+        """Call `on_failure` once for each directory that fails, in any thread."""
         for home in list(self.dirs):
             home.on_failure = on_failure
             if home.failure is not None:
                 on_failure(home)
 
     def read_failed(self, error: OSError) -> None:
-        """A file of a log, which the error names, could not be read on its way to a client."""
+        """Handle a failure to read a log's file, which the error names, for a client."""
         for home in self.dirs:
             if home.path in Path(error.filename).parents:
                 home.check(error)
                 return
 
     def let_go(self, home: LogDir) -> list[Found]:
-        """A directory has failed: its partitions, which are not here any more."""
+        """Forget the partitions of a failed directory, and return them."""
         assert home.failure is not None
         if home not in self.dirs:
             return []
@@ -312,7 +313,7 @@ class LogManager:
         return self._homes
 
     def get_or_create(self, topic: str, partition: int, topic_id: uuid.UUID | None = None) -> Log:
-        """The log of a partition; a new one goes to the directory with the fewest. Blocking, a moment."""
+        """The log of a partition; a new one goes to the directory with the fewest. Blocks briefly."""
         key = (topic, partition)
         home = self._homes.get(key)
         if home is not None:
@@ -350,7 +351,7 @@ class LogManager:
 
     @staticmethod
     def _identified(home: LogDir, log: Log, topic_id: uuid.UUID | None) -> Log:
-        """A log that says not whose it is (its broker died as it made the folder) is its topic's from now on."""
+        """Assign a log without a topic id (its broker died while creating the folder) to its topic."""
         if log.topic_id is None and topic_id is not None:
             try:
                 folders.write_topic_id(log.directory, topic_id)
@@ -361,7 +362,7 @@ class LogManager:
         return log
 
     def delete(self, topic: str, partition: int) -> None:
-        """Take a partition away: its folder is renamed now, and removed by :meth:`remove_deleted`. Blocking."""
+        """Delete a partition: renames its folder now; :meth:`remove_deleted` removes it. Blocking."""
         self.put_aside(self.release([(topic, partition)]))
 
     def release(self, keys: Iterable[TopicPartition]) -> list[Released]:
@@ -376,7 +377,7 @@ class LogManager:
         return Released(home, key, log)
 
     def release_others(self, key: TopicPartition, keep: Callable[[uuid.UUID | None], bool]) -> list[Released]:
-        """Of all logs of a name, forget those whose topic ids are not to be kept. See :meth:`release`."""
+        """Of all logs of a name, forget those with topic ids not to keep. See :meth:`release`."""
         released = []
         for home in self.dirs:
             if (log := home.logs.get(key)) is None:
@@ -403,7 +404,7 @@ class LogManager:
             home.check(error)
 
     def _put_aside(self, home: LogDir, key: TopicPartition, move: Callable[[Path], object]) -> None:
-        """Have a folder renamed, so that it is removed. OSError."""
+        """Rename a folder, so that it will be removed. OSError."""
         target = home.path / folders.name_when_deleted(key)
         move(target)
         self._deleting.append(target)
@@ -459,7 +460,7 @@ class LogManager:
         self._write_each(LogDir.checkpoint)
 
     def write_high_watermarks(self, entries: Identified) -> None:
-        """All that there are. Blocking, in any thread."""
+        """Write all high watermarks. Blocking, in any thread."""
         homes = self._homes.copy()
         self._write_each(
             lambda home: home.write_high_watermarks(

@@ -1,6 +1,6 @@
-"""What a log remembers of its idempotent producers, so that a retried batch is stored once (KIP-98).
+"""A log's memory of its idempotent producers, so that a retried batch is stored once (KIP-98).
 
-Of each producer id: its epoch and its last five batches (a client has at most five in flight). A batch is then
+For each producer id: its epoch and its last five batches (a client has at most five in flight). A batch is then
 
     a duplicate              same epoch, and exactly the sequences of one of the five: answered with the old offsets
     INVALID_PRODUCER_EPOCH   an epoch below the known one: a zombie
@@ -45,7 +45,7 @@ _VERSION = 1
 
 
 class SnapshotError(ValueError):
-    """A producer snapshot that cannot be believed."""
+    """A producer snapshot is not valid."""
 
 
 class AppendedBatch(NamedTuple):
@@ -114,7 +114,7 @@ class ProducerStateManager:
         self._generation = 0
 
     def frozen(self) -> ProducerStateManager:
-        """This state as it is now, for another thread: each producer is copied before its next batch is noted."""
+        """An immutable view of this state, for another thread: each producer is copied before its next change."""
         copy = ProducerStateManager()
         copy.by_id = self.by_id.copy()
         self._generation += 1
@@ -246,5 +246,5 @@ class ProducerStateManager:
         return producers
 
     def save(self, path: str) -> None:
-        """Blocking. OSError. Without fsync: ``durability`` sees to it."""
+        """Blocking. OSError. Without fsync, which ``durability`` does."""
         write_atomically(path, self.encode(), sync=False)

@@ -1,4 +1,4 @@
-"""Putting a log's folder in order before it is used.
+"""Repairs a log's folder before it is used.
 
 A crash may leave: a torn batch at the end of a segment; index entries that were never written out; a segment that was
 being deleted (``.deleted``); a compaction that did not finish (``.cleaned``), or finished but did not replace its
@@ -10,7 +10,7 @@ How much must be read depends on what is known (see ``Log.open``):
     after kill -9, the machine having stayed up  those batches with their CRCs, for the page cache kept every write
     after a loss of power                      every batch behind the recovery point, that is, the last fsync
 
-What Kafka wrote before 0.11 (message formats 0 and 1) is not a torn tail and must not be cut: OldFormatError.
+Data written by Kafka before 0.11 (message formats 0 and 1) is no torn tail and must not be cut: OldFormatError.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 _INTERRUPTED = (".deleted", ".cleaned", ".swap", ".tmp")
 _OLD_HEAD = struct.Struct(">qiIb")
-NOWHERE = 2**62  # an offset behind every log: nothing is to be verified
+NOWHERE = 2**62  # an offset behind every log: verify nothing
 
 
 class OldFormatError(OSError):
@@ -56,7 +56,7 @@ class Folder:
 
 
 def tidy(directory: str) -> Folder:
-    """Finish or undo what a crash interrupted; what is there then (blocking)."""
+    """Finish or undo what a crash interrupted; returns the remaining files (blocking)."""
     entries = list(os.scandir(directory))
     if any(entry.name.endswith(_INTERRUPTED) for entry in entries):
         _complete_swaps(directory, [entry.name for entry in entries])
@@ -145,7 +145,7 @@ def load(
 
 
 def _check(segments: Segments, folder: Folder, from_offset: int | None) -> int:
-    """Verify what has to be, cut what is torn, rebuild indexes; the end offset."""
+    """Verify batches, cut a torn tail, rebuild indexes; returns the end offset."""
     checksums = from_offset is not None
     refuse_old_format(segments[0], 0)
     if from_offset is None:

@@ -1,4 +1,4 @@
-"""When a segment ends and the next one begins, and which segments are too old, too much, or before the log's start."""
+"""When a segment ends, and which segments exceed retention by time or size, or lie before the log's start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .segments import Segments
 def must_roll(
     segment: Segment, config: LogConfig, size: int, headers: Sequence[BatchHeader], now_ms: int
 ) -> bool:
-    """Whether the active segment has to end before these batches: segment.bytes, segment.ms, a full index."""
+    """Whether the active segment must end before these batches: segment.bytes, segment.ms, a full index."""
     last = headers[-1]
     if not segment.has_room_for(last.last_offset):
         return True

@@ -35,7 +35,7 @@ from .files import FileCache, FileSlice, OpenFile
 from .index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 
 SUFFIXES = (".log", ".index", ".timeindex")
-_PENDING_ENTRIES = 16  # written out together; after a crash as many batches are verified that have one
+_PENDING_ENTRIES = 16  # written out together; after a crash, as many indexed batches must be verified
 _SCAN_BYTES = 8192  # read at once when walking headers
 _CRC_BYTES = 1 << 20  # read at once when checking CRCs
 _UNKNOWN = -2
@@ -46,7 +46,7 @@ class IndexMismatchError(Exception):
 
 
 class TornWriteError(OSError):
-    """A write failed half-way and what it left could not be removed."""
+    """A write failed half-way, and its remains could not be removed."""
 
 
 class Segment:
@@ -120,7 +120,7 @@ class Segment:
         self._log_path = self.path()
 
     def release(self) -> None:
-        """Let go of open files and of what can be read again."""
+        """Release open files, and memory that can be read again."""
         for suffix in SUFFIXES:
             self._files.forget(self.path(suffix))
 
@@ -364,12 +364,12 @@ class Segment:
     # -- writing ----------------------------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Make the files, so that a restart finds where the log goes on."""
+        """Create the files, so that a restart finds the end of the log."""
         for suffix in SUFFIXES:
             self._files.get(self.path(suffix), create=True)
 
     def remove(self) -> None:
-        """Unlink what :meth:`create` made, where it came to nothing."""
+        """Unlink the files of :meth:`create`, after a failure."""
         self.release()
         for suffix in SUFFIXES:
             with contextlib.suppress(FileNotFoundError):
@@ -417,7 +417,7 @@ class Segment:
         """Keep nothing in memory that can be read again."""
         for index in (self._offsets, self._times):
             if index is not None:
-                with contextlib.suppress(OSError):  # what is lost is found again by reading
+                with contextlib.suppress(OSError):  # reading restores what is lost
                     index.spill()
         self._offsets = self._times = None
         self.release()

@@ -1,9 +1,9 @@
-"""The segments of a log, in order: which one has an offset, and reading from it.
+"""The segments of a log, in order: finds the segment of an offset, and reads from it.
 
 Invariants: base offsets ascend; the last segment is the active one, the only one that grows; there is always one.
 
-Most readers go on where they stopped. So the end of each read is remembered with the offset that comes next, and a read
-that starts there needs no index; one that also ends at the end of the segment reads nothing from the disk at all.
+Most readers continue where they stopped. So the end of each read is remembered with the offset that comes next, and a
+read that starts there needs no index; one that also ends at the end of the segment reads nothing from the disk at all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Segments:
         self._hints: dict[int, tuple[Segment, int]] = {}  # offset a reader will ask for next -> where it is
         self._deleted: list[str] = []
         self.truncations = 0
-        """How often the end was cut off; raised before a file changes."""
+        """Number of truncations; raised before a file changes."""
 
     def __len__(self) -> int:
         return len(self._list)
@@ -62,7 +62,7 @@ class Segments:
         return self._closed_bytes + self._list[-1].size
 
     def index_of(self, offset: int) -> int:
-        """Of the segment that has ``offset``, or the first one if it is before all."""
+        """The index of the segment that has ``offset``, or of the first one if it is before all."""
         return max(0, bisect_right(self._bases, offset) - 1)
 
     def from_offset(self, offset: int) -> list[Segment]:

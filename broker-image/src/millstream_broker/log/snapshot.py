@@ -2,8 +2,8 @@
 
 The snapshot holds the segments' files open. Retention, DeleteRecords, compaction and the deletion of the log only
 rename and unlink files, so they take nothing from a snapshot: the kernel keeps a file until its last descriptor is
-closed. Appends lie behind the sizes that the snapshot noted. Truncation alone changes a file in place; a snapshot that
-was taken before it refuses to be read on.
+closed. Appends lie behind the sizes in the snapshot. Only truncation changes a file in place; an older snapshot then
+refuses further reads.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Progress(NamedTuple):
 
     @property
     def claims(self) -> int:
-        """What is before it is said to be on the disk, or compacted."""
+        """The checkpoints claim that everything before this offset is on disk or compacted."""
         return max(self.flushed, self.first_dirty)
 
 
@@ -107,12 +107,12 @@ class LogState:
         self.uncleanable = False  # compaction failed on it (see ``compaction.give_up``)
         self.first_dirty_offset = start  # compaction has not been behind this
         self.last_high_watermark = 0
-        """As it was when the replica here was last served: while one is, it knows better."""
+        """From the time the replica was last served; while it is served, the replica has a newer one."""
         self.truncating = False
-        """A thread truncates it; set and cleared on the loop, which neither reads nor changes the log meanwhile."""
+        """A thread is truncating the log; set and cleared on the loop, which does not use the log meanwhile."""
         self.offline: OSError | None = None
         self.claimed = recovery.NOWHERE
-        """The checkpoints on the disk say of nothing behind this offset that it is on the disk, or compacted."""
+        """No checkpoint on disk claims that anything behind this offset is on disk or compacted."""
         self._claims_end = recovery.NOWHERE  # where a truncation that is going on will end
 
     @property
@@ -131,7 +131,7 @@ class LogState:
 
     @property
     def flushed_offset(self) -> int:
-        """Everything before it is on the disk for sure (Kafka's recovery point)."""
+        """Everything before it is on disk for certain (Kafka's recovery point)."""
         return self.durability.offset
 
     @property
@@ -169,7 +169,7 @@ class LogState:
     # -- what checkpoints say ---------------------------------------------------------------------------------
 
     def claim_nothing_behind(self, end: int) -> None:
-        """Have no checkpoint say of what is behind ``end`` that it is on the disk, or compacted. Blocking. OSError.
+        """Let no checkpoint claim that anything behind ``end`` is on disk or compacted. Blocking. OSError.
 
         Until :meth:`release_claims`: other records will be there, or none.
         """
@@ -197,16 +197,16 @@ class LogState:
     # -- failures ---------------------------------------------------------------------------------------------
 
     def give_up(self) -> None:
-        """It is deleted, though its files are still there: nobody who misses one takes that for a failure of the disk.
+        """Mark the log as deleted, before its files are: then a missing file is not taken for a failure of the disk.
 
-        Whoever opens a file of a segment, and finds then that this has not happened, has opened a file of this log.
+        A reader that opens a segment's file, and then finds this mark unset, has opened a file of this log.
         """
         self.offline = DeletedError(errno.ENOENT, "it was deleted")
         for segment in self.segments:
             segment.deleted = True
 
     def failed(self, error: OSError) -> ApiError:
-        """Take note of an error that the disk gave; what to raise. Any thread.
+        """Handle an error from the disk; returns the error to raise. Any thread.
 
         The one place that tells a failure of the disk from a file that was deleted with its log.
         """

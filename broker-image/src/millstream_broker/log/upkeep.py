@@ -1,7 +1,7 @@
-"""What is done to all logs from time to time: retention, and fsync of closed segments and by ``flush.ms``.
+"""Periodic work on all logs: retention, and fsync of closed segments and by ``flush.ms``.
 
-Retention only renames, so it runs on the loop's thread, in steps short enough that the loop serves between them. What
-waits for the disk says so and runs in another thread.
+Retention only renames, so it runs on the loop's thread, in steps short enough that the loop serves between them.
+Functions that wait for the disk say so, and run in another thread.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .manager import LogManager
 logger = logging.getLogger(__name__)
 
 MOST_DELETED = 100
-"""Segments that retention takes out of a log in one step."""
+"""Segments that retention removes from a log in one step."""
 
 HighWatermarkOf = Callable[[TopicPartition], int]
 
 
 def logs_of(manager: LogManager) -> Iterator[tuple[TopicPartition, Log]]:
-    """Every log that is there when its turn comes: some may go while the caller does other things."""
+    """Every log that still exists at its turn: some may be deleted in between."""
     for key, log in manager.logs():
         if not log.is_deleted:
             yield key, log
@@ -78,7 +78,7 @@ def flush_due(manager: LogManager, now_ms: int, last_flush_ms: WeakKeyDictionary
 
 
 def _flush(log: Log, how: Callable[[Log], int]) -> int:
-    """What it returns; 0 where it fails, or the log is deleted meanwhile."""
+    """The result of `how`; 0 if it fails, or the log is deleted meanwhile."""
     try:
         return how(log)
     except ApiError as error:

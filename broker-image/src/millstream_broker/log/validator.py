@@ -1,8 +1,8 @@
-"""Which valid batches a topic's configuration lets in, and what it changes about them.
+"""Applies a topic's configuration to valid batches: refuses or changes them.
 
 message.timestamp.type=LogAppendTime   timestamps are replaced (timestamp, type and CRC, in place)
 message.timestamp.after.max.ms         INVALID_TIMESTAMP beyond it: the header's largest timestamp tells
-message.timestamp.before.max.ms        likewise, but of each record
+message.timestamp.before.max.ms        the same, for each record
 cleanup.policy=compact                 INVALID_RECORD for a record without a key
 compression.type                       a codec other than `producer`: recompressed where it differs
 
@@ -43,11 +43,11 @@ from .config import LogConfig
 logger = logging.getLogger(__name__)
 
 Admitted = tuple[memoryview, list[BatchHeader], int]
-"""Batches as they are to be stored but for their offsets; and when, -1 unless message.timestamp.type=LogAppendTime."""
+"""Batches to store, without offsets yet; and the append time, -1 unless message.timestamp.type=LogAppendTime."""
 
 
 class RecordsRefusedError(ApiError):
-    """Some records are not let in, and so none: by their place in the request, with what is wrong (KIP-467)."""
+    """Some records, and so all, are refused: their positions in the request, and what is wrong (KIP-467)."""
 
     def __init__(self, code: ErrorCode, message: str, records: list[tuple[int, str]]) -> None:
         super().__init__(code, message)
@@ -221,7 +221,7 @@ def check_copied(view: memoryview, log_end_offset: int, is_empty: bool = False) 
 
 
 def _is_possible(header: BatchHeader) -> bool:
-    """Whether a log may have such a batch: one that was let in, and perhaps compacted."""
+    """Whether a log may contain such a batch: one that was accepted, and perhaps compacted."""
     size = header.batch_length + LOG_OVERHEAD - HEADER_SIZE
     return (
         header.is_plausible

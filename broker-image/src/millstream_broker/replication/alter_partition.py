@@ -1,7 +1,7 @@
 """Writes the ISRs of the partitions that this broker leads.
 
-`replication.isr` says what is to be written and what a result means; here are the clock, coordination, and the loop
-that notices followers which have gone silent. Each partition has one write under way at most.
+`replication.isr` decides what to write and what a result means; this module has the clock, coordination, and the loop
+that notices silent followers. Each partition has at most one write in flight.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .partition import Partition, now_ms
 from .replicas import Replicas
 
 RETRY_S = 0.5
-"""Pause before a write is repeated whose outcome is not known."""
+"""Pause before repeating a write with an unknown outcome."""
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class AlterPartitionManager:
         self._stats = stats
         self._max_lag_s = max_lag_s
         self._writes = supervision.Tasks()
-        self._is_failing = False  # said once, however many partitions there are and however long it takes
+        self._is_failing = False  # logged once, for any number of partitions and any duration
 
     async def run(self) -> None:
         """Look for followers that lag, until it is cancelled."""
@@ -61,7 +61,7 @@ class AlterPartitionManager:
             self.review(partition)
 
     def review(self, partition: Partition) -> None:
-        """Write the ISR if it should be another one."""
+        """Write the ISR if it should change."""
         if partition.isr is None or (record := partition.isr.propose(now_ms())) is None:
             return
         self._writes.add(supervision.run("ISR writes", self._write(partition, record)))
@@ -87,7 +87,7 @@ class AlterPartitionManager:
             isr.written(stored)
             self._note(partition, before, stored.isr)
         if not is_known:
-            await asyncio.sleep(RETRY_S)  # under way until then, so that no fetch proposes it at once
+            await asyncio.sleep(RETRY_S)  # in flight until then, so that no fetch proposes it at once
             if isr.pending is record:
                 isr.unknown()
         if self._replicas.partitions.get((partition.topic, partition.index)) is partition:

@@ -1,10 +1,10 @@
-"""Where two logs part, by their leader epochs (KIP-101, KIP-279; asked in a Fetch as KIP-595 has it).
+"""Where two logs diverge, by their leader epochs (KIP-101, KIP-279; asked in a Fetch as in KIP-595).
 
 A follower's Fetch names the epoch of the last record it has. Where the leader's log does not have that epoch, or has
-it ending before the follower's end, the logs part, and the leader answers with the largest epoch it has at most that
-one and with where that ends. The follower truncates by :func:`truncation_offset` and asks again, until there is
-nothing to say: each round takes at least one epoch away or is the last one. What was committed is in both logs under
-the same epochs, so it is never cut.
+it ending before the follower's end, the logs diverge, and the leader responds with its largest epoch up to that one,
+and the end of that epoch. The follower truncates by :func:`truncation_offset` and asks again, until the logs agree:
+each round removes at least one epoch or is the last one. Committed records are in both logs under the same epochs, so
+they are never truncated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNDEFINED = -1
 
 
 class LeaderEpochs(Protocol):
-    """What a log knows of its leader epochs (log/epochs.py)."""
+    """A log's leader epochs (log/epochs.py)."""
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]: ...
 

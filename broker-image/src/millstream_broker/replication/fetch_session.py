@@ -1,13 +1,13 @@
-"""Fetch sessions (KIP-227): what consumers and followers read by, whether the session lasts or is for one request.
+"""Fetch sessions (KIP-227), through which consumers and followers read: lasting ones, and those for one request.
 
-A session knows the partitions that a client fetches. Each request names those whose offset changed and those to forget,
-each response has those that have something new: records, an error, a high watermark or a log start that the client does
-not know. Partitions tell their sessions when something happens to them, so the cost of a request is that of what
-happened, not of the partitions. A request without a session is answered by one that ends with the response.
+A session knows the partitions that a client fetches. Each request names those whose offset changed and those to forget;
+each response contains those with something new: records, an error, a high watermark or a log start that the client does
+not know. Partitions notify their sessions of changes, so the cost of a request depends on the changes, not on the
+number of partitions. A request without a session gets one that ends with the response.
 
 - Partitions are read in turn until `max_bytes` (or `fetch.max.bytes`) is reached. A batch is never cut: the first one
   in the response goes out even if it alone is larger than the limits (KIP-74), so that a client always gets on, and an
-  offset inside a batch returns the batch. What found no room is first the next time.
+  offset inside a batch returns the batch. Partitions that found no room come first the next time.
 - While there is less than `min_bytes` the response waits, on the partitions and not on a timer: each partition is
   watched from the step that reads it until something happens to it, so nothing can pass a session by.
 - Of many partitions some are looked at in each turn of the loop (`slices`). What others do to them meanwhile counts as
@@ -52,10 +52,10 @@ Answer = FetchResponse | Future[FetchResponse]
 FULL, SESSIONLESS = 0, -1
 """Session epochs of requests that name all their partitions."""
 CONSUMER = -1
-"""Its replica id; others below 0 are debuggers of Kafka's, which read as consumers do."""
+"""A consumer's replica id; other negative ones are Kafka's debugging tools, which read like consumers."""
 READ_COMMITTED = 1
 AT_ONCE = 20
-"""Partitions that are looked at in one step: each takes some ten microseconds."""
+"""Partitions looked at in one step: each takes some ten microseconds."""
 
 
 class Fetched:
@@ -73,7 +73,7 @@ class Fetched:
         self.sent: tuple[int, int] | None = None
         """High watermark and log start that the client knows."""
         self.session: Session | None = None
-        """Who is told what happens to the partition; None: it is not watched."""
+        """Notified of the partition's changes; None: it is not watched."""
 
     def advanced(self, size: int) -> None:
         """There are so many more bytes to read, or something else happened to the partition (size 0)."""
@@ -81,7 +81,7 @@ class Fetched:
             self.session.advanced(self, size)
 
     def committed(self) -> None:
-        """There is something to tell with the next response."""
+        """The next response has something new."""
         if self.session is not None:
             self.session.has_news(self)
 
@@ -91,14 +91,14 @@ class Fetched:
             session.waiters_of(self.replica).add(self)
 
     def leave(self) -> None:
-        """Watch the partition no more."""
+        """Stop watching the partition."""
         if self.session is not None and self.replica is not None:
             self.session.waiters_of(self.replica).discard(self)
             self.session = None
 
 
 class FetchSettings(NamedTuple):
-    """How this broker answers fetches."""
+    """This broker's settings for fetches."""
 
     max_bytes: int
     """Of one response (`fetch.max.bytes`)."""
@@ -188,7 +188,7 @@ class Session:
         return self._meanwhile is not None
 
     def identify(self, session_id: int, now: float) -> None:
-        """From now on it lasts, by this id."""
+        """Make the session last, with this id."""
         self.session_id, self.watches, self.epoch = session_id, True, 1
         self.created = self.used = now
 
@@ -275,7 +275,7 @@ class Session:
         return delayed.response
 
     def _take(self, request: FetchRequest) -> Steps[None]:
-        """Note what a request says about the partitions."""
+        """Apply a request's changes of partitions."""
         self._aborted = [] if request.isolation_level == READ_COMMITTED or self.is_follower else None
         self._rack = request.rack_id if self._settings.selects_by_rack and self._reads_followers else ""
         fetched, due, number = self._fetched, self._due, 0
@@ -300,7 +300,7 @@ class Session:
                 due[one] = None
 
     def _turn(self) -> Steps[None]:
-        """Others have theirs. Raises ApiError where the session ends meanwhile."""
+        """Give the others their turn. Raises ApiError if the session ends meanwhile."""
         yield
         if self._is_closed:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -310,7 +310,7 @@ class Session:
             self._delayed = None
 
     def _read(self, limit: int) -> Steps[tuple[FetchResponse, int, bool]]:
-        """What there is to say; how many bytes of records; whether it must be said at once."""
+        """The response; its bytes of records; whether it must be sent at once."""
         topics: dict[str, FetchableTopicResponse] = {}
         size, urgent = 0, False
         again = []
@@ -342,7 +342,7 @@ class Session:
         return FetchResponse(0, 0, self.session_id, list(topics.values())), size, urgent
 
     def _read_one(self, one: Fetched, room: int, *, first: bool) -> PartitionData | None:
-        """None when there is nothing new. Raises ApiError."""
+        """Read one partition; None if there is nothing new. Raises ApiError."""
         asked = one.asked
         replica = self._replicas.partitions.get(one.key) or self._followed(one.key)
         if one.replica is None:
@@ -394,14 +394,14 @@ class Session:
         )
 
     def _followed(self, key: TopicPartition) -> Replica:
-        """For a partition that is not led here. Raises ApiError."""
+        """The follower of a partition that is not led here. Raises ApiError."""
         follower = self._replicas.followers.get(key) if self._reads_followers else None
         if follower is None:
             raise self._replicas.why_not_led(*key)
         return follower
 
     def _preferred(self, one: Fetched) -> PartitionData | None:
-        """Who is nearer to the consumer, instead of records; None: nobody."""
+        """A replica nearer to the consumer, instead of records; None if there is none."""
         partition = one.replica
         if not isinstance(partition, Partition) or partition.isr is None:
             return None
@@ -456,7 +456,7 @@ class Session:
         return None
 
     def _failed(self, one: Fetched, error: ApiError) -> PartitionData:
-        """Said with each response until the client forgets the partition, or all is well again."""
+        """Report an error with each response until the client forgets the partition, or the error is gone."""
         one.leave()
         one.sent = None
         self._due[one] = None
@@ -489,7 +489,7 @@ def _joined(first: FetchResponse, second: FetchResponse) -> FetchResponse:
 
 
 def current_leader(metadata: Metadata, topic: str, index: int, code: ErrorCode) -> LeaderIdAndEpoch | None:
-    """Whom to ask instead, where that is what the error is about."""
+    """The current leader, for errors that mean the client should ask it."""
     if code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
         return None
     record = metadata.topics.get(topic)

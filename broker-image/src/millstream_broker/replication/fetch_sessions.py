@@ -1,6 +1,6 @@
-"""Which fetch sessions there are (KIP-227), and who may continue them (see `fetch_session`).
+"""The broker's fetch sessions (KIP-227), and who may continue them (see `fetch_session`).
 
-A consumer's session belongs to nobody: who names its id and its next epoch continues it. There are
+A consumer's session is not authenticated: any client that names its id and next epoch continues it. There are
 `max.incremental.fetch.session.cache.slots` of them. One that was not used for EVICTION_MS makes room for any other, one
 that is older than that for a larger one; else a client is told session 0, and goes without. So it is where all of them
 together would have more than MOST_PARTITIONS, whoever names them; a session that would grow beyond ends.
@@ -36,9 +36,9 @@ from .replicas import Replicas
 
 EVICTION_MS = 120_000
 MOST_PARTITIONS = 500_000
-"""In the sessions of consumers together; each takes some 400 bytes."""
+"""Most partitions in all sessions of consumers together; each takes some 400 bytes."""
 RACKS_SINCE = 11
-"""Consumers that ask in older versions are served by leaders alone."""
+"""Only leaders serve consumers that use older versions."""
 
 
 class FollowerSession(Session):
@@ -88,7 +88,7 @@ class Sessions:
             session = self._of_consumer(request, version)
         try:
             answer = yield from session.answer(request)
-        except BaseException:  # broken off, as when the client has gone: what it has read of is not known
+        except BaseException:  # aborted, for example by a disconnect: the session state is unknown
             self._drop(session)
             raise
         if self._consumers.get(session.session_id) is session:

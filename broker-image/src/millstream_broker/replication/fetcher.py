@@ -1,12 +1,12 @@
-"""Fetches from one leader for all partitions that are followed from it: one connection, one request at a time.
+"""Fetches from one leader for all its followed partitions: one connection, one request at a time.
 
 The request is a fetch session's (KIP-227): after the first one it carries only partitions whose offset changed, and
 the answer only those that have something new, so following a thousand idle partitions costs two short messages each
-`replica.fetch.wait.max.ms`. What is new to the session, or has to be asked again, is in `_unsent`; a partition that
-failed leaves the session and comes back after `replica.fetch.backoff.ms`.
+`replica.fetch.wait.max.ms`. `_unsent` holds partitions that are new to the session or must be requested again; a
+partition that failed leaves the session and returns after `replica.fetch.backoff.ms`.
 
-A partition that is added while the leader makes us wait for records is not left waiting with it: if the answer does not
-come at once, the connection is given up for a new one.
+A partition added during a long poll does not wait for its end: if the response does not come at once, the connection is
+replaced by a new one.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from .throttle import Throttle
 CLIENT_ID = "millstream-follower"
 VERSION = 12
 TURN_S = 0.02
-"""So long the answer of a leader may keep the loop; then it is the others' turn."""
+"""Longest time one response may hold the event loop."""
 PATIENCE_S = 0.01
-"""So long a request under way is waited for when there is more to ask."""
+"""How long to wait for a request in flight when there is more to fetch."""
 FIRST_BACKOFF_S = 0.01
 LATEST, EARLIEST = -1, -2
 
@@ -81,7 +81,7 @@ class Fetcher:
         self._session = (0, 0)
         """Id and epoch of the next request; (0, 0) begins a session."""
         self._more = asyncio.Event()
-        """There is somebody to fetch for."""
+        """There are partitions to fetch for."""
         self._connection: Connection | None = None
         self._polled: Connection | None = None
         """Where a request waits for its answer."""
@@ -106,7 +106,7 @@ class Fetcher:
             await supervision.cancel([self._task])
 
     def add(self, follower: Follower) -> None:
-        """Follow this partition from now on; also when it changed so that it has to be asked for anew."""
+        """Follow this partition from now on, or request it again after a change."""
         key = follower.key
         self._followers[key] = follower
         self._later.pop(key, None)
@@ -115,14 +115,14 @@ class Fetcher:
         self._ask_more()
 
     def remove(self, key: TopicPartition) -> None:
-        """What the leader answers for it from now on has no effect."""
+        """Stop following the partition; later responses for it have no effect."""
         if self._followers.pop(key, None) is not None:
             self._leave_out(key)
 
     def wake(self) -> None:
-        """Something about the cluster changed: partitions that failed may be tried again.
+        """The cluster changed: retry failed partitions.
 
-        A leader that has registered again answers no request of before. Where its machine is gone nobody says so.
+        A leader that has registered again answers no earlier request. If its machine is gone, nothing reports that.
         """
         self._nudge.set()
         if self._connection is not None and not self._is_current:
@@ -133,7 +133,7 @@ class Fetcher:
             self._ask_more()
 
     def _ask_more(self) -> None:
-        """Do not let the request under way wait for long."""
+        """Do not let the request in flight wait for long."""
         self._more.set()
         if self._polled is not None and not self._given_up:
             self._given_up = True
@@ -212,7 +212,7 @@ class Fetcher:
         self._unsent = {key: None for key in self._followers if key not in self._later}
 
     async def _fetch(self, connection: Connection) -> None:
-        """One request, and what its answer says done."""
+        """Send one request, and apply the response."""
         if not self._followers:
             self._more.clear()
             await self._more.wait()
@@ -309,7 +309,7 @@ class Fetcher:
         return follower.is_throttled and self._broker_id not in follower.record.isr
 
     def _held_back(self, follower: Follower, data: PartitionData) -> float | None:
-        """Until when a throttled replica has to wait with its next fetch; None where it has not."""
+        """When a throttled replica may fetch again; None if at once."""
         if not data.records or not self._is_throttled(follower):
             return None
         now = asyncio.get_running_loop().time()
@@ -317,14 +317,14 @@ class Fetcher:
         return until if until > now + TURN_S else None
 
     def _backoff_s(self, failures: int) -> float:
-        """The first times it may be that the leader only does not know yet that it leads."""
+        """The pause after this many failures; at first short, as the leader may not know yet that it leads."""
         return min(self._longest_pause_s(), FIRST_BACKOFF_S * 2.0 ** min(failures, 20))
 
     def _longest_pause_s(self) -> float:
         return max(self._config.integer("replica.fetch.backoff.ms"), 1) / 1000
 
     async def _find_range(self, connection: Connection, follower: Follower) -> Outcome | None:
-        """Ask the leader where its log starts and ends, and go on within; None if that is of no use any more."""
+        """Ask the leader for the start and end of its log, and continue within; None if no longer needed."""
         found = []
         for timestamp in (EARLIEST, LATEST):
             asked = ListOffsetsPartition(follower.index, follower.record.leader_epoch, timestamp)

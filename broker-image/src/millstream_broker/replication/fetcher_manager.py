@@ -1,4 +1,4 @@
-"""The fetchers of a broker: one for each leader that it follows, for as long as it follows anything there."""
+"""The fetchers of a broker: one for each leader, while it follows any of its partitions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ReplicaFetcherManager:
             fetcher.wake()
 
     def end_idle(self) -> None:
-        """End those that have nothing left to fetch."""
+        """End fetchers that have nothing left to fetch."""
         for leader in [leader for leader, fetcher in self._by_leader.items() if not len(fetcher)]:
             self._closing.add(supervision.run("fetcher's end", self._by_leader.pop(leader).close()))
 

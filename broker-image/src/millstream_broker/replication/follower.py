@@ -1,12 +1,12 @@
-"""One partition that this broker follows: what it asks the leader for, and what it does with the answer.
+"""One partition that this broker follows: its fetch requests, and the handling of the leader's responses.
 
-The log grows by what the leader sends, byte for byte, and is cut where the leader says that the two part
-(`divergence`). Cutting takes as long as reading what stays of a segment, so it is done in a thread. Meanwhile nothing
-else may happen to the log: whoever gives the replica another role, or takes it away, waits for `cutting` first.
+The log grows by what the leader sends, byte for byte, and is truncated where the two logs diverge (`divergence`).
+Truncation takes as long as reading the rest of a segment, so it runs in a thread. Meanwhile nothing else may use the
+log: a change of the replica's role, or its removal, first waits for `cutting`.
 
-Producers that waited for all replicas when this broker led are answered by what becomes of their
-records, and so are those who ask again for records that are here (`delayed_produce`). A failure of this log (a full
-disk) is this partition's alone: it is tried again later.
+Producers that waited for all replicas when this broker led get the fate of their records, and so do those that retry
+records which are here (`delayed_produce`). A failure of this log (a full disk) only affects this partition: it is
+retried later.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ IN_TRANSITION = {
     ErrorCode.FENCED_LEADER_EPOCH,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 }
-"""One of the two has not been told yet what the controller told the other."""
+"""Errors while one of the two lacks the controller's latest update."""
 
 
 class Outcome(Enum):
-    """What an answer of the leader came to."""
+    """The outcome of a leader's response."""
 
     NOTHING_NEW = auto()
     GOES_ON = auto()
     """The log changed: the next request says so."""
     CUTTING = auto()
-    """The log is being cut: the result of `Follower.cutting` is what comes of it."""
+    """The log is being truncated: `Follower.cutting` resolves to the outcome."""
     OUT_OF_RANGE = auto()
-    """The leader does not have the offset: it must be asked where its log is."""
+    """The leader does not have the offset: ask it for the range of its log."""
     FAILED = auto()
-    """Not now: later."""
+    """Retry later."""
 
 
 class Follower(Replica):
@@ -68,11 +68,11 @@ class Follower(Replica):
         self.failures = 0
         """In a row."""
         self.is_throttled = False
-        """Whether it is to catch up no faster than the broker's throttle allows."""
+        """Whether the broker's throttle limits how fast it catches up."""
         self._problem = ""
         self.purgatory = waiting
         self.cutting: asyncio.Task[Outcome] | None = None
-        """Cuts the log, in a thread; nobody may cancel it."""
+        """Truncates the log, in a thread; must not be cancelled."""
 
     @property
     def key(self) -> TopicPartition:
@@ -85,12 +85,12 @@ class Follower(Replica):
             wake(self.waiters, 0)
 
     def step_up(self) -> Purgatory:
-        """This broker leads: those who wait for all replicas are the leader's now, consumers ask again."""
+        """This broker leads now: returns the producers that wait for all replicas; consumers ask again."""
         wake(self.waiters, 0)
         return self.purgatory
 
     def release(self, code: ErrorCode) -> None:
-        """The replica is not here any more: all who wait are let go."""
+        """The replica is no longer here: end all waits."""
         self.purgatory.fail(code)
         wake(self.waiters, 0)
 
@@ -106,7 +106,7 @@ class Follower(Replica):
         )
 
     def answered(self, data: PartitionData) -> Outcome:
-        """Do what the leader's answer to `request` says; the log must not have changed in between."""
+        """Apply the leader's response to `request`; the log must not have changed in between."""
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return Outcome.OUT_OF_RANGE
         if data.error_code:
@@ -196,7 +196,7 @@ class Follower(Replica):
         return self.purgatory.add(info.last_offset, DelayedProduce(acks, timeout_ms, info), timeout_ms)
 
     def begin_within(self, leader_start: int, leader_end: int) -> Outcome:
-        """The leader's log is there and this one's end is not within: go on where it is."""
+        """This log's end is outside the leader's log, which has this range: continue within it."""
         end = self.log.log_end_offset
         if end > leader_end:
             log.warning(
@@ -220,12 +220,12 @@ class Follower(Replica):
         return Outcome.GOES_ON
 
     def _refused(self, error: ApiError | OSError) -> Outcome:
-        """The log cannot be changed."""
+        """Handle a failure to change the log."""
         self._failed(error.message if isinstance(error, ApiError) else describe(error), logging.ERROR)
         return Outcome.FAILED
 
     def _failed(self, problem: str, level: int) -> None:
-        """Say it, once as long as it stays the same."""
+        """Log a problem, once while it stays the same."""
         self.failures += 1
         if problem != self._problem and level > logging.DEBUG:
             log.log(level, "%s: cannot follow broker %d: %s", self, self.record.leader, problem)

@@ -1,7 +1,7 @@
 """A leader's view of its followers: which replicas are in sync, and how far the high watermark may go.
 
-Events in (a follower fetched, the log grew, a write of the ISR came back), decisions out (the high watermark, an ISR to
-write). No clock and no input or output: milliseconds are given.
+Events in (a follower fetched, the log grew, a write of the ISR ended), decisions out (the high watermark, an ISR to
+write). No clock and no input or output: the caller passes milliseconds.
 
 - A follower's *log end* is the offset it fetches from: it has everything before. It is *caught up* as long as that is
   the leader's log end, or, fetching while records pour in, at the time of its previous fetch if it now reaches the end
@@ -34,7 +34,7 @@ UNKNOWN = -1
 
 
 def eligible_leaders(record: PartitionRecord, isr: Collection[int], min_isr: int) -> tuple[int, ...]:
-    """The `elr` that belongs beside a new ISR: who else has every acknowledged record then."""
+    """The `elr` for a new ISR: the other replicas that have every acknowledged record."""
     if len(isr) >= min(min_isr, len(record.replicas)):
         return ()
     had_all = {*record.isr, *record.elr}
@@ -42,7 +42,7 @@ def eligible_leaders(record: PartitionRecord, isr: Collection[int], min_isr: int
 
 
 class ReplicaState:
-    """What a leader knows of one follower."""
+    """A leader's knowledge of one follower."""
 
     __slots__ = ("caught_up_ms", "fetched_ms", "leader_end", "log_end", "log_start")
 
@@ -64,7 +64,7 @@ class ReplicaState:
 
 
 class Isr:
-    """Of one partition, for as long as this broker leads it."""
+    """The ISR of one partition, while this broker leads it."""
 
     __slots__ = (
         "_alive",
@@ -124,7 +124,7 @@ class Isr:
         return len(self.record.isr) < min(self.min_isr, len(self.record.replicas))
 
     def max_lag(self) -> int:
-        """Records that the follower furthest behind still has to fetch."""
+        """The largest number of records that a follower has still to fetch."""
         ends = [max(one.log_end, 0) for one in self.followers.values()]
         return max(0, self._log_end - min(ends, default=self._log_end))
 
@@ -132,7 +132,7 @@ class Isr:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that was acknowledged before this epoch is known to be: else the high watermark may be behind."""
+        """Whether the high watermark covers everything acknowledged before this epoch; otherwise it may lag."""
         return self.high_watermark >= self._epoch_start
 
     def low_watermark(self, log_start: int) -> int:
@@ -229,7 +229,7 @@ class Isr:
         return self.pending
 
     def written(self, record: PartitionRecord) -> bool:
-        """The write succeeded; whether that is news still."""
+        """The write succeeded; returns whether that is still new."""
         return self._outcome(record)
 
     def conflicted(self, stored: PartitionRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Decides which replicas this broker leads and which it follows, by what coordination says.
+"""Applies coordination's state to the replicas on this broker: which it leads, and which it follows.
 
 `follow` makes the `Replicas` what coordination's state says they are. A partition has a log here while this broker is
 among its replicas. It is led or followed, never both. Changes are followed one at a time, and always to the newest
@@ -7,7 +7,7 @@ state.
 A log is deleted when its name belongs to another topic, or when a controller says so (`stop_replicas`); a partition
 that is merely not mentioned any more stops being served.
 
-What is kept of a partition that is not served is kept by topic id, or in its log, and goes with it. High watermarks
+State of a partition that is not served is kept by topic id, or in its log, and deleted with it. High watermarks
 outlive the process in `replication-offset-checkpoint` of each log directory.
 """
 
@@ -50,11 +50,11 @@ from .throttle import is_listed
 TopicIdPartition = tuple[uuid.UUID, int]
 T = TypeVar("T")
 RETRY_S = 1.0
-"""Pause before a state that could not be followed is tried again."""
+"""Pause before retrying a state that could not be applied."""
 AT_ONCE = 100
-"""Partitions that are looked at for one that is gone in one turn of the loop."""
+"""Partitions checked for removal in one turn of the loop."""
 MANY = 1000
-"""Partitions that take the collector of garbage long to look at: a millisecond for fifty."""
+"""Number of partitions that the garbage collector takes long to scan: a millisecond for fifty."""
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Groups(Protocol):
         """This broker leads the partition from now on."""
 
     def resign(self, index: int) -> None:
-        """This broker leads it no more."""
+        """This broker no longer leads it."""
 
     def forget_topics(self, topics: Mapping[str, uuid.UUID]) -> None:
         """Topics of these names and ids were deleted."""
@@ -91,7 +91,7 @@ class ReplicaManager:
         groups: Groups,
         unwritable: Callable[[], None],
     ) -> None:
-        """`unwritable` is called when records cannot be written here, and others had better lead."""
+        """`unwritable` is called when records cannot be written here, to move leadership away."""
         self._replicas = replicas
         self._logs = logs
         self._config = config
@@ -111,12 +111,12 @@ class ReplicaManager:
         self._unsettled = 0
         """Partitions that were opened since the collector was told of those that stay."""
         self._strays: set[TopicPartition] = set()
-        """Logs that belong to no topic, and that was said."""
+        """Logs without a topic that have been reported."""
 
     # Following coordination
 
     def changed(self, state: ClusterState) -> None:
-        """To be called by coordination: starts `follow`. Who needs its end awaits `Replicas.caught_up`."""
+        """Called by coordination: starts `follow`. `Replicas.caught_up` waits for its end."""
         self._replicas.want(state)
         if self._catching_up is None:
             self._catching_up = supervision.keep("following", self._catch_up, pause_s=RETRY_S)
@@ -127,7 +127,7 @@ class ReplicaManager:
         self._catching_up = None
 
     async def follow(self) -> None:
-        """Return when this broker does what coordination's present state says."""
+        """Return when this broker has applied coordination's current state."""
         async with self._following:
             (state, number), before = self._replicas.newest, self._replicas.metadata.state
             if state is before:
@@ -157,7 +157,7 @@ class ReplicaManager:
             self._remove_deleted()
 
     async def _let_go(self, state: ClusterState) -> bool:
-        """Stop serving partitions of topics that are gone; whether there were any."""
+        """Stop serving partitions of deleted topics; returns whether there were any."""
         gone: dict[TopicPartition, uuid.UUID] = {}
         async for some in turns(portions([*self._replicas.all()], AT_ONCE)):
             gone |= {
@@ -172,7 +172,7 @@ class ReplicaManager:
         return bool(gone)
 
     async def _delete(self, keys: Iterable[TopicPartition]) -> None:
-        """Take logs away; before this returns, nothing else may be opened in their names."""
+        """Delete logs; before this returns, no other log of these names may be opened."""
         await self._put_aside(self._logs.release(keys))
 
     async def _put_aside(self, released: list[Released]) -> None:
@@ -180,7 +180,7 @@ class ReplicaManager:
             await _to_its_end(asyncio.to_thread(self._logs.put_aside, released))
 
     def _forget(self, state: ClusterState, before: ClusterState, deleted: Collection[uuid.UUID]) -> None:
-        """Keep nothing of topics that are gone, or that have only the name of one that is there."""
+        """Forget deleted topics, including those whose names have been taken again."""
         self._lost = {one for one in self._lost if one[0] not in deleted}
         self._removed = {one: of for one, of in self._removed.items() if one[0] not in deleted}
         for key in list(self._replicas.unopened):
@@ -189,7 +189,7 @@ class ReplicaManager:
                 del self._replicas.unopened[key]
 
     async def _follow_topics(self, topics: Collection[TopicRecord]) -> list[tuple[TopicRecord, int]]:
-        """Bring their partitions here up to date; returns those that have to be opened."""
+        """Update the local partitions of topics; returns those that must be opened."""
         new = []
         partitions = [(topic, index) for topic in topics for index in range(len(topic.partitions))]
         for topic in topics:
@@ -296,7 +296,7 @@ class ReplicaManager:
         self._fetchers.add(follower)
 
     async def _cut_ends(self, key: TopicPartition) -> None:
-        """Return when no follower's log is being cut: its role may change in this turn of the loop."""
+        """Return when the follower's log is not being truncated: its role may change in this turn of the loop."""
         while (follower := self._replicas.followers.get(key)) is not None and follower.cutting is not None:
             await asyncio.wait([follower.cutting])
 
@@ -315,7 +315,7 @@ class ReplicaManager:
     async def stop_replicas(
         self, stops: Iterable[tuple[str, int, int, bool]]
     ) -> dict[TopicPartition, ErrorCode]:
-        """A controller says to stop these: topic, partition, leader epoch (below 0: any), and whether to delete."""
+        """Stop replicas for a controller: topic, partition, leader epoch (negative: any), and whether to delete."""
         errors: dict[TopicPartition, ErrorCode] = {}
         deleted: list[TopicPartition] = []
         async with self._following:
@@ -345,7 +345,7 @@ class ReplicaManager:
     # Opening
 
     async def open_missing(self) -> None:
-        """Try again to open what could not be opened: there may be space now."""
+        """Retry opening logs: there may be space now."""
         async with self._following:
             topics = self._replicas.metadata.topics
             missing = [(topics[name], index) for name, index in self._replicas.unopened if name in topics]
@@ -384,9 +384,9 @@ class ReplicaManager:
         self._settle(len(new))
 
     def _settle(self, opened: int) -> None:
-        """Spare the collector of garbage what stays: its pass over 10,000 partitions takes a fifth of a second.
+        """Exclude lasting objects from garbage collection: a pass over 10,000 partitions takes a fifth of a second.
 
-        Partitions that go are freed all the same, for they are not garbage in a circle.
+        Deleted partitions are freed all the same, as they are in no reference cycle.
         """
         self._unsettled += opened
         if self._unsettled >= MANY:
@@ -417,7 +417,7 @@ class ReplicaManager:
         return failed
 
     def lose(self, logs: Iterable[Found], reason: str) -> None:
-        """The directory of these logs has failed: from now on it is as if it had been away at the start.
+        """The directory of these logs has failed: treat it as if it had been missing at the start.
 
         So it is for logs that are not served yet: `follow` must not make them anew in another directory.
         """
@@ -448,7 +448,7 @@ class ReplicaManager:
         return (topic.topic_id, index) in self._lost
 
     def report_strays(self) -> None:
-        """Say which logs belong to no topic, as when their topic was deleted while their disk was away."""
+        """Log which logs belong to no topic, for example because it was deleted while their disk was missing."""
         topics = self._replicas.wanted.topics
         strays = {key for key in self._logs.partitions() if key[0] not in topics}
         for key in sorted(strays - self._strays):
@@ -472,7 +472,7 @@ class ReplicaManager:
         await asyncio.to_thread(self._logs.write_high_watermarks, now)
 
     async def close(self) -> None:
-        """Follow and lead no more; the logs stay open."""
+        """Stop following and leading; the logs stay open."""
         if self._catching_up is not None:
             await supervision.cancel([self._catching_up])
         await self._fetchers.close()
@@ -492,7 +492,7 @@ def _deleted(before: ClusterState, state: ClusterState) -> dict[str, uuid.UUID]:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T], cancel: Callable[[], None] = lambda: None) -> T:
-    """What a thread does to logs. Ends after the thread though it is cancelled: nobody else may use them meanwhile."""
+    """Wait for a thread that works on logs, even when cancelled: nothing else may use them meanwhile."""
     working = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(working)

@@ -1,7 +1,7 @@
-"""A partition that this broker leads: its log, who follows it, and how far its records may be read.
+"""A partition that this broker leads: its log, its followers, and its high watermark.
 
-The *high watermark* is the offset below which records are safe as promised, and so may be read and acknowledged to
-`acks=all`. Two things hold it back:
+The *high watermark* is the offset below which records are safe, and so may be read, and acknowledged for `acks=all`.
+Two things hold it back:
 
 - The flush policy: at most `flush.messages - 1` records above what is known to be on the disk. When it holds records
   back, one fsync runs in a thread at a time and covers all that was appended before it began (group commit);
@@ -9,12 +9,12 @@ The *high watermark* is the offset below which records are safe as promised, and
 - The followers, where there are any: every replica in sync has the record (`replication.isr`). A sole replica has no
   `isr`, and its high watermark goes with its log.
 
-Who waits for records (a long poll) is told on each advance, and waits on no timer but its own limit: consumers wait on
-the high watermark, followers on the end of the log.
+Waiting fetches (long polls) are notified of each advance, and have no timer except their own limit: consumers wait for
+the high watermark, followers for the end of the log.
 
-Batches are appended in the order in which they came, on whatever path and whatever the configuration is meanwhile:
-while one waits (for its records to be read in a thread, see `admissions`), each later one waits behind it. A batch
-belongs to this leadership, not to the partition's name: after `release` none is appended.
+Batches are appended in order of arrival, on any path and through any change of the configuration: while one waits (for
+its records to be read in a thread, see `admissions`), each later one waits behind it. A batch belongs to this
+leadership, not to the partition's name: after `release` none is appended.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class Partition(Replica):
         unwritable: Callable[[], None] = lambda: None,
         waiting: Purgatory | None = None,
     ) -> None:
-        """`queue` takes the batches that cannot be appended at once.
+        """`queue`: for batches that cannot be appended at once.
 
         `unwritable` is called when the disk takes no records and another replica might lead instead.
 
-        `waiting`: those that have waited while this broker did not lead.
+        `waiting`: producers that waited while this broker did not lead.
         """
         super().__init__(topic, index, log, log.log_start_offset if isr is None else isr.high_watermark)
         self._refusals = Refusals()
@@ -100,7 +100,7 @@ class Partition(Replica):
         self._queued = 0
         """Batches that wait for their turn."""
         self._ended: ErrorCode | None = None
-        """Why this broker does not lead the partition any more."""
+        """Why this broker no longer leads the partition."""
         self._undeleted = Purgatory()
         self._unwritable = unwritable
         self._unflushed = Purgatory()
@@ -119,17 +119,17 @@ class Partition(Replica):
             self._unflushed.passed(self.log.log_end_offset)
 
     def _choose_path(self) -> None:
-        """The configuration or the queue is another one."""
+        """Choose the path of appends, after a change of the configuration or the queue."""
         self._appends_at_once = not self._queued and not self.log.config.reads_records
 
     def _count_min_isr(self) -> None:
-        """Never more than there are replicas, as in Kafka: else nothing could be written at all."""
+        """Limit min.insync.replicas to the number of replicas, as in Kafka: otherwise nothing could be written."""
         self.min_insync_replicas = min(self._min_isr, len(self.record.replicas))
         if self.isr is not None:
             self.isr.min_isr = self.min_insync_replicas
 
     def lead(self, record: PartitionRecord, isr: Isr | None = None) -> None:
-        """Go on leading by a newer record; `isr` where the sole replica gets company."""
+        """Continue to lead, with a newer record; `isr` is given when a sole replica gets followers."""
         is_new_epoch = record.leader_epoch > self.record.leader_epoch
         if isr is not None:
             self.isr, self._goes_with_log = isr, False
@@ -147,7 +147,8 @@ class Partition(Replica):
         self.isr_changed()
 
     def isr_changed(self) -> None:
-        """The stored ISR is another one, or who may join it: the high watermark may move, or may not any more."""
+        """The stored ISR, or the replicas that may join it, changed: the high watermark may move, or must not any
+        more."""
         isr = self.isr
         assert isr is not None
         self.record = isr.record
@@ -182,7 +183,7 @@ class Partition(Replica):
         if self._appends_at_once or (not self._queued and (own or is_cheap(batches))):
             try:
                 info = self._append(batches, acks, now_ms)
-            except HeaderRefusedError:  # which records are to blame is found in the thread
+            except HeaderRefusedError:  # the thread finds the offending records
                 pass
             else:
                 if (
@@ -301,7 +302,7 @@ class Partition(Replica):
 
     @property
     def low_watermark(self) -> int:
-        """No replica that is there has records before it."""
+        """No live replica has records before it."""
         start = self.log.log_start_offset
         return start if self.isr is None else self.isr.low_watermark(start)
 
@@ -371,18 +372,18 @@ class Partition(Replica):
         self._flushing = None
 
     def step_down(self) -> Purgatory:
-        """Another broker leads: those who wait for all replicas are the follower's now, the others are let go."""
+        """Another broker leads: returns the producers that wait for all replicas, and ends all other waits."""
         waiting, self._unreplicated = self._unreplicated, Purgatory()
         self.release(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return waiting
 
     def release(self, code: ErrorCode) -> None:
-        """The partition is offline, led by another broker or gone: nothing is appended, all who wait are let go."""
+        """The partition is offline, led by another broker or deleted: append nothing more, and end all waits."""
         self._ended = code
         self._let_go(code)
 
     def _let_go(self, code: ErrorCode) -> None:
-        """Answer all who wait, with an error."""
+        """End all waits with an error."""
         self._unflushed.fail(code)
         self._unreplicated.fail(code)
         self._undeleted.fail(code)
@@ -391,12 +392,12 @@ class Partition(Replica):
 
 
 def is_cheap(batches: memoryview) -> bool:
-    """Whether reading the records takes no time: little that is not compressed."""
+    """Whether reading the records is fast: few bytes, uncompressed."""
     return len(batches) < HEADER_SIZE or (
         len(batches) <= AT_ONCE_BYTES and not batches[_ATTRIBUTES] & CODEC_MASK
     )
 
 
 def now_ms() -> int:
-    """Of a clock that never goes back."""
+    """Milliseconds of a monotonic clock."""
     return monotonic_ns() // 1_000_000

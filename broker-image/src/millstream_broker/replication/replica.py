@@ -12,13 +12,13 @@ from ..log.log import Log
 
 
 class FetchWaiter(Protocol):
-    """Somebody who waits for records."""
+    """A fetch that waits for records."""
 
     def advanced(self, size: int) -> None:
         """So many more bytes may be read; or the replica changed so that it is worth asking again (size 0)."""
 
     def committed(self) -> None:
-        """There is something to tell with the next answer: the high watermark moved, or the start of the log."""
+        """The next response has something new: the high watermark moved, or the start of the log."""
 
 
 class Replica:
@@ -59,7 +59,7 @@ class Replica:
 
     @property
     def last_stable_offset(self) -> int:
-        """Up to where committed readers read. There are no transactions: the high watermark."""
+        """End of reads with read_committed. Without transactions it is the high watermark."""
         return self.high_watermark
 
     def check_epoch(self, epoch: int) -> None:

@@ -1,7 +1,7 @@
-"""The replicas on this broker, and the cluster as it sees it: what all that serves clients looks at.
+"""The replicas on this broker, and its view of the cluster, for everything that serves clients.
 
-The `ReplicaManager` alone changes them. `metadata` is replaced as a whole, and only when everything it says of this
-broker is so: no client is sent to a partition that is not open yet.
+Only the `ReplicaManager` changes them. `metadata` is replaced as a whole, and only when this broker has applied it: no
+client is sent to a partition that is not open yet.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from .follower import Follower
 from .partition import Partition
 
 CATCH_UP_S = 120.0
-"""How long a change may wait until this broker does it: thousands of logs may have to be made."""
+"""How long to wait for this broker to apply a change: it may have to create thousands of logs."""
 
 
 class Replicas:
     """All calls are made on the loop."""
 
     def __init__(self, broker_id: int, state: ClusterState) -> None:
-        """`state`: what coordination said first, which this broker does not do yet."""
+        """`state`: the first one from coordination, not applied yet."""
         self.broker_id = broker_id
         self.partitions: dict[TopicPartition, Partition] = {}
-        """What this broker leads: all that the hot path sees."""
+        """The partitions that this broker leads: all that the hot path uses."""
         self.followers: dict[TopicPartition, Follower] = {}
         self.unopened: dict[TopicPartition, str] = {}
         """Partitions that should be here and are not, and why."""
         self.wanted = state
-        """What coordination said last."""
+        """The latest state from coordination."""
         self.metadata = Metadata(replace(state, brokers={}, topics={}))
-        """What this broker does."""
+        """The state that this broker has applied."""
         self._said, self._done = 1, 0
-        """How often coordination has said something, and how much of that is done."""
+        """Numbers of the latest and of the applied state."""
         self._waiting: list[asyncio.Future[None]] = []
 
     # Following coordination
@@ -51,11 +51,11 @@ class Replicas:
 
     @property
     def newest(self) -> tuple[ClusterState, int]:
-        """What is wanted, and its number for `followed`."""
+        """The latest state, and its number for `followed`."""
         return self.wanted, self._said
 
     def followed(self, number: int) -> None:
-        """The state of this number is done."""
+        """The state of this number has been applied."""
         self._done = number
         waiting, self._waiting = self._waiting, []
         for one in waiting:
@@ -64,11 +64,11 @@ class Replicas:
 
     @property
     def is_behind(self) -> bool:
-        """Whether coordination has said something that is not done."""
+        """Whether a state from coordination has not been applied yet."""
         return self._done < self._said
 
     async def caught_up(self) -> None:
-        """Return when this broker does what coordination has said by now. Raises ApiError REQUEST_TIMED_OUT."""
+        """Return when this broker has applied coordination's latest state. Raises ApiError REQUEST_TIMED_OUT."""
         number = self._said
         try:
             async with asyncio.timeout(CATCH_UP_S):
@@ -105,18 +105,18 @@ class Replicas:
         yield from self.followers.values()
 
     def topic_id(self, name: str) -> uuid.UUID:
-        """Of the topic that has the name by coordination's newest word; ZERO_UUID where it knows none."""
+        """The id of the topic of that name in coordination's latest state; ZERO_UUID if there is none."""
         return topic_id(self.wanted, name)
 
     def known_record(self, partition: Partition) -> PartitionRecord | None:
-        """What coordination said last of a partition."""
+        """Coordination's latest record of a partition."""
         if self.topic_id(partition.topic) != partition.topic_id:
             return None
         records = self.wanted.topics[partition.topic].partitions
         return records[partition.index] if partition.index < len(records) else None
 
     def why_not_led(self, topic: str, index: int) -> ApiError:
-        """For a partition that is not among those that this broker leads."""
+        """The error for a partition that this broker does not lead."""
         if (reason := self.unopened.get((topic, index))) is not None:
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         record = self.metadata.topics.get(topic)
@@ -141,11 +141,11 @@ class Replicas:
 
 
 def topic_id(state: ClusterState, name: str) -> uuid.UUID:
-    """Of the topic that has the name; ZERO_UUID without one."""
+    """The id of the topic of that name; ZERO_UUID if there is none."""
     topic = state.topics.get(name)
     return ZERO_UUID if topic is None else topic.topic_id
 
 
 def lag(held: Partition | Follower) -> int:
-    """Records that a follower is known to lack of those that are committed, as KIP-113 has it."""
+    """The number of committed records that a follower lacks, as in KIP-113."""
     return max(0, held.high_watermark - held.log.log_end_offset)

@@ -1,11 +1,12 @@
-"""How fast replicas catch up that are being moved (KIP-73): so many bytes a second for all of them on this broker.
+"""Limits how fast reassigned replicas catch up (KIP-73), in bytes a second for all of them on this broker.
 
-It holds for followers that are not in sync and stand in their topic's `follower.replication.throttled.replicas`, which
-`kafka-reassign-partitions --throttle` writes; those in sync are never held back. Such a follower asks for what may come
-in a second, takes what the leader sends (a whole batch at least), and then waits until the rate allows for it.
+It applies to followers that are not in sync and are listed in their topic's `follower.replication.throttled.replicas`,
+which `kafka-reassign-partitions --throttle` writes; followers in sync are never throttled. Such a follower requests
+what may come in a second, takes what the leader sends (at least a whole batch), and then waits as long as the rate
+requires.
 
-The limit is on the side that receives. `leader.replication.throttled.rate`, for the side that sends, is accepted and
-changes nothing: each byte that is moved is received by somebody.
+Only the receiving side is limited. `leader.replication.throttled.rate`, for the sending side, is accepted and has no
+effect: limiting the receivers limits all traffic.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ class Throttle:
     __slots__ = ("_paid_until", "_rate")
 
     def __init__(self, rate: Callable[[], int]) -> None:
-        """`rate`: bytes a second, as it is configured at the moment."""
+        """`rate`: the configured bytes a second."""
         self._rate = rate
         self._paid_until = 0.0
 
     def most(self, size: int) -> int:
-        """How much to ask for at once: a changed rate counts soon."""
+        """How much to fetch at once, so that a changed rate takes effect soon."""
         return min(size, max(self._rate(), 1))
 
     def took(self, size: int, now: float) -> float:
-        """So many bytes came in; when there may be more."""
+        """Account for `size` received bytes; returns when there may be more."""
         self._paid_until = max(self._paid_until, now) + size / max(self._rate(), 1)
         return self._paid_until
 
