@@ -1,7 +1,7 @@
-"""Kafka's protocol, and an asynchronous client of it: what the broker and the mirror workers share.
+"""Kafka's protocol and an asynchronous client, shared by the broker and the mirror workers.
 
 protocol/       messages to bytes and back, sans-IO
-batch           record batches, as they go over the wire and stand on the disk
+batch           record batches, as on the wire and on disk
 compression     their codecs
 client/         connections to the brokers of a cluster
 """

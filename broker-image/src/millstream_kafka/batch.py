@@ -116,7 +116,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_plausible(self) -> bool:
-        """Whether these can be the first 61 bytes of a batch at all (its CRC is another matter)."""
+        """Whether these can be the first 61 bytes of a batch; does not check the CRC."""
         return (
             self.magic == MAGIC
             and self.batch_length >= HEADER_SIZE - LOG_OVERHEAD
@@ -127,7 +127,7 @@ class BatchHeader(NamedTuple):
 
 
 class HeaderRefusedError(ApiError):
-    """A batch that its header alone does not let in; its records decide (``validator.admit`` with ``read``)."""
+    """The header alone does not qualify the batch; its records decide (``validator.admit`` with ``read``)."""
 
 
 class Record(NamedTuple):
@@ -168,8 +168,8 @@ def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX, *, read: bool =
 
     ApiError, as Kafka has them: INVALID_RECORD (nothing or a part of a batch, magic 0 and 1, counts, codec, base
     offset, control batch, sequence), CORRUPT_MESSAGE (an impossible length or magic, CRC), MESSAGE_TOO_LARGE,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED. The records themselves are not read. HeaderRefusedError where they have to
-    be, for there are too many for their bytes, unless the caller is going to ``read`` them.
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED. The records themselves are not read. HeaderRefusedError if they must be,
+    as there are too many for their bytes, unless the caller is going to ``read`` them.
     """
     view = memoryview(buffer)
     position, end = 0, len(view)
@@ -233,7 +233,7 @@ def _check_client_header(header: BatchHeader, read: bool) -> None:
 
 
 def _check_count(header: BatchHeader, read: bool) -> None:
-    """Whether so many records, which need more bytes than there are, can have been compressed into them."""
+    """Check whether this many records can have been compressed into the batch's bytes."""
     count, size = header.record_count, header.batch_length - _EMPTY_LENGTH
     what = f"{count} records in {size} bytes"
     if not header.attributes & CODEC_MASK:
@@ -329,7 +329,7 @@ def build_batch(
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """What compaction leaves of a batch that must not go although its records do: its header."""
+    """The header of a batch, which compaction keeps when it has removed all records."""
     batch = bytearray(HEADER_SIZE)
     attributes = header.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL)
     emptied = header._replace(
@@ -364,7 +364,7 @@ def read_records(batch: Buffer) -> Iterator[Record]:
 
 
 def scan_records(batch: Buffer) -> Iterator[tuple[int, bool]]:
-    """Timestamp as it was created with, and whether there is a key, of each record of a batch as a client may send it.
+    """The original timestamp of each record of a client's batch, and whether it has a key.
 
     INVALID_RECORD as in :func:`read_records`, and unless the records' offsets count from 0. Keys, values and headers
     are measured and skipped.
@@ -457,7 +457,7 @@ def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Recor
 
 
 def _int64(value: int) -> int:
-    """As in Java, what does not fit 64 bits wraps."""
+    """Wrap to 64 bits, as in Java."""
     return (value - _INT64_MIN & _UINT64_MAX) + _INT64_MIN
 
 

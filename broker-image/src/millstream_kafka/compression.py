@@ -119,7 +119,7 @@ def _snappy(data: bytes) -> bytes:
 
 
 def _raw_snappy(data: bytes, limit: int) -> bytes:
-    size = cramjam.snappy.decompress_raw_len(data)  # it says so at its start
+    size = cramjam.snappy.decompress_raw_len(data)  # the block begins with its size
     if size > limit:
         raise ValueError(f"{size} bytes where at most {limit} may follow")
     return bytes(cramjam.snappy.decompress_raw(data))

@@ -1,28 +1,28 @@
 """The mirror worker `millstream-mirror`: copies topics of any number of source clusters into a target, exactly once.
 
-How it stays exactly once without transactions, though workers are killed, paused and replaced:
+How copies are exactly once without transactions, even if workers are killed, paused and replaced:
 
-Each partition of a source topic is a *lane* with a producer id of its own in the target. Batches go out in the order
+Each partition of a source topic is a *lane* with its own producer id in the target. Batches go out in the order
 of the source, their sequence numbers counting the records sent: a sequence number always stands for the same record.
 The *progress* of a lane says which source offset belongs to which sequence number:
 
     (source offset, producer id, epoch, sequence, target offset, …)
 
 and is committed to the target, as a consumer group's offset with the rest in its metadata, some time after what it
-says has been acknowledged. Whoever takes a lane over reads its progress and goes on from there, with the same
+says has been acknowledged. A worker that takes a lane over reads its progress and continues from there, with the same
 producer id and the same numbers. What was already sent then is refused by the target, because its sequence numbers
 are not the next ones: as a repetition if it is among the last five batches, else as out of order. In the latter case
 the worker reads the headers of the batches in the target, behind the target offset of its progress, finds the last
-sequence number that arrived, and goes on behind it. So it does not matter how much was sent since the last commit,
-nor whether another worker, paused and woken up again, still sends the same: the target takes each number once.
+sequence number that arrived, and continues after it. So it does not matter how much was sent since the last commit,
+nor whether another worker, paused and resumed, still sends the same: the target accepts each number once.
 
-Progress with a new producer id or epoch, or one that leaves out source offsets (retention got ahead of us), is
-committed before anything is sent by it. Commits are those of a group member, so a worker that lost its lanes cannot
-commit: one group a source, ``millstream-mirror.NAME.SOURCE``, whose members share the source's partitions.
+Progress with a new producer id or epoch, or one that skips source offsets (retention overtook us), is committed
+before anything is sent with it. Commits are those of a group member, so a worker that lost its lanes cannot
+commit: one group for each source, ``millstream-mirror.NAME.SOURCE``, whose members share the source's partitions.
 
-What is not covered: a source topic with cleanup.policy=compact that is compacted between a crash and the restart, so
-that numbers can no longer be matched to offsets, or a target that lost acknowledged records. Both are noticed, logged
-and counted; the lane then goes on from its progress under a new epoch, which may repeat records, never lose them.
+Not covered are a source topic with cleanup.policy=compact that is compacted between a crash and the restart, so
+that numbers no longer match offsets, and a target that lost acknowledged records. Both are noticed, logged
+and counted; the lane then continues from its progress under a new epoch, which may repeat records, but loses none.
 
     main.py     command line; config.py what it reads    flow.py      moves records, with many requests on the way
     worker.py   all sources side by side; HTTP           lane.py      numbers sent and acknowledged (no I/O)

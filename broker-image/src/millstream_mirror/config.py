@@ -5,7 +5,7 @@
      "topics": {"include": ["orders.*"], "exclude": []}, "mode": "Aggregate", "naming": "Same", "http": "0.0.0.0:9404",
      "logFormat": "plain"}
 
-An error says the field, its value and what is allowed:
+An error names the field, its value and what is allowed:
 
     naming: "Both" is not allowed: expected Same or Prefixed
 """
@@ -63,7 +63,7 @@ class MirrorConfig:
         return topic if self.naming is Naming.SAME else f"{source.name}.{topic}"
 
     def includes(self, topic: str) -> bool:
-        """Whether a topic of a source is to be mirrored; internal topics never are."""
+        """Whether to mirror a topic of a source; internal topics never are."""
         if _INTERNAL.fullmatch(topic):
             return False
         included = any(pattern.fullmatch(topic) for pattern in self.include)

@@ -1,4 +1,4 @@
-"""Moves records: lanes of one source, fetched from its brokers and produced to the target without waiting for answers.
+"""Moves records: fetches the lanes of one source and produces to the target without waiting for responses.
 
     supervise   opens lanes, brings failed ones back, runs a pump for each broker of the source
     pump        fetches from one broker for all lanes it leads, numbers what came, and sends it on
@@ -44,16 +44,16 @@ FETCH_WAIT_MS = 250
 FETCH_BYTES = 8 * 1024 * 1024
 PARTITION_BYTES = 1024 * 1024
 LANE_BYTES = 4 * 1024 * 1024
-"""A lane with more than this on its way is not fetched for."""
+"""A lane with more bytes in flight than this is not fetched."""
 IN_FLIGHT_BYTES = 32 * 1024 * 1024
-"""Nor is any lane of the source, with more than this on the way in all."""
+"""No lane of the source is fetched with more bytes in flight than this in all."""
 FETCH_TIMEOUT_S = 10.0
 PRODUCE_TIMEOUT_MS = 30_000
 BACKOFF_S, BACKOFF_MAX_S = 0.1, 5.0
 DRAIN_S = 3.0
 
 TRANSIENT = (BrokerError, ApiError, OSError)
-"""What is tried again."""
+"""Errors to retry."""
 _OUT_OF_STEP = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
 _TOO_MUCH_AT_ONCE = (ErrorCode.INVALID_RECORD, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.MESSAGE_TOO_LARGE)
 
@@ -72,7 +72,7 @@ class Flow:
         reachability: Reachability,
         counters: Counters,
     ) -> None:
-        """``fetching`` and ``producing`` are used by nobody else: a long poll holds its connection up."""
+        """``fetching`` and ``producing`` are for this flow alone: a long poll blocks its connection."""
         self.source_name = source_name
         self.lanes: dict[TopicPartition, Lane] = {}
         self._fetching = fetching
@@ -81,7 +81,7 @@ class Flow:
         self._reachability = reachability
         self._counters = counters
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails where nobody knows any more how far lanes are: the worker ends, and another takes them over."""
+        """Fails when the state of lanes is lost: the worker ends, and another takes them over."""
         self._supervisor: asyncio.Task[None] | None = None
         self._workers: dict[Any, asyncio.Task[None]] = {}  # pumps by broker, recoveries by lane
         self._produces = supervision.Tasks()
@@ -92,7 +92,7 @@ class Flow:
         self._supervisor = self._run("lanes", self._supervise(names))
 
     async def stop(self, *, drain: bool) -> None:
-        """Fetch no more and, with ``drain``, wait for the answers to what was sent. The lanes stay to be looked at."""
+        """Stop fetching and, with ``drain``, wait for pending responses. The lanes stay readable."""
         if self._supervisor is None:
             return
         stopping = [self._supervisor, *self._workers.values()]
@@ -131,7 +131,7 @@ class Flow:
             pause = min(pause * 2, BACKOFF_MAX_S)
 
     async def _locate(self, lost: list[Lane]) -> bool:
-        """Find which of the source's brokers lead these lanes; False where one is not led at the moment."""
+        """Find the brokers of the source that lead these lanes; False if one has no leader now."""
         if not lost:
             return True
         try:
@@ -207,12 +207,12 @@ class Flow:
             await self._forward(response, asked)
 
     async def _some_progress(self) -> None:
-        """Wait until an answer or a recovery may have made a lane ready."""
+        """Wait until a response or a recovery may have made a lane ready."""
         await _wait(self._wake, BACKOFF_S)
         await asyncio.sleep(0)
 
     async def _forward(self, response: FetchResponse, asked: Mapping[TopicPartition, int]) -> None:
-        """Number what came and send it on; answers are waited for elsewhere."""
+        """Number the fetched batches and send them; others wait for the responses."""
         rounds: list[dict[int, list[Part]]] = []
         for topic in response.responses:
             for data in topic.partitions:

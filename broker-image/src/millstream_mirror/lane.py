@@ -1,10 +1,10 @@
-"""A lane: one partition of a source topic on its way into the target. Numbers only, no I/O.
+"""A lane: one partition of a source topic, mirrored into the target. Numbers only, no I/O.
 
     committed ≤ acknowledged ≤ sent (position, sequence)
 
-``acknowledged`` moves over requests in the order they were sent, whatever the order of the answers. When one fails,
-all behind it are void: nothing more is sent until the last answer is in, then ``rewind`` goes back to what was
-acknowledged, and the same batches get the same numbers again.
+``acknowledged`` moves over requests in the order they were sent, for any order of the responses. When one fails,
+all behind it are void: nothing more is sent until the last response has arrived, then ``rewind`` goes back to what
+was acknowledged, and the same batches get the same numbers again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Sent:
     size: int
     batches: int
     target_offset: int | None = None
-    """Set when it is acknowledged: what lies behind it in the target, -1 where that was not said."""
+    """Set when it is acknowledged: the offset after it in the target, -1 if unknown."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +47,7 @@ class Lane:
     bytes_in_flight: int = 0
     failed: bool = False
     recovering: bool = True
-    """Set while its state is looked up; it does not fetch then."""
+    """Set while its state is being looked up; it does not fetch then."""
     suspicious: bool = False
     """The target refused a number as out of order: look at what it has before sending again."""
     refused_at: int | None = None
@@ -55,11 +55,11 @@ class Lane:
     out_of_range: bool = False
     target_missing: bool = False
     renumber: str = ""
-    """Why the lane has to go on under a new epoch, if it has to."""
+    """Why the lane must continue under a new epoch, if it must."""
     skip_to: int | None = None
-    """The target has what comes before this number: go over it without sending."""
+    """The target has everything before this number: skip it without sending."""
     one_by_one: bool = False
-    """The target takes a single batch a request."""
+    """The target accepts only one batch for each request."""
     probing: bool = True
     """Nothing was acknowledged yet since the last rewind: send one batch and wait."""
     failures: int = 0
@@ -85,7 +85,7 @@ class Lane:
         return max(0, self.high_watermark - self.acknowledged.offset) if self.high_watermark >= 0 else 0
 
     def lag_seconds(self, now_ms: int) -> float:
-        """How long ago the lane last had all there was."""
+        """Seconds since the lane was last caught up."""
         return max(0.0, (now_ms - self.caught_up_ms) / 1000) if self.lag else 0.0
 
     def may_fetch(self, limit: int) -> bool:
@@ -94,7 +94,7 @@ class Lane:
         return self.bytes_in_flight < limit
 
     def rewind(self, to: Progress) -> None:
-        """Go on from here; only when nothing is in flight."""
+        """Continue from here; only when nothing is in flight."""
         assert not self.in_flight
         self.acknowledged = to
         self.position, self.sequence = to.offset, to.sequence
@@ -121,12 +121,12 @@ class Lane:
         return rest
 
     def passed(self, batch: Outgoing) -> None:
-        """A batch that is in the target although we did not see it acknowledged."""
+        """Count a batch that is in the target although we got no acknowledgement."""
         self.position, self.sequence = batch.next_offset, batch.next_sequence
         self.acknowledged = replace(self.acknowledged, offset=batch.next_offset, sequence=batch.next_sequence)
 
     def send(self, batches: list[Outgoing]) -> Sent:
-        """Note that these go out now, as one request."""
+        """Record that these are sent now, in one request."""
         last = batches[-1]
         sent = Sent(
             last.next_offset,
@@ -141,7 +141,7 @@ class Lane:
         return sent
 
     def moved_on(self, position: int) -> None:
-        """What the source has up to here needs no sending: control batches, aborted transactions."""
+        """Skip to ``position`` what need not be sent: control batches, aborted transactions."""
         self.position = position
         if not self.in_flight and not self.failed and position > self.acknowledged.offset:
             self.acknowledged = replace(self.acknowledged, offset=position)

@@ -1,4 +1,4 @@
-"""Opening lanes, and finding out where one stands after a failure. See the package's docstring for the reasoning."""
+"""Opens lanes, and finds the position of one after a failure. See the package's docstring for the reasoning."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LATEST, EARLIEST = -1, -2
 CALLS_AT_ONCE = 32
 SCAN_BYTES = 4 * 1024 * 1024
 STALE_MS = 12 * 3600 * 1000
-"""The target may forget producers after a day (producer.id.expiration.ms): progress older than this is not believed
-before the target's batches were looked at."""
+"""The target may forget producers after a day (producer.id.expiration.ms): progress older than this is checked against
+the target's batches first."""
 LAST_EPOCH = 32767
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class LaneKeeper:
     # ---- opening
 
     async def open(self, names: Sequence[LaneName]) -> list[Lane]:
-        """The lanes, each where its progress says, new ones at the start of the source's partition."""
+        """Open lanes, each at its progress, new ones at the start of the source's partition."""
         stored = await self._store.read([(name.target_topic, name.partition) for name in names])
         cluster_id = self._at_source.cluster_id or ""
         lanes, new = [], []
@@ -112,7 +112,7 @@ class LaneKeeper:
     # ---- after a failure
 
     async def recover(self, lane: Lane) -> None:
-        """Bring the lane to where it can fetch and send again; nothing is in flight."""
+        """Prepare the lane to fetch and send again; nothing is in flight."""
         if lane.out_of_range:
             await self._pass_gap(lane)
         elif lane.renumber:
@@ -125,7 +125,7 @@ class LaneKeeper:
             lane.rewind(lane.acknowledged)
 
     async def _compare(self, lane: Lane) -> None:
-        """Go on behind what the target has of this lane."""
+        """Continue after the lane's last batch in the target."""
         there, is_cut = await self._next_sequence(lane)
         here = lane.acknowledged
         if there is None and is_cut:
@@ -190,7 +190,7 @@ class LaneKeeper:
                 return found, is_cut
 
     async def _reopen(self, lane: Lane) -> None:
-        """The target's topic went missing, and its progress with it if it was deleted."""
+        """The target's topic is missing, and if it was deleted, so is its progress."""
         if await self._store.read([lane.target]):
             lane.rewind(lane.acknowledged)
         else:
@@ -211,7 +211,7 @@ class LaneKeeper:
         await self._resume(lane, again)
 
     async def _renumber(self, lane: Lane, why: str) -> None:
-        """Go on under the next epoch, from number 0: records of which the target did not tell may come twice."""
+        """Continue under the next epoch, from number 0: records without a response may be duplicated."""
         progress = lane.acknowledged
         logger.error("%s: %s: continuing from offset %d under a new epoch", lane, why, progress.offset)
         self._counters.renumbered_lanes += 1
@@ -221,7 +221,7 @@ class LaneKeeper:
         await self._resume(lane, replace(progress, producer_id=producer_id, producer_epoch=epoch, sequence=0))
 
     async def _pass_gap(self, lane: Lane) -> None:
-        """The source no longer has what comes next: go on at its start, saying how much is missing."""
+        """The source no longer has the next records: continue at its start, and log how many are missing."""
         start = await _offset_at(self._at_source, lane.topic, lane.partition, EARLIEST)
         end = await _offset_at(self._at_source, lane.topic, lane.partition, LATEST)
         there, _ = await self._next_sequence(lane)
@@ -275,7 +275,7 @@ async def _offset_at(cluster: ClusterClient, topic: str, partition: int, timesta
 
 
 async def _gather(calls: Iterable[Awaitable[int]]) -> list[int]:
-    """A few at a time."""
+    """Await the calls, a few at a time."""
     limit = asyncio.Semaphore(CALLS_AT_ONCE)
 
     async def one(call: Awaitable[int]) -> int:

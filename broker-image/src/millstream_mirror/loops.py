@@ -1,9 +1,9 @@
 """Circles: topics of the source that a mirror made from the target, which must not be mirrored back.
 
 Every mirror keeps its progress in the cluster it writes to, under a group ``millstream-mirror.…``, and with it the id
-of the cluster that it reads from. So the groups in our source tell which of its topics come from our target. Where
-both directions start at once, each finds the other at its next look, and both leave the topic out and say so. A
-mirror that does not run (its group is empty) does not count: so the way back is free after the way there was ended.
+of the cluster that it reads from. So the groups in our source show which of its topics come from our target. If both
+directions start at once, each finds the other at its next look, and both skip the topic and report it. A mirror that
+does not run (its group is empty) does not count: once it has ended, the opposite direction may start.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LoopFinder:
         ]
 
     async def _topics(self, group_id: str, cluster_id: str) -> set[str]:
-        """Those that the mirror behind this group fills from that cluster."""
+        """The topics that this group's mirror fills from that cluster."""
         request = OffsetFetchRequest(group_id, None, [OffsetFetchRequestGroup(group_id, None)])
         response = await self._at_source.call_coordinator(group_id, offset_fetch.API, request)
         found = set()

@@ -1,9 +1,9 @@
 """Membership of a consumer group in the target, by which workers share a source's partitions.
 
-JoinGroup, SyncGroup, Heartbeat and LeaveGroup with the protocol type "mirror": the coordinator does not care what is
-assigned. The leader deals the lanes out in turn; every rebalance takes all lanes from everybody first (eager).
+JoinGroup, SyncGroup, Heartbeat and LeaveGroup with the protocol type "mirror": the coordinator does not interpret
+assignments. The leader assigns the lanes round-robin; every rebalance first revokes all lanes (eager).
 
-``Member.run`` calls ``assigned`` with what this worker gets, and ``revoked`` before it joins again: with ``lost``
+``Member.run`` calls ``assigned`` with this worker's lanes, and ``revoked`` before it joins again: with ``lost``
 True when the group may have given the lanes to others already, so that nothing may be committed any more.
 """
 
@@ -28,7 +28,7 @@ from .progress import is_moved
 from .topics import MirroredTopic
 
 SESSION_TIMEOUT_MS = 6_000
-"""The least that brokers allow: so soon the others take over from a worker that was killed."""
+"""The least that brokers allow, so that others soon take over from a killed worker."""
 REBALANCE_TIMEOUT_MS = 15_000
 HEARTBEAT_S = 1.0
 PAUSE_S = 0.5
@@ -74,7 +74,7 @@ class Member:
         assigned: Callable[[list[LaneName]], None],
         revoked: Callable[[bool], Awaitable[None]],
     ) -> None:
-        """``target`` is used by nobody else: a JoinGroup holds its connection up until all have joined."""
+        """``target`` is for this member alone: a JoinGroup blocks its connection until all have joined."""
         self._target = target
         self.group_id = group_id
         self._assigned = assigned
@@ -89,13 +89,13 @@ class Member:
         self._rejoin = asyncio.Event()
 
     def offer(self, topics: Sequence[MirroredTopic]) -> None:
-        """What there is to mirror now. When it changed, the leader has everybody join again."""
+        """Set the topics to mirror. When they change, the leader makes all members rejoin."""
         self._topics = tuple(topics)
         if self.is_leader and self._topics != self._dealt:
             self._rejoin.set()
 
     def fence(self) -> None:
-        """A commit was refused: find out at once what became of the membership."""
+        """A commit was refused: check the membership at once."""
         self._rejoin.set()
 
     async def run(self) -> None:
@@ -174,7 +174,7 @@ class Member:
         return lanes
 
     async def _stay(self) -> bool:
-        """Send heartbeats until the group rebalances; True when the lanes may be somebody else's by now."""
+        """Send heartbeats until the group rebalances; True if another worker may have the lanes by now."""
         heard = time.monotonic()
         while True:
             try:

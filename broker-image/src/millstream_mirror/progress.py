@@ -1,4 +1,4 @@
-"""How far a lane is, as it is committed in the target: why that suffices is told in the package's docstring.
+"""The progress of a lane, as committed in the target; the package's docstring explains why it suffices.
 
 Stored by OffsetCommit: group ``millstream-mirror.NAME.SOURCE``, the target's topic and partition, the source offset
 as the offset, and as metadata a JSON object:
@@ -39,13 +39,13 @@ class Progress:
     producer_epoch: int
     sequence: int
     target_offset: int
-    """What was sent since lies at or behind this offset of the target's partition."""
+    """Records sent since lie at or behind this offset of the target's partition."""
     topic_id: str
-    """Of the source's topic, so that a topic that was made anew is mirrored from its start."""
+    """Id of the source's topic, so that a recreated topic is mirrored from its start."""
     cluster_id: str
-    """Of the source, so that others can tell where a topic comes from."""
+    """Id of the source cluster, so that other mirrors can tell where a topic comes from."""
     caught_up_ms: int
-    """When the lane last had all there was."""
+    """When the lane was last caught up."""
 
     def metadata(self) -> str:
         return json.dumps(
@@ -90,7 +90,7 @@ class ProgressStore:
         self.group_id = group_id
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """Of those that have any. Raises ValueError too."""
+        """The progress of those partitions that have any. Raises ValueError too."""
         by_topic: dict[str, list[int]] = {}
         for topic, partition in partitions:
             by_topic.setdefault(topic, []).append(partition)
@@ -119,7 +119,7 @@ class ProgressStore:
     async def commit(
         self, progress: Mapping[TopicPartition, Progress], member_id: str, generation: int
     ) -> dict[TopicPartition, ErrorCode]:
-        """Commit as a member of the group: one that was replaced is refused. Returns what each was answered."""
+        """Commit as a member of the group: one that was replaced is refused. Returns the error code of each."""
         by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
         for (topic, partition), one in progress.items():
             by_topic.setdefault(topic, []).append(
@@ -150,5 +150,5 @@ class ProgressStore:
 
 
 def is_moved(error: ErrorCode) -> bool:
-    """Whether the coordinator has to be looked for again."""
+    """Whether the coordinator must be looked up again."""
     return error in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)

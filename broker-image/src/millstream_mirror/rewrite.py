@@ -1,12 +1,12 @@
-"""Record batches as they were fetched, made ready to be produced: no record is parsed, nothing is decompressed.
+"""Prepares fetched record batches for producing, without parsing or decompressing records.
 
 Only the header changes, in place: base offset 0 and no leader epoch, as a producer sends them; producer id, epoch and
-base sequence of the lane; the transactional flag off; and the CRC, after the old one was checked, so that what was
-corrupted on its way is not given a valid CRC.
+base sequence of the lane; the transactional flag off; and the CRC, after checking the old one, so that data
+corrupted on the way does not get a valid CRC.
 
-Left out: control batches, batches of aborted transactions (KIP-98), and what lies before the position. The few
-batches that a broker would not take from a producer (holes that compaction left, a start in the middle of a batch)
-are built anew from their records.
+Left out are control batches, batches of aborted transactions (KIP-98), and records before the position. The few
+batches that a broker would not accept from a producer (gaps left by compaction, a start in the middle of a batch)
+are rebuilt from their records.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _ABORT_MARKER = b"\x00\x00\x00\x00"
 
 
 class UnusableBatch(Exception):
-    """A batch of the source that cannot be forwarded; the text says which and why."""
+    """A batch of the source cannot be forwarded; the message says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A batch to produce. ``next_offset`` and ``next_sequence`` are what follows it, in the source and in the lane."""
+    """A batch to produce. ``next_offset`` and ``next_sequence`` follow it, in the source and in the lane."""
 
     data: memoryview
     start: int
-    """Where in the fetched buffer it lies; -1 if it was built anew."""
+    """Its position in the fetched buffer; -1 if it was rebuilt."""
     base_sequence: int
     next_sequence: int
     next_offset: int

@@ -1,10 +1,10 @@
-"""One source: what of it is to be mirrored, which of its partitions are this worker's, and their progress.
+"""One source: the topics to mirror, this worker's partitions of them, and their progress.
 
     refresh   looks at the source's topics, makes them in the target, tells the group's leader what there is
     member    shares the partitions with the other workers; lanes start to flow when they come and stop before they go
     commit    stores the progress of all lanes in one request
 
-A source that cannot be reached does not disturb the others; it is tried again until it can.
+An unreachable source does not disturb the others; it is retried until it is back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class MirrorRefused(Exception):
-    """What is asked for must not be done; one line for people."""
+    """The configured mirror is not allowed; the message is one line for people."""
 
 
 class SourceMirror:
@@ -48,7 +48,7 @@ class SourceMirror:
         self._reachability = Reachability(source.name, source.bootstrap)
         self._target_error = ""
         self._committing = asyncio.Lock()
-        # A connection serves one request at a time, so what waits (fetches, joins) has connections of its own.
+        # A connection serves one request at a time, so requests that wait (fetches, joins) have their own connections.
         client_id = f"millstream-mirror-{config.name}"
         self._source, fetching = (_client(source.bootstrap, client_id) for _ in range(2))
         self._target, producing, joining = (_client(config.target, client_id) for _ in range(3))
@@ -62,9 +62,9 @@ class SourceMirror:
         self.member = Member(joining, group_id, assigned=self._flow.start, revoked=self._revoked)
 
     async def run(self) -> None:
-        """Until it is cancelled; then progress is committed and the group left. Raises MirrorRefused."""
+        """Run until cancelled; then commit progress and leave the group. Raises MirrorRefused."""
         try:
-            await self._refresh()  # so that the first assignment is of something
+            await self._refresh()  # so that the first assignment is not empty
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._refresh_on())
                 tasks.create_task(self._commit_on())
@@ -99,7 +99,7 @@ class SourceMirror:
             await self._refresh()
 
     async def _refresh(self) -> None:
-        """Never fails for what may pass; says it in the status."""
+        """Reports temporary errors in the status instead of raising them."""
         try:
             cluster = await self._source.metadata(None)
             self._reachability.found()
@@ -137,7 +137,7 @@ class SourceMirror:
     # ---- which lanes are this worker's, and how far they are
 
     async def _revoked(self, lost: bool) -> None:
-        """Stop; what was sent is waited for and committed, unless the lanes may be somebody else's already."""
+        """Stop; wait for pending responses and commit, unless another worker may already have the lanes."""
         await self._flow.stop(drain=not lost)
         if not lost and self._flow.lanes:
             last = asyncio.create_task(self._commit())

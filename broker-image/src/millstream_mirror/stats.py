@@ -1,4 +1,4 @@
-"""What a source's mirroring counts, and how it is shown: `/status` as JSON, `/metrics` for Prometheus."""
+"""Statistics of a source's mirroring: `/status` as JSON, `/metrics` for Prometheus."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Counters:
-    """Since the worker started."""
+    """Counters since the worker started."""
 
     records: int = 0
     bytes: int = 0
     batches: int = 0
     rebuilt_batches: int = 0
     repeated_records: int = 0
-    """Records that the target had already, and which were therefore not written again."""
+    """Records that the target already had, and that were therefore not written again."""
     missing_records: int = 0
-    """Offsets that the source no longer had when we came to them."""
+    """Offsets that the source no longer had when we reached them."""
     renumbered_lanes: int = 0
-    """Times a lane went on under a new epoch, so that records may be in the target twice."""
+    """Times a lane continued under a new epoch, so that records may be in the target twice."""
     failures: int = 0
     commits: int = 0
 
 
 @dataclass(slots=True)
 class Reachability:
-    """Whether a source answers; says each change in the log once."""
+    """Whether a source responds; logs each change once."""
 
     name: str
     bootstrap: str
@@ -171,7 +171,7 @@ TABLE = (
 
 
 def page(sources: Sequence[SourceStatus], stalls: Stalls) -> Page:
-    """What Prometheus gets."""
+    """The page for Prometheus."""
     page = Page(TABLE)
     page.add("millstream_mirror_info", {(__version__,): 1})
     for name in (one.name for one in fields(Counters)):

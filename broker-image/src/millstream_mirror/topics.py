@@ -1,8 +1,8 @@
-"""Topics in the target as they are in the source: partitions, replication, configuration; growth followed.
+"""Creates the source's topics in the target: partitions, replication, configuration; and follows their growth.
 
-A topic is made with the source's number of partitions, its replication factor as far as the target has brokers, and
-what its configuration sets itself (defaults stay the target's). Left out is what would change records or is the
-target's own affair. Later only partitions are added: what somebody sets in the target stays.
+A topic is created with the source's number of partitions, its replication factor as far as the target has brokers, and
+its own configuration (defaults are the target's). Left out are keys that would change records or that concern only
+the target. Later, only partitions are added: settings changed in the target stay.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MirroredTopic:
-    """A topic to mirror; ``partitions`` is how many both sides have."""
+    """A topic to mirror; ``partitions``: the number that both sides have."""
 
     topic: str
     target_topic: str
@@ -53,7 +53,7 @@ class MirroredTopic:
 
 
 def select(config: MirrorConfig, source: Source, cluster: MetadataResponse) -> list[MetadataResponseTopic]:
-    """The source's topics that are to be mirrored."""
+    """The source's topics to mirror."""
     prefixes = tuple(f"{one.name}." for one in config.sources) if config.naming is Naming.PREFIXED else ()
     return [
         topic
@@ -62,13 +62,13 @@ def select(config: MirrorConfig, source: Source, cluster: MetadataResponse) -> l
         and not topic.error_code
         and not topic.is_internal
         and config.includes(topic.name)
-        # What has such a prefix is a mirrored topic already, if source and target are, or lead to, one cluster.
+        # A topic with such a prefix is already a mirrored one, if source and target are, or lead to, one cluster.
         and not topic.name.startswith(prefixes or ("\0",))
     ]
 
 
 class TopicKeeper:
-    """Makes the target's topics as the source's. Raises BrokerError."""
+    """Keeps the target's topics like the source's. Raises BrokerError."""
 
     def __init__(
         self, config: MirrorConfig, source: Source, at_source: ClusterClient, at_target: ClusterClient
@@ -78,10 +78,10 @@ class TopicKeeper:
         self._at_source = at_source
         self._at_target = at_target
         self.problems: dict[str, str] = {}
-        """Topics that could not be made, and why."""
+        """Topics that could not be created, and why."""
 
     async def ensure(self, topics: Collection[MetadataResponseTopic]) -> list[MirroredTopic]:
-        """Create and grow what has to be; returns what can be mirrored now."""
+        """Create and grow topics as needed; returns those that can be mirrored now."""
         self.problems = {}
         wanted = {self._config.target_topic(self._source, topic.name or ""): topic for topic in topics}
         present = await self._present(wanted)
@@ -136,7 +136,7 @@ class TopicKeeper:
             )
 
     async def _call_create(self, topics: list[CreatableTopic]) -> list[CreatableTopic]:
-        """Returns those whose configuration was refused."""
+        """Create topics; returns those whose configuration was refused."""
         request = CreateTopicsRequest(topics, CREATE_TIMEOUT_MS)
         response = await self._at_target.call_controller(create_topics.API, request)
         by_name = {topic.name: topic for topic in topics}
@@ -165,13 +165,13 @@ class TopicKeeper:
             error = ErrorCode.of(result.error_code)
             if error is ErrorCode.NONE:
                 logger.info("topic %s: has %d partitions now", result.name, counts[result.name])
-            elif error is not ErrorCode.INVALID_PARTITIONS:  # that is said when another worker was faster
+            elif error is not ErrorCode.INVALID_PARTITIONS:  # the error if another worker was faster
                 self._problem(
                     result.name, f"cannot be given partitions: {result.error_message or error.message}"
                 )
 
     async def _configs(self, topics: Collection[str]) -> dict[str, dict[str, str | None]]:
-        """What each of the source's topics sets itself."""
+        """The configuration set on each of the source's topics."""
         request = DescribeConfigsRequest(
             [DescribeConfigsResource(TOPIC_RESOURCE, name, None) for name in topics]
         )

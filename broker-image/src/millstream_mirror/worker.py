@@ -1,4 +1,4 @@
-"""The worker: every source side by side, and HTTP: /healthz, /readyz, /metrics, /status."""
+"""The worker: all sources in parallel, and HTTP: /healthz, /readyz, /metrics, /status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MirrorWorker:
         return f"ready: mirror={self.config.name} http={host}:{port}"
 
     async def run(self) -> None:
-        """Until it is cancelled. Raises MirrorRefused."""
+        """Run until cancelled. Raises MirrorRefused."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for source in self.sources:
@@ -45,7 +45,7 @@ class MirrorWorker:
         return Response(b"ok\n")
 
     def _readyz(self) -> Response:
-        """Ready when it has its place in every group; a source that cannot be reached does not change that."""
+        """Ready when it is a member of every group, even if a source is unreachable."""
         if all(source.member.is_stable for source in self.sources):
             return Response(b"ready\n")
         return Response(b"joining\n", 503)

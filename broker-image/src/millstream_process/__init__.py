@@ -1,7 +1,7 @@
-"""What each of Millstream's asyncio processes runs on.
+"""Foundations of Millstream's asyncio processes.
 
-loop            the event loop, which measures how long each step keeps it
-supervision     tasks with names, none of which ends unnoticed
+loop            the event loop, which measures how long each step holds it
+supervision     named tasks, none of which fails unnoticed
 http            a small server, for probes and metrics
-histogram       one of Prometheus
+histogram       a Prometheus histogram
 """

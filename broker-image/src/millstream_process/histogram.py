@@ -1,4 +1,4 @@
-"""How many things took how long."""
+"""A Prometheus histogram of durations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOUNDS = (
 
 
 class Histogram:
-    """How many took how long, by upper bounds in seconds."""
+    """Counts durations by upper bounds, in seconds."""
 
     __slots__ = ("bounds", "buckets", "count", "seconds")
 

@@ -2,8 +2,8 @@
 
     {"time": "2026-11-22T08:00:00.000+00:00", "level": "info", "logger": "…", "message": "…", "broker": 1}
 
-`level` is debug, info, warning, error or critical; `exception` has the stack, where there is one. Beside them stand the
-fields of the process and those given as `extra` to the call.
+`level` is debug, info, warning, error or critical; `exception` has the stack, if there is one. Other fields are those
+of the process and those passed as `extra` to the call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OF_EVERY_RECORD = frozenset((*vars(logging.makeLogRecord({})), "message", "asct
 
 
 class JsonFormatter(logging.Formatter):
-    """One line an event; `fields` are on each."""
+    """One line for each event; `fields` are on every line."""
 
     def __init__(self, **fields: object) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(log_format: str = "plain", **fields: object) -> None:
-    """Send everything from INFO on to stderr. `fields` are what JSON lines say of the process."""
+    """Log everything from INFO on to stderr. `fields`: the process's fields on JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(**fields) if log_format == "json" else logging.Formatter(PLAIN))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

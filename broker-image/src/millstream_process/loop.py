@@ -1,4 +1,4 @@
-"""The event loop that commands of this package run on: uvloop's where it is installed, else asyncio's.
+"""The event loop of this package's commands: uvloop's if it is installed, otherwise asyncio's.
 
 It measures how long it is held. A step is one callback: a socket that can be read, a timer, a task from one `await` to
 the next. After LOOK_S of steps the loop queues a mark behind what is to run already. A stall is the time from the
@@ -7,7 +7,7 @@ counted by the clock and by the processor's time: on a busy machine the clock al
 step of NAMED_S or longer is named in the log. All this costs two looks at the clock a step, and no timer runs: an idle
 loop stays idle.
 
-What transports of the loop's own do between callbacks is not a step; the broker's connections use none.
+The loop's own transports work between callbacks, outside steps; the broker's connections use none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Stalls:
-    """Those of LEAST_S or longer."""
+    """Stalls of LEAST_S or longer."""
 
     def __init__(self) -> None:
         self.by_clock = Histogram(BOUNDS)
@@ -86,7 +86,7 @@ _Loop: Any = object
 
 
 class _Measured(_Loop):  # type: ignore[misc]
-    """What a loop calls, it calls by `Stalls.timed`."""
+    """Makes every call of the loop through `Stalls.timed`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,6 +127,6 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def stalls() -> Stalls:
-    """Those of the running loop; none where it is a loop that does not measure."""
+    """The stalls of the running loop; none if it does not measure them."""
     found = getattr(asyncio.get_running_loop(), "stalls", None)
     return found if isinstance(found, Stalls) else Stalls()

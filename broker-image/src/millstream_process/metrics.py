@@ -1,6 +1,6 @@
-"""Metrics as tables: each is defined once, by a `Metric`; a `Page` of them with their values is what Prometheus gets.
+"""Metrics as tables: a `Metric` defines each one; a `Page` has their values, for Prometheus.
 
-prometheus-client is imported at the first scrape, which spares every start its 40 ms.
+prometheus-client is imported at the first scrape, which saves 40 ms at every start.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .histogram import Histogram
 
 Labels = tuple[str, ...]
 OTHERS = "(others)"
-"""The label of what is added up, because there is too much of it. No topic can have that name."""
+"""The label of series that are added up, as there are too many. No topic can have that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,18 @@ PROCESS = (
     Metric("process_start_time_seconds", "gauge", "seconds since 1970", "When it started."),
     Metric("process_virtual_memory_bytes", "gauge", "bytes", "Addresses that it has mapped."),
 )
-"""What prometheus-client says of any process; it is on every page."""
+"""Metrics of any process, from prometheus-client; they are on every page."""
 
 
 class Page:
-    """Metrics of a table, as they were when they were added."""
+    """Metrics of a table, with their values at the time they were added."""
 
     def __init__(self, table: tuple[Metric, ...]) -> None:
         self._by_name = {metric.name: metric for metric in table}
         self._found: list[tuple[Metric, list[tuple[Labels, Any]]]] = []
 
     def add(self, name: str, values: float | Mapping[Any, float]) -> None:
-        """One value, or several by the values of the labels. KeyError: the table does not have it."""
+        """Add one value, or several by label values. Raises KeyError if the table lacks the metric."""
         several = values if isinstance(values, Mapping) else {(): values}
         self._found.append((self._by_name[name], list(several.items())))
 
@@ -70,7 +70,7 @@ class Page:
             yield family
 
     def text(self) -> bytes:
-        """In Prometheus's text format, with what it tells of any process. Takes long: belongs in a thread."""
+        """The page in Prometheus's text format, with the process metrics. Takes long: call it in a thread."""
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
         registry = CollectorRegistry()
@@ -80,7 +80,7 @@ class Page:
 
 
 def bounded(values: Mapping[Labels, float], most: int) -> dict[Labels, float]:
-    """So many of them, the first by name; the others are added up under OTHERS."""
+    """The first `most` values by name; the others are added up under OTHERS."""
     if len(values) <= most:
         return dict(values)
     by_name = sorted(values.items())

@@ -3,11 +3,11 @@
 A task that ends by an error it did not expect is logged with its stack and counted in `failures`
 (`millstream_task_failures_total`). What follows is its owner's choice:
 
-    run(name, work)              nothing: the rest goes on without it
+    run(name, work)              nothing: the rest continues without it
     run(name, work, fatal=end)   `end` is called with one line for people; the broker ends
-    keep(name, begin)            it begins again after a pause, which doubles up to LONGEST_PAUSE_S
+    keep(name, begin)            it restarts after a pause, which doubles up to LONGEST_PAUSE_S
 
-An error that a task expects, it handles itself. Being cancelled is no failure.
+Tasks handle expected errors themselves. Being cancelled is no failure.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-"""Before a task begins again. One that has worked for LONGEST_PAUSE_S starts over with the shortest pause."""
+"""Pause before a task restarts. After LONGEST_PAUSE_S of work it begins with the shortest pause again."""
 
 T = TypeVar("T")
 
 failures: dict[str, int] = {}
-"""How often each task has failed since the process started, by name; 0 for those that never did."""
+"""Failures of each task since the process started, by name; 0 for those that never failed."""
 
 log = logging.getLogger(__name__)
 
 
 class Tasks(set[asyncio.Task[Any]]):
-    """The tasks of one owner, each for as long as it runs."""
+    """The running tasks of one owner."""
 
     def add(self, task: asyncio.Task[Any]) -> None:
         super().add(task)
@@ -64,13 +64,13 @@ async def ended(work: Coroutine[Any, Any, T], *, stopped: asyncio.Future[Any]) -
 
 
 _running = Tasks()
-"""The loop itself would not keep them from being collected."""
+"""References to running tasks: the loop itself does not protect them from garbage collection."""
 
 
 def run(
     name: str, work: Coroutine[Any, Any, T], *, fatal: Callable[[str], None] | None = None
 ) -> asyncio.Task[T]:
-    """Start `work`. Whoever awaits the task gets its error, too."""
+    """Start `work`. Awaiting the task also raises its error."""
     failures.setdefault(name, 0)
     task = asyncio.create_task(work, name=name)
     _running.add(task)
@@ -89,7 +89,7 @@ def run(
 def keep(
     name: str, begin: Callable[[], Coroutine[Any, Any, None]], *, pause_s: float = PAUSE_S
 ) -> asyncio.Task[None]:
-    """Do what `begin` begins until it returns: again, after a pause, where it fails."""
+    """Run the work that `begin` starts until it returns; after a failure, pause and restart it."""
 
     async def lasting() -> None:
         clock, pause = asyncio.get_running_loop().time, pause_s
@@ -114,6 +114,6 @@ def failed(name: str, error: BaseException, consequence: str = "") -> None:
 
 
 def unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """For `set_exception_handler`: what failed under nobody's supervision, as a callback of the loop does."""
+    """For `set_exception_handler`: handles failures outside supervised tasks, such as callbacks of the loop."""
     failures["callbacks"] = failures.get("callbacks", 0) + 1
     loop.default_exception_handler(context)

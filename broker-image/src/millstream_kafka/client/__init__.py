@@ -2,7 +2,7 @@
 
 Connection      one connection to one broker
 ClusterClient   the brokers of a cluster: finds leaders and coordinators, connects and reconnects
-errors          what may go wrong
+errors          their exceptions
 """
 
 from .cluster import ClusterClient, parse_bootstrap

@@ -1,12 +1,12 @@
 """The brokers of a cluster: finds leaders and coordinators, connects to them, and again after a failure.
 
-One connection a broker, opened when it is first needed and shared by all callers. Connecting, and asking where
-things are, is tried again with growing pauses until ``timeout`` is over, each attempt with ``connect_timeout``; a
-caller's request is sent once. Leaders and coordinators are remembered until a call to them fails. Only the caller
+One connection for each broker, opened on first use and shared by all callers. Connecting and looking up metadata
+are retried with growing pauses until ``timeout``, each attempt with ``connect_timeout``; a caller's request is sent
+once. Leaders and coordinators are remembered until a call to them fails. Only the caller
 sees the error codes in a response: when one says that the leader or coordinator has moved, it calls
-``forget_leaders`` or ``forget_coordinator``, and tries again.
+``forget_leaders`` or ``forget_coordinator``, and retries.
 
-Raises what ``errors`` has, and ApiError when the cluster itself says no: no such topic, no leader, no coordinator.
+Raises the exceptions of ``errors``, and ApiError if the cluster refuses: no such topic, leader or coordinator.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ class ClusterClient:
     # --- what the cluster is ---
 
     async def metadata(self, topics: Collection[str] | None) -> MetadataResponse:
-        """Ask about topics (None is all), from whichever broker answers. Creates none; notes brokers and leaders."""
+        """Get the metadata of topics (None: all) from any broker. Creates no topic; remembers brokers and leaders."""
         return await self._retry(lambda: self._ask_metadata(topics))
 
     async def leader(self, topic: str, partition: int) -> int:
-        """The node id of a partition's leader; waits for an election, raises ApiError where there is no partition."""
+        """The node id of a partition's leader; waits for an election, raises ApiError if it does not exist."""
 
         async def ask() -> int:
             response = await self._ask_metadata([topic])
@@ -133,7 +133,7 @@ class ClusterClient:
         return await self._retry(ask) if known is None else known
 
     def forget_leaders(self, *topics: str) -> None:
-        """Ask again for the leaders of these topics, or of all, when they are next needed."""
+        """Forget the leaders of these topics, or of all, until they are next needed."""
         for topic, partition in list(self._leaders):
             if not topics or topic in topics:
                 del self._leaders[topic, partition]
@@ -159,7 +159,7 @@ class ClusterClient:
     # --- calls ---
 
     async def call_any(self, api: Api[Req, Res], request: Req, *, timeout: float | None = None) -> Res:
-        """Call whichever broker can be reached."""
+        """Call any reachable broker."""
         return await self._call(await self._retry(self._any_connection), api, request, timeout)
 
     async def call_node(
@@ -268,7 +268,7 @@ class ClusterClient:
         return connection
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Repeat what may be repeated (connecting, asking where things are) until it works or the time is over."""
+        """Repeat an idempotent attempt (connecting, looking up metadata) until it succeeds or times out."""
         deadline = time.monotonic() + self.timeout
         pause = self._backoff
         while True:

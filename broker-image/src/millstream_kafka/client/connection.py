@@ -4,8 +4,8 @@ A frame on the wire is an int32 size, a header and a body. A response is receive
 size, so that the records of a Fetch response are memoryviews of what the kernel delivered. A request is written as a
 list of buffers, so that the records of a Produce request are not copied here either.
 
-Invariants: a call sends its request once and never repeats it, for it may not be idempotent; repeating is up to the
-caller. Every call ends: with a response, at its timeout, or when the connection does.
+Invariants: a call sends its request once and never repeats it, as it may not be idempotent; only the caller may. Every
+call ends: with a response, at its timeout, or when the connection ends.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Res = TypeVar("Res", bound=Struct)
 
 MAX_RESPONSE_BYTES: Final = 100 * 1024 * 1024
 CONNECT_S: Final = 2.5
-"""For the connection itself: the address of a machine that is gone may answer nothing, not even no."""
+"""Time limit for connecting, in seconds: the address of a machine that is gone may not even refuse."""
 _SIZE: Final = struct.Struct(">i")
 _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
@@ -57,7 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         """What the broker serves: API key to the lowest and highest version."""
         self._transport: asyncio.WriteTransport | None = None
         self._is_made = False
-        """Whether the loop handed the connection over: uvloop does not tell of the end of one that it did not."""
+        """Whether the loop has handed the connection over: before that, uvloop does not report its end."""
         self._loop = asyncio.get_running_loop()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._error: BrokerError | None = None
@@ -82,7 +82,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> Connection:
         """Connect and ask for the broker's versions; ``timeout`` (s) is for this and for each call after it.
 
-        The name is resolved anew each time, and an address that does not accept within CONNECT_S is left.
+        The name is resolved each time; an address that does not accept within CONNECT_S is skipped.
         """
         connection = cls(host, port, client_id, timeout, max_response_bytes)
         try:
@@ -103,7 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         raise ConnectFailed(host, port, problem)
 
     async def _connect(self, ssl: SSLContext | None) -> None:
-        """To the first of the name's addresses that accepts. Raises OSError, of the last one."""
+        """Connect to the first of the name's addresses that accepts. Raises the OSError of the last one."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(self.host, self.port, type=SOCK_STREAM)
         addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
@@ -138,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
             return None
 
     def version(self, api: Api[Any, Any]) -> int:
-        """The highest version that both sides speak; raises UnsupportedApi."""
+        """The highest version that both sides support; raises UnsupportedApi."""
         low, high = api.served
         if api.key not in self.versions:
             raise UnsupportedApi(self.host, self.port, f"the broker does not serve {api.name}")
@@ -183,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             _, offset = decode_response_header(frame, api.has_flexible_response_header(version))
             if api.key == api_versions.API.key and bytes(frame[offset : offset + 2]) == _UNSUPPORTED_VERSION:
-                version = 0  # this is said in v0, whatever was asked
+                version = 0  # this error always comes in v0
             return api.decode_response(version, frame, offset)
         except MalformedRequest as error:
             malformed = MalformedResponse(self.host, self.port, str(error))
@@ -201,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
             await asyncio.shield(self._closed)
 
     async def closed(self) -> None:
-        """Return when the connection has ended, whoever ended it."""
+        """Return when either side has ended the connection."""
         await asyncio.shield(self._closed)
 
     async def _negotiate(self) -> None:
@@ -230,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
         parts: Iterable[Any],
         response: asyncio.Future[memoryview] | None = None,
     ) -> None:
-        while not self._writable.is_set():  # of those who wake together, the first may fill it again
+        while not self._writable.is_set():  # of several waiters, the first may fill it again
             await self._writable.wait()
         if self._error is not None:
             raise self._error
@@ -244,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.writelines(buffers)
 
     def _fail(self, error: BrokerError) -> None:
-        """End the connection; whoever waits gets the error."""
+        """End the connection; waiting calls get the error."""
         if self._error is None:
             self._error = error
         self._writable.set()

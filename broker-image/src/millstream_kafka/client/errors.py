@@ -1,9 +1,9 @@
-"""What may go wrong between a client and a broker.
+"""Errors between a client and a broker.
 
 ::
 
     ConnectionError
-     └ BrokerError               has .host and .port, and says them
+     └ BrokerError               has .host and .port, and names them
         ├ ConnectFailed          the broker cannot be reached, or does not speak the protocol
         ├ ConnectionLost         the connection ended before the response came; the request may have been carried out
         ├ RequestTimedOut        likewise, but the connection is still there
