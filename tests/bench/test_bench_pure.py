@@ -84,7 +84,7 @@ def test_the_document_is_written_between_its_markers() -> None:
         in after
     )
     assert "|  | broker CPU, s | 2 | 3 | 0.67 | ≤ 0.45× | no |" in after
-    assert "| CPU a GB, s | 1 | floor: 0.8 | 1.25 | ≤ 1.5× | yes |" in after
+    assert "| CPU a GB, s | 1 | floor: 0.8 | 1.25 | ≤ 1.25× | yes |" in after
     assert "until all have a living leader | time, s | 0.4 | 8 | 0.05 | ≤ 2 s | yes |" in after
     assert document.update(after, results()) == after
     assert "![performance/rates.png](performance/rates.png)" in document.update(

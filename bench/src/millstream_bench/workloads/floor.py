@@ -126,7 +126,7 @@ FLOOR = (
     Workload(
         name="floor-produce",
         title="64 KB batches: recv, CRC32C, pwrite",
-        figures=(Figure("CPU a GB", "s", ratio=1.5),),
+        figures=(Figure("CPU a GB", "s", ratio=1.25),),
         run=produce,
         own=True,
         contenders=(MILLSTREAM, BARE),
@@ -134,7 +134,7 @@ FLOOR = (
     Workload(
         name="floor-fetch",
         title="1 MB fetches: sendfile",
-        figures=(Figure("CPU a GB", "s", ratio=1.5),),
+        figures=(Figure("CPU a GB", "s", ratio=1.25),),
         run=consume,
         own=True,
         contenders=(MILLSTREAM, BARE),
