@@ -48,9 +48,8 @@ class Audits:
 
     def recreate(self) -> None:
         """Delete the topic, and create an empty one of its name."""
-        AdminClient({"bootstrap.servers": self.loads.bootstrap}).delete_topics([self.topic])[
-            self.topic
-        ].result(10)
+        admin = AdminClient({"bootstrap.servers": self.loads.bootstrap})
+        admin.delete_topics([self.topic])[self.topic].result(10)
         publish(self.loads.bootstrap, self.topic, [[], []])
         self.producer = Producer({"bootstrap.servers": self.loads.bootstrap, "linger.ms": 5})
 
