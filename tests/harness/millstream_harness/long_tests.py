@@ -19,7 +19,24 @@ LONG = {
         "tests/faults/test_faults.py",
         "tests/broker/replication/test_cluster_replication.py",
         "tests/broker/test_cluster_copies.py",
+        "tests/broker/test_cluster_killed.py",
+        "tests/broker/test_cluster_members.py",
+        "tests/broker/test_zookeeper_failures.py",
+        "tests/broker/test_zookeeper_session.py",
+        "tests/broker/groups/test_group_topic_ids.py",
+        "tests/broker/log/test_log_identity.py",
+        "tests/broker/replication/test_rack_aware_reads.py",
+        "tests/client/test_leaderless.py",
     ),
+    "mirrors broken under load, beyond tests/mirror/test_mirror_flow.py": (
+        "tests/mirror/test_mirror_faults.py",
+    ),
+    "thousands of steps through a model": (
+        "tests/broker/controller/test_controller_simulation.py",
+        "tests/broker/log/test_log_lives_model.py",
+        "tests/operator/test_load_machine.py",
+    ),
+    "alerts in a real Prometheus": ("tests/monitoring/test_alerts.py",),
     "thousands of topics or partitions": (
         "tests/operator/test_api_scale.py",
         "tests/broker/test_cluster_controller.py",
@@ -41,9 +58,16 @@ LONG = {
     "a job of Spark in each format and case; tests/jobs/test_load_table.py has a load": (
         "tests/jobs/test_audit.py",
         "tests/jobs/test_compact.py",
+        "tests/jobs/test_creation.py",
+        "tests/jobs/test_outputs.py",
         "tests/jobs/test_publish.py",
         "tests/jobs/test_rewind.py",
         "tests/jobs/test_stream.py",
+        "tests/jobs/test_value_formats.py",
+    ),
+    "other implementations of the protocol, message by message": (
+        "tests/compat/test_client_java.py",
+        "tests/compat/test_codec_oracles.py",
     ),
     "programs in Go and JavaScript, fetched and built first": (
         "tests/compat/test_client_franz_go.py",
