@@ -8,8 +8,8 @@ batches are appended in order of arrival, and at most one is decompressed at a t
 Partitions decide what queues here (`Partition.append`): batches that must be read, and every batch for a partition that
 has one waiting. A batch is validated by the configuration at the time of its turn.
 
-Waiting bytes count towards `queued.max.request.bytes`: beyond it, no connection that waits for an append is read. What
-a client sent before it disconnected is appended all the same, as in Kafka.
+Waiting bytes count towards `queued.max.request.bytes`: beyond it, no connection that waits for an append is read. The
+broker still appends requests whose client has disconnected, as in Kafka.
 """
 
 from __future__ import annotations

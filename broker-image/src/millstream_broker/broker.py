@@ -338,7 +338,7 @@ async def _join(
     broker_id = config.integer("broker.id")
 
     def config_of(topic: str) -> LogConfig:
-        """The configuration of a log that is being opened, as far as it is known by then."""
+        """Configuration for opening a log, from the stored settings of its topic."""
         return log_config(configs.of_stored(coordination.stored_config(topic)), config)
 
     logs.identify(broker_id, coordination.cluster_id)

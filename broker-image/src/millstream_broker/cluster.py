@@ -38,9 +38,9 @@ BEGIN_S = 5.0
 """How long a controller's start may wait for its first decisions."""
 NO_CONTROLLER_PAUSE_S = 0.2
 LINGER_S = 0.3
-"""How long to keep telling clients that another broker leads now. A client that is told looks up the leader at once;
-one whose connection just closes may wait a second first (librdkafka). Longer than the clients' retry backoff, by
-default 0.1 s in most."""
+"""How long to keep responding that another broker leads. On that response clients look up the new leader at once; after
+a closed connection they may wait a second first (librdkafka). Longer than the retry backoff, which is 0.1 s in most
+clients."""
 
 log = logging.getLogger(__name__)
 

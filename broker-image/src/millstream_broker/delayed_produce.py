@@ -2,8 +2,8 @@
 
 An idempotent client must get the truth about appended records: librdkafka takes NOT_LEADER_OR_FOLLOWER and
 KAFKA_STORAGE_ERROR as "no broker has them", resends them in other batches, is then refused by a leader that has them,
-takes a new epoch, and so duplicates them. These errors are therefore only for records that are certainly in no log. A
-leader that becomes a follower hands its purgatory over as it is. The follower learns the records' fate: the new
+takes a new epoch, and so duplicates them. These errors are therefore only for records that are certainly in no log.
+When a leader becomes a follower, its purgatory stays as it is. The follower learns the records' fate: the new
 leader's high watermark passes them, and they are acknowledged (`passed`), or it lacks them, and they are truncated
 (`cut`).
 """

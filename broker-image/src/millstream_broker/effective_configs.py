@@ -139,7 +139,7 @@ class EffectiveConfigs:
         return config, problems
 
     def of_stored(self, overrides: Overrides) -> TopicConfig:
-        """A topic's effective configuration, as far as it is known before joining the cluster. In any thread."""
+        """A topic's effective configuration before the broker joins its cluster, from stored settings. Thread-safe."""
         return self._usable(overrides, lambda place: None)[0]
 
     def keep(self, topics: Mapping[str, TopicRecord]) -> None:

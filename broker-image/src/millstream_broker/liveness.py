@@ -8,8 +8,8 @@ ones. So an incarnation of a broker has ended when
   its host name stands for now.
 
 Nothing less is proof: neither silence nor an unreachable host, nor a refusal by an incarnation that was never reached,
-for it may not listen yet. A proof may be wrong all the same, as a firewall can refuse for a broker that lives. So the
-reaction must be as safe as the end of a session is (`Coordination.process_ended`).
+for it may not listen yet. Even a proof may be wrong: a firewall can refuse connections to a live broker. So the
+reaction must be as safe as the end of a session (`Coordination.process_ended`).
 """
 
 from __future__ import annotations

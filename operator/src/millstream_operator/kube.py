@@ -201,7 +201,7 @@ class Kube:
         return self._apply(manifest, force=False, manager=manager)
 
     def apply(self, manifest: Mapping[str, Any], subresource: str = "") -> Manifest:
-        """Server-side apply: create the object or set the fields we own; returns the object as it is now."""
+        """Server-side apply: create the object or set the fields we own; returns the result."""
         return self._apply(manifest, subresource)
 
     def _apply(

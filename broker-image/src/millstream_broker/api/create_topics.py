@@ -1,7 +1,7 @@
 """CreateTopics: each topic is created or refused independently; `validate_only` changes nothing.
 
 v4 accepts -1 for the broker's default counts; v5 returns the topic's configuration (KIP-525); v7 its id.
-A name that occurs twice in a request is refused both times, as it is ambiguous.
+A duplicate name in a request is ambiguous, so both entries are refused.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Deletion:
     def __init__(self, name: str) -> None:
         self.name = name
         self.begun = False
-        """Whether brokers were told: not before pending writes to its partitions are done."""
+        """Whether the deletion was sent to brokers, which waits for pending writes to the topic's partitions."""
         self.removing = False
         self.replicas: frozenset[int] = frozenset()
         self._left: dict[int, set[TopicPartition]] = {}

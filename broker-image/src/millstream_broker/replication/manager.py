@@ -386,7 +386,7 @@ class ReplicaManager:
     def _settle(self, opened: int) -> None:
         """Exclude lasting objects from garbage collection: a pass over 10,000 partitions takes a fifth of a second.
 
-        Deleted partitions are freed all the same, as they are in no reference cycle.
+        Deleted partitions are still freed, since they are in no reference cycle.
         """
         self._unsettled += opened
         if self._unsettled >= MANY:

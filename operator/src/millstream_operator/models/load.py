@@ -182,7 +182,7 @@ class Committed(Status, frozen=True):
 
 
 class Unsettled(Status, frozen=True):
-    """A failed run, which may have published its rows all the same. The next run repeats it."""
+    """A failed run, which may still have published its rows. The next run repeats it."""
 
     id: str
     path: str

@@ -11,7 +11,7 @@ go into the status before anything is started: if the operator dies in between, 
 the same run. The runner (a Job, a SparkApplication, a local process) reports as `Seen`; a runner that has vanished is
 created again, from the same offsets. The job itself writes the rows of a run once, however often it is started.
 
-A failed run may have published its rows all the same, and died before it could report this. So the next run of the same
+A failed run may have published its rows, and died before it could report this. So the next run of the same
 positions repeats it, with its offsets and the name of its rows (`Run.id`), and either finds the rows or writes them.
 
 Invariants: the offsets of a run never change; a run that ended stays ended; one run at a time; only a success advances

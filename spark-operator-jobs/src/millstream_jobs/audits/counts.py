@@ -49,7 +49,7 @@ STATES = {
 }
 RECORD = ["topic", "partition", "offset", "logged"]
 GROUP = ["topic", "window_start", "server"]
-EXTENTS = "topic STRING, partition INT, begin LONG, start LONG, end LONG, gone_until TIMESTAMP"
+EXTENTS = "topic STRING, partition INT, begin LONG, start LONG, gone_until TIMESTAMP"
 LOG = "topic STRING, partition INT, offset LONG, logged TIMESTAMP, window_start TIMESTAMP, server STRING"
 
 
@@ -296,4 +296,4 @@ def _in_period(column: str, since: datetime | None, until: datetime | None) -> C
 
 
 def _values(extent: Extent) -> tuple[object, ...]:
-    return (extent.topic, extent.partition, extent.begin, extent.start, extent.end, extent.gone_until)
+    return (extent.topic, extent.partition, extent.begin, extent.start, extent.gone_until)

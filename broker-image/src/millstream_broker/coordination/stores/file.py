@@ -11,8 +11,8 @@ sequence nodes created below it. Ephemeral nodes are not written: they end with 
 longer than its contents require, it is rewritten as a new file, and renamed.
 
 A call returns when its transaction is on disk; a thread writes all waiting ones with one fsync (group commit). Reads
-return what is on disk. A transaction that cannot be written has not happened. The store drops a last line that a crash
-cut off, as no caller was told of it; a damaged line before others is an error.
+return what is on disk. A transaction that cannot be written has not happened. A crash may cut off
+the last line: the store drops it, since it was never acknowledged. Any other damaged line is an error.
 """
 
 from __future__ import annotations
