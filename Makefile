@@ -139,6 +139,16 @@ moto: .cache/moto/.installed
 	@$(call timed,moto,.cache/moto/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<)
 	@touch $@
 
+# Iceberg's REST catalog server, which tests load tables through.
+REST_JARS := .jars/iceberg-rest
+
+$(REST_JARS)/.complete: tests/jobs/iceberg-rest/pom.xml
+	@echo "jars: fetching Iceberg's REST catalog server into $(REST_JARS) (19 MB)"
+	@rm -rf $(REST_JARS)
+	@$(call timed,jars,$(MAVEN) -f $< dependency:copy-dependencies -DincludeScope=runtime \
+	  -DoutputDirectory=$(CURDIR)/$(REST_JARS))
+	@touch $@
+
 kafka-jars:
 	@$(call fetched,$(KAFKA_JARS),bench/kafka/pom.xml,what needs Apache Kafka is not tested)
 

@@ -94,6 +94,10 @@ def test_a_run_is_read_as_it_is_written(tmp_path: Path) -> None:
         (iceberg(path="s3a://b/t"), "output.catalog.type: Hadoop is not allowed with s3a://b/t"),
         (iceberg(catalog={"type": "JDBC"}), 'output.catalog.uri: "" is not allowed with type JDBC: jdbc:…'),
         (iceberg(catalog={"uri": "jdbc:x"}), "is not allowed with type Hadoop: leave it out"),
+        (
+            iceberg(catalog={"type": "JDBC", "uri": "jdbc:x", "scope": "all"}),
+            "output.catalog.scope is not allowed with type JDBC: only REST has one",
+        ),
         (iceberg(catalog={"type": "Hive"}), 'output.catalog.type: "Hive" is not allowed: Hadoop, JDBC, REST'),
         (changed("output.s3", {"endpoint": "host"}), 'output.s3.endpoint: "host" is not allowed: a URL'),
         (changed("output.partitionby", []), "output.partitionby: is not a known field"),

@@ -198,6 +198,22 @@ def test_an_outputs_store_and_catalog_are_in_the_runs_file_and_its_credentials_a
     assert not any("valueFrom" in variable for variable in a_plain_executor()["env"])
 
 
+def test_a_rest_catalogs_sign_in_is_in_the_runs_file(tmp_path: Path) -> None:
+    catalog = {
+        "type": "REST",
+        "uri": "https://catalog/api",
+        "warehouse": "lake",
+        "oauth2ServerUri": "https://login/token",
+        "scope": "PRINCIPAL_ROLE:ALL",
+    }
+    load = a_load(output={"path": "/lake", "format": "Iceberg", "table": "flights.daily", "catalog": catalog})
+    file = tmp_path / "run.json"
+    file.write_text(resources.config_map(load, "b:9092", IMAGES)["data"]["run.json"])
+    given = read_run(file).output.catalog
+    assert (given.warehouse, given.scope) == ("lake", "PRINCIPAL_ROLE:ALL")
+    assert given.oauth2_server_uri == "https://login/token"
+
+
 def a_plain_executor() -> dict[str, Any]:
     template = yaml.safe_load(resources.config_map(a_load(), "b:9092", IMAGES)["data"]["executor.yaml"])
     container: dict[str, Any] = template["spec"]["containers"][0]

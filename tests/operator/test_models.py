@@ -292,6 +292,14 @@ BAD: list[tuple[str, object, str]] = [
                 {"format": "Iceberg", "table": "a.b", "catalog": {"type": "REST", "uri": "jdbc:x:y"}},
                 "http://… or https://… with REST",
             ),
+            (
+                {
+                    "format": "Iceberg",
+                    "table": "a.b",
+                    "catalog": {"type": "JDBC", "uri": "jdbc:x:y", "scope": "all"},
+                },
+                "warehouse, oauth2ServerUri and scope are allowed with type REST only",
+            ),
             ({"s3": {}}, "s3 is allowed with a path s3a://BUCKET/… only"),
             (
                 {"path": "s3a://b/t", "format": "Iceberg", "table": "a.b"},

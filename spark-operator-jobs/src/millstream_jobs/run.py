@@ -76,13 +76,19 @@ class S3(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Whether requests name the bucket in the path (most stores but AWS) rather than in the host's name."""
 
 
-class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
+class Catalog(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """An Iceberg catalog. JDBC takes CATALOG_USER and CATALOG_PASSWORD from the environment, REST takes
     CATALOG_CREDENTIAL (CLIENT:SECRET) or CATALOG_TOKEN."""
 
     type: CatalogType = "Hadoop"
     uri: str = ""
     """URL of the database (jdbc:…) or of the REST server; Hadoop has none."""
+    warehouse: str = ""
+    """REST: the server's name of the warehouse; "": the output's path."""
+    oauth2_server_uri: str = ""
+    """REST: URL that gives a token for CATALOG_CREDENTIAL; "": the server's own."""
+    scope: str = ""
+    """REST: OAuth2 scope of the token; "": Iceberg's default, catalog."""
 
 
 class Output(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -225,6 +231,15 @@ def check_output(output: Output, path: Path, field: str = "output") -> None:
         raise BadRun(
             f"{path}: {field}.catalog.type: Hadoop is not allowed with {output.path}: a Hadoop catalog"
             " commits by renaming, which S3 cannot do safely; choose JDBC or REST"
+        )
+    rest = {
+        "warehouse": catalog.warehouse,
+        "oauth2ServerUri": catalog.oauth2_server_uri,
+        "scope": catalog.scope,
+    }
+    for name in (name for name, value in rest.items() if value and catalog.type != "REST"):
+        raise BadRun(
+            f"{path}: {field}.catalog.{name} is not allowed with type {catalog.type}: only REST has one"
         )
     wanted = {"Hadoop": ("",), "JDBC": ("jdbc:",), "REST": ("http://", "https://")}[catalog.type]
     if not catalog.uri.startswith(wanted) or (catalog.type == "Hadoop" and catalog.uri):

@@ -57,6 +57,7 @@ LONG = {
     ),
     "a job of Spark in each format and case; tests/jobs/test_load_table.py has a load": (
         "tests/jobs/test_audit.py",
+        "tests/jobs/test_catalogs.py",
         "tests/jobs/test_compact.py",
         "tests/jobs/test_creation.py",
         "tests/jobs/test_outputs.py",

@@ -42,6 +42,9 @@ class S3(Spec, frozen=True):
 class Catalog(Spec, frozen=True):
     type: Literal["Hadoop", "JDBC", "REST"] = "Hadoop"
     uri: str | None = None
+    warehouse: str | None = None
+    oauth2_server_uri: str | None = None
+    scope: str | None = None
     credentials_secret: str | None = None
 
 

@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, IntegerType, ShortType, StructField, StructType
 
+from millstream_jobs.failures import root_cause
 from millstream_jobs.files import Files, PosixFiles, files_below, one_at_a_time
 from millstream_jobs.outputs.output import (
     OWNER,
@@ -209,7 +210,18 @@ class IcebergOutput:
         self._spark.sql(f"ALTER TABLE {self._table} DROP BRANCH IF EXISTS `{self._branch}`")
 
     def _exists(self) -> bool:
-        return self._spark.catalog.tableExists(self._table)
+        """OutputError if the catalog does not respond."""
+        try:
+            return self._spark.catalog.tableExists(self._table)
+        except Exception as error:
+            catalog = self._run.output.catalog
+            if catalog.type == "Hadoop":
+                raise
+            where = catalog.uri.partition("?")[0]  # behind it there may be a password
+            raise OutputError(
+                f"output.catalog: the {catalog.type} catalog {where} cannot be used: {root_cause(error)}:"
+                " check uri, that the catalog runs, and the Secret that credentialsSecret names"
+            ) from None
 
     def _metadata(self, name: str) -> DataFrame:
         return self._spark.table(f"{self._table}.{name}")

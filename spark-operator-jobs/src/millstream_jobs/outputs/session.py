@@ -14,6 +14,8 @@ EXTENSIONS = {
     "Delta": "io.delta.sql.DeltaSparkSessionExtension",
     "Iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 }
+CATALOG_TIMEOUT_S = 30
+"""For a response of an Iceberg catalog; REST's own default is to wait for ever, and PostgreSQL's, too."""
 S3A_ATTEMPTS = 5
 """Half a minute for a store that does not respond; S3A's own defaults add up to a quarter of an hour."""
 
@@ -29,7 +31,7 @@ def static_conf(formats: Iterable[str]) -> dict[str, str]:
 
 def catalog_name(output: Output) -> str:
     """The Iceberg catalog's name in the session, where a name stays with the catalog it first had."""
-    told = f"{output.catalog.type} {output.catalog.uri} {output.path}"
+    told = f"{output.catalog.type} {output.catalog.uri} {output.catalog.warehouse or output.path}"
     return "millstream_" + hashlib.sha256(told.encode()).hexdigest()[:8]
 
 
@@ -46,6 +48,8 @@ def configure(spark: SparkSession, output: Output) -> None:
 def _s3a(output: Output) -> dict[str, str]:
     s3 = output.s3
     conf = {
+        # Catalogs name their tables' locations s3://BUCKET/FOLDER.
+        "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "fs.s3a.path.style.access": str(s3.path_style).lower(),
         "fs.s3a.attempts.maximum": str(S3A_ATTEMPTS),
         "fs.s3a.retry.limit": str(S3A_ATTEMPTS),
@@ -67,7 +71,9 @@ def _catalog(output: Output) -> dict[str, str]:
     conf = {
         "": "org.apache.iceberg.spark.SparkCatalog",
         ".type": catalog.type.lower(),
-        ".warehouse": output.path,
+        ".warehouse": catalog.warehouse or output.path,
+        # S3A, with the output's credentials, for every catalog: Iceberg's own client needs all of the AWS SDK.
+        ".io-impl": "org.apache.iceberg.hadoop.HadoopFileIO",
         # Other drivers commit too: earlier reads may be stale.
         ".cache-enabled": "false",
     }
@@ -75,8 +81,14 @@ def _catalog(output: Output) -> dict[str, str]:
         conf[".uri"] = catalog.uri
     if catalog.type == "JDBC":
         conf[".jdbc.schema-version"] = "V1"
+        if catalog.uri.startswith("jdbc:postgresql:"):
+            conf[".jdbc.socketTimeout"] = str(CATALOG_TIMEOUT_S)
         secrets = {".jdbc.user": "CATALOG_USER", ".jdbc.password": "CATALOG_PASSWORD"}
     else:
+        for kind in ("connection", "socket"):
+            conf[f".rest.client.{kind}-timeout-ms"] = str(CATALOG_TIMEOUT_S * 1000)
+        oauth2 = {".oauth2-server-uri": catalog.oauth2_server_uri, ".scope": catalog.scope}
+        conf |= {key: value for key, value in oauth2.items() if value}
         secrets = {".credential": "CATALOG_CREDENTIAL", ".token": "CATALOG_TOKEN"}
     if catalog.type != "Hadoop":
         conf |= {key: environ[name] for key, name in secrets.items() if environ.get(name)}
