@@ -105,12 +105,23 @@ def test_a_run_is_read_as_it_is_written(tmp_path: Path) -> None:
             changed("output.partitionBy", "date"),
             'output.partitionBy: "date" is not allowed: expected `array`',
         ),
-        (changed("value.format", "ORC"), 'value.format: "ORC" is not allowed: JSON, CSV, Avro, Text, Binary'),
+        (
+            changed("value.format", "ORC"),
+            'value.format: "ORC" is not allowed: JSON, CSV, Avro, Protobuf, Text, Binary',
+        ),
         (
             changed("value.format", "Binary"),
             "value.schema: not allowed with value.format Binary: only JSON and",
         ),
         (changed("value", {"format": "CSV"}), 'value.schema: "" is not allowed: CSV needs columns'),
+        (
+            changed("value", {"format": "Protobuf", "message": "a.B"}),
+            'value.descriptorSet: "" is not allowed: Protobuf needs value.descriptorSet and value.message',
+        ),
+        (
+            changed("value", {"format": "Avro", "schema": "{}", "message": "a.B"}),
+            "value.message: not allowed with value.format Avro: only Protobuf has it",
+        ),
         (changed("value", {"format": "Avro"}), 'value.schema: "" is not allowed: Avro needs a record schema'),
         (
             changed("value", {"format": "Avro", "schema": "{"}),

@@ -250,6 +250,13 @@ BAD: list[tuple[str, object, str]] = [
             ({"format": "JSON"}, ": value: schema is required with formats JSON and CSV"),
             ({"format": "CSV"}, ": value: schema is required with formats JSON and CSV"),
             ({"format": "Text", "schema": "a INT"}, ": value: schema is allowed with formats JSON, CSV and"),
+            *(
+                (
+                    {"format": format, **given},
+                    ": value: descriptorSet and message are required with format Protobuf",
+                )
+                for format, given in (("Protobuf", {"message": "a.B"}), ("Text", {"descriptorSet": "CgA="}))
+            ),
             ({"format": "Avro"}, ": value: schema or schemaRegistry is required with format Avro"),
             ({"format": "Text", "options": {"delimiter": ";"}}, ": value: options are allowed with formats"),
             (

@@ -7,6 +7,7 @@
              {"format": "CSV", "schema": …, "options": {"delimiter": ";"}}
              {"format": "Avro", "schema": "{\\"type\\": \\"record\\", …}"}
              {"format": "Avro", "schemaRegistry": {"url": "http://registry:8081"}}    Confluent's wire format
+             {"format": "Protobuf", "descriptorSet": "CpAB…", "message": "flights.Flight"}
              {"format": "Text"}, {"format": "Binary"}
     "record": {"key": "Text", "headers": true}
 
@@ -21,7 +22,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct
 
-ValueFormat = Literal["JSON", "CSV", "Avro", "Text", "Binary"]
+ValueFormat = Literal["JSON", "CSV", "Avro", "Protobuf", "Text", "Binary"]
 KeyFormat = Literal["Binary", "Text"]
 
 LIMIT = r"^([0-9]{1,2}(\.[0-9]{1,6})?|100)%$"
@@ -67,6 +68,7 @@ TAKES: dict[str, tuple[str, ...]] = {
     "JSON": ("schema", "options"),
     "CSV": ("schema", "options"),
     "Avro": ("schema", "schemaRegistry"),
+    "Protobuf": ("descriptorSet", "message"),
     "Text": (),
     "Binary": (),
 }
@@ -87,6 +89,10 @@ class Value(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Columns in Spark's DDL; for Avro a record schema: the reader's, if there is a registry."""
     options: dict[str, str] = {}
     schema_registry: SchemaRegistry | None = None
+    descriptor_set: str = ""
+    """Protobuf: a FileDescriptorSet in base64, with the message's file and all that it imports."""
+    message: str = ""
+    """Protobuf: the message's name, with its package."""
     time_column: str = ""
     max_corrupt_records: Annotated[int, Meta(ge=0)] | Annotated[str, Meta(pattern=LIMIT)] | None = None
 
@@ -113,6 +119,8 @@ def problem(value: Value) -> str | None:
         "schema": value.schema.strip(),
         "options": value.options,
         "schemaRegistry": value.schema_registry,
+        "descriptorSet": value.descriptor_set,
+        "message": value.message,
     }
     for name, content in given.items():
         if content and name not in TAKES[value.format]:
@@ -125,6 +133,9 @@ def problem(value: Value) -> str | None:
         )
     if value.format == "Avro" and not (given["schema"] or value.schema_registry):
         return 'value.schema: "" is not allowed: Avro needs a record schema, or value.schemaRegistry'
+    for name in TAKES["Protobuf"] if value.format == "Protobuf" else ():
+        if not given[name]:
+            return f'value.{name}: "" is not allowed: Protobuf needs value.descriptorSet and value.message'
     if value.format == "Binary" and value.max_corrupt_records is not None:
         return "value.maxCorruptRecords: not allowed with value.format Binary: no such value is corrupt"
     for name in value.options:

@@ -61,6 +61,7 @@ LONG = {
         "tests/jobs/test_compact.py",
         "tests/jobs/test_creation.py",
         "tests/jobs/test_outputs.py",
+        "tests/jobs/test_protobuf.py",
         "tests/jobs/test_publish.py",
         "tests/jobs/test_rewind.py",
         "tests/jobs/test_stream.py",

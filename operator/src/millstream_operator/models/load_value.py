@@ -16,10 +16,12 @@ class SchemaRegistry(Spec, frozen=True):
 class Value(Spec, frozen=True):
     """``max_corrupt_records``: a count, or a percentage as "0.1%"; None is any number."""
 
-    format: Literal["JSON", "CSV", "Avro", "Text", "Binary"]
+    format: Literal["JSON", "CSV", "Avro", "Protobuf", "Text", "Binary"]
     schema: str | None = None
     options: dict[str, str] = field(default_factory=dict)
     schema_registry: SchemaRegistry | None = None
+    descriptor_set: str | None = None
+    message: str | None = None
     time_column: str | None = None
     max_corrupt_records: int | str | None = None
 

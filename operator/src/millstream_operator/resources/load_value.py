@@ -16,6 +16,8 @@ def value(load: BatchLoad) -> dict[str, Any]:
         "schema": spec.schema,
         "options": spec.options or None,
         "schemaRegistry": {"url": spec.schema_registry.url} if spec.schema_registry else None,
+        "descriptorSet": spec.descriptor_set,
+        "message": spec.message,
         "timeColumn": spec.time_column,
         "maxCorruptRecords": spec.max_corrupt_records,
     }

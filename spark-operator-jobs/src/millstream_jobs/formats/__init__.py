@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from millstream_jobs.formats import avro, text
+from millstream_jobs.formats import avro, protobuf, text
 from millstream_jobs.formats.parsed import CORRUPT, Parsed
 from millstream_jobs.run import Run
 
@@ -28,5 +28,7 @@ def parse(source: DataFrame, run: Run) -> Parsed:
             return avro.registered(source, run.value)
         case "Avro":
             return avro.given(source, run.value)
+        case "Protobuf":
+            return protobuf.messages(source, run.value)
         case "Binary":
             return text.as_they_are(source)
