@@ -3,7 +3,7 @@
     python -m millstream_bench.bare FILE TOPIC
 
 prints its port and serves connections one after the other, as if it were a broker with that one topic of
-one partition: a Produce v3 frame's batch is checked and appended to FILE, a Fetch v4 is answered with as
+one partition: a Produce v7 frame's batch is checked and appended to FILE, a Fetch v4 is answered with as
 many of the batches, which are all of one size, as fit into a megabyte, from where the last one ended.
 """
 
@@ -28,7 +28,7 @@ def serve(sock: socket.socket, log: int, topic: bytes) -> None:
     position = end = os.fstat(log).st_size
     answer = 0
     name = struct.pack(">h", len(topic)) + topic
-    acknowledged = struct.pack(">ii", 1, 1) + name + struct.pack(">iihqqi", 1, 0, 0, 0, -1, 0)
+    acknowledged = struct.pack(">ii", 1, 1) + name + struct.pack(">iihqqqi", 1, 0, 0, 0, -1, 0, 0)
     acknowledgement = struct.pack(">i", len(acknowledged)) + acknowledged
     while True:
         if not _receive(sock, view[:4]):
@@ -64,7 +64,7 @@ def _batch_size(buffer: bytearray, length: int, name: int) -> int:
     at = 10 + client + 2 + 2 + 4 + 4 + name + 4 + 4
     (size,) = struct.unpack_from(">i", buffer, at)
     if at + 4 + size != length:
-        raise ValueError("the frame is not a Produce v3 of one batch")
+        raise ValueError("the frame is not a Produce v7 of one batch")
     return int(size)
 
 

@@ -1,6 +1,6 @@
 """A minimal client: the least that an acknowledged record takes, the same few bytes for both brokers.
 
-Metadata v4 and Produce v3 by hand (Kafka's protocol guide; KIP-98 for the record batch), blocking, no
+Metadata v4 and Produce v7 by hand (Kafka's protocol guide; KIP-98 for the record batch), blocking, no
 threads, so that what is measured is the broker and not a client.
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import crc32c
 
 CLIENT_ID = b"bench"
-METADATA, PRODUCE = (3, 4), (0, 3)
+METADATA, PRODUCE = (3, 4), (0, 7)
 RETRY_S = 0.002
 NOT_YET = (3, 5, 6)  # UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER
 TIMEOUT_S = 60.0
@@ -154,7 +154,7 @@ def call(sock: socket.socket, request: bytes) -> bytes:
 
 
 def produce_error(response: bytes, topic: str) -> int:
-    """The error code of the one partition in a Produce v3 response."""
+    """The error code of the one partition in a Produce v7 response."""
     (code,) = struct.unpack_from(">h", response, 4 + 2 + len(topic.encode()) + 4 + 4)
     return int(code)
 
