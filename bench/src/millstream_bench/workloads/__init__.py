@@ -13,6 +13,7 @@ from millstream_bench.workloads import (
     produce,
     recovery,
     single,
+    spark,
     start,
 )
 
@@ -28,5 +29,6 @@ WORKLOADS: tuple[Workload, ...] = (
     idle.IDLE,
     recovery.RECOVERY,
     *floor.FLOOR,
+    *spark.SPARK,
     *cluster.CLUSTER,
 )
