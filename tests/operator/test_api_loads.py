@@ -98,7 +98,7 @@ def test_a_run_is_pinned_and_started_once(
     assert again["lastRun"]["name"] == name
 
     # The pod waits for its volume, and the load says so. There need be no scheduler here.
-    pod = until("a driver's pod", lambda: namespace.list("pod"))[0]["metadata"]["name"]
+    pod = until("a driver's pod", lambda: drivers(namespace, name))[0]["metadata"]["name"]
     why = {"reason": "Unschedulable", "message": 'persistentvolumeclaim "lake" not found'}
     change = json.dumps({"status": {"conditions": [{"type": "PodScheduled", "status": "False", **why}]}})
     namespace.kubectl("patch", "pod", pod, "--subresource=status", "--type=merge", "--patch", change)
@@ -127,8 +127,8 @@ def test_a_load_that_is_made_again_has_nothing_of_its_predecessors_runs(
     namespace.apply(topic("flights"))
     publish(broker, 10)
     namespace.apply(a_load("daily", output={"path": "/lake/old", "volumeClaimName": "lake"}))
-    old = until("a driver's pod", lambda: namespace.list("pod"))[0]
-    old_run = namespace.get(KIND, "daily")["status"]["lastRun"]["name"]
+    old_run = last_run(namespace, 1)
+    old = until("a driver's pod", lambda: drivers(namespace, old_run))[0]
     # It runs on and ends well when its BatchLoad is another one.
     hold = json.dumps(
         {"metadata": {"finalizers": ["millstream.dev/test", *old["metadata"].get("finalizers", ())]}}
@@ -138,8 +138,7 @@ def test_a_load_that_is_made_again_has_nothing_of_its_predecessors_runs(
     namespace.apply(a_load("daily", output={"path": "/lake/new", "volumeClaimName": "lake"}))
     try:
         end_well(namespace, old, old_run, 1046)
-        until("a run of its own", lambda: namespace.get(KIND, "daily").get("status", {}).get("lastRun"))
-        run = namespace.get(KIND, "daily")["status"]["lastRun"]["name"]
+        run = last_run(namespace, 1)
         assert run != old_run
         label = f"millstream.dev/run={run}"
         driver = until("a driver of its own", lambda: namespace.list("pod", "-l", label))[0]
