@@ -25,7 +25,7 @@ from obstore.store import S3Store
 
 from millstream_jobs.run import S3, Output
 
-# Give a failing or silent store half a minute, then raise an error: the runner of the job retries.
+# Give a failing store half a minute and a silent one a minute, then raise an error: the runner of the job retries.
 RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
 TIMEOUTS: Any = {"timeout": "60s", "connect_timeout": "5s"}
 REFUSED = "403 Forbidden"
