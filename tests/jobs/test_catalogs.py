@@ -111,15 +111,6 @@ def load_twice_into_s3(server: S3Server, bootstrap: str, folder: Path, catalog: 
         assert loaded.result["rows"] == 5
 
 
-def for_pyiceberg(server: S3Server) -> dict[str, str]:
-    return {
-        "s3.endpoint": server.endpoint,
-        "s3.access-key-id": server.access_key,
-        "s3.secret-access-key": server.secret_key,
-        "s3.region": REGION,
-    }
-
-
 def test_a_rest_catalog_says_where_its_tables_are_in_s3(
     s3: S3Server, shared_broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +118,7 @@ def test_a_rest_catalog_says_where_its_tables_are_in_s3(
         monkeypatch.setenv(name, value)
     with rest_catalog(tmp_path / "server", f"s3://{BUCKET}/REST", s3) as uri:
         load_twice_into_s3(s3, shared_broker.bootstrap, tmp_path, {"type": "REST", "uri": uri})
-        catalog = load_catalog("rest", type="rest", uri=uri, **for_pyiceberg(s3))
+        catalog = load_catalog("rest", type="rest", uri=uri, **s3.iceberg_options)
         assert catalog.load_table(ICEBERG_TABLE).location().startswith(f"s3://{BUCKET}/REST/")
         assert offsets(catalog) == [0, 1, 2, 3, 4]
 
@@ -142,5 +133,5 @@ def test_a_run_is_published_once_in_a_jdbc_catalog(
     load_twice_into_s3(s3, shared_broker.bootstrap, tmp_path, {"type": "JDBC", "uri": uri})
     with contextlib.closing(sqlite3.connect(database)) as catalog:
         ((metadata,),) = catalog.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
-    table = read_iceberg(metadata, for_pyiceberg(s3))
+    table = read_iceberg(metadata, s3.iceberg_options)
     assert sorted(table["_offset"].to_pylist()) == [0, 1, 2, 3, 4]

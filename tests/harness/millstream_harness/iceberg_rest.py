@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 import pyspark
 
 from millstream_harness.broker import fixed_port
+from millstream_harness.java import fetched
 from millstream_harness.s3 import S3Server
 from millstream_harness.spark import ROOT, SHORT_LIVED, spark_jars
 from millstream_harness.tools import require
@@ -25,14 +25,7 @@ START_S = 60.0
 def rest_jars() -> Path:
     """The folder of the server's jars, fetched by Maven the first time."""
     require("java")
-    done = REST_JARS / ".complete"
-    if not done.exists():
-        require("mvn")
-        REST_JARS.parent.mkdir(exist_ok=True)
-        with (REST_JARS.parent / ".iceberg-rest.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # test processes beside this one want them too
-            subprocess.run(["make", "-s", str(done.relative_to(ROOT))], cwd=ROOT, check=True)
-    return REST_JARS
+    return fetched(REST_JARS)
 
 
 @contextlib.contextmanager

@@ -70,6 +70,16 @@ class S3Server:
             "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
         }
 
+    @property
+    def iceberg_options(self) -> dict[str, str]:
+        """As pyiceberg reads it."""
+        return {
+            "s3.endpoint": self.endpoint,
+            "s3.access-key-id": self.access_key,
+            "s3.secret-access-key": self.secret_key,
+            "s3.region": REGION,
+        }
+
 
 def installed() -> Path:
     """The folder of moto's own Python, installed the first time."""

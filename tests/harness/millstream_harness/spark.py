@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import json
 import os
@@ -19,13 +18,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from millstream_harness.java import SPARK_JARS, fetched
 from millstream_harness.tools import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[3]
-SPARK_JARS = ROOT / ".jars" / "spark"
 LOAD_TIMEOUT_S = 240.0
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a Spark that lives for seconds: a compiler and a collector that take long to prepare are lost on it."""
@@ -40,14 +39,7 @@ ENVIRONMENT = {
 def spark_jars() -> Path:
     """The folder of Spark's Kafka source, fetched by Maven the first time."""
     require("java")
-    done = SPARK_JARS / ".complete"
-    if not done.exists():
-        require("mvn")
-        SPARK_JARS.parent.mkdir(exist_ok=True)
-        with (SPARK_JARS.parent / ".spark.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # test processes beside this one want them too
-            subprocess.run(["make", "-s", str(done.relative_to(ROOT))], cwd=ROOT, check=True)
-    return SPARK_JARS
+    return fetched(SPARK_JARS)
 
 
 @contextlib.contextmanager

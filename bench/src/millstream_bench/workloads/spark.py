@@ -18,7 +18,8 @@ from millstream_bench.figures import Figure, cpu, rate
 from millstream_bench.peers import KAFKA, MILLSTREAM, Peer
 from millstream_bench.workload import Numbers, Workload, scaled
 from millstream_bench.workloads.produce import LARGE
-from millstream_harness.spark import SPARK_JARS, spark_jars
+from millstream_harness.java import SPARK_JARS
+from millstream_harness.spark import spark_jars
 
 JOB = Path(__file__).resolve().parents[1] / "spark_job.py"
 PARTITIONS = 8

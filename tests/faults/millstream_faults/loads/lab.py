@@ -19,8 +19,9 @@ from typing import Any, TextIO
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.gate import Gate
+from millstream_harness.java import SPARK_JARS
 from millstream_harness.s3 import S3Server
-from millstream_harness.spark import ENVIRONMENT, SPARK_JARS
+from millstream_harness.spark import ENVIRONMENT
 
 from .plan import Kind
 

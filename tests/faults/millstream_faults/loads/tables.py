@@ -15,7 +15,7 @@ import pyarrow.dataset
 import pyarrow.fs
 from deltalake import DeltaTable
 
-from millstream_harness.s3 import REGION, S3Server
+from millstream_harness.s3 import S3Server
 from millstream_harness.spark_loads import ICEBERG_TABLE, read_iceberg, read_table
 
 COLUMNS = ("_partition", "_offset")
@@ -108,13 +108,7 @@ class Table:
             found = catalog.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
         if not found:
             return None
-        properties = {
-            "s3.endpoint": s3.endpoint,
-            "s3.access-key-id": s3.access_key,
-            "s3.secret-access-key": s3.secret_key,
-            "s3.region": REGION,
-        }
-        return read_iceberg(found[0][0], properties)
+        return read_iceberg(found[0][0], s3.iceberg_options)
 
 
 class Reader:
