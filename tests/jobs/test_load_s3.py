@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +12,22 @@ import pyarrow
 import pyarrow.dataset
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import DataFrame
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.s3 import BUCKET, S3Server, s3_server
 from millstream_harness.spark import LoadProcess, publish, spark_jars
-from millstream_harness.spark_loads import SCHEMA
+from millstream_harness.spark_loads import PY4J, SCHEMA, Loads, without_bytes
+from millstream_jobs import files
+from millstream_jobs.failures import root_cause
+from millstream_jobs.outputs import session
+from millstream_jobs.outputs.parquet import ObjectsOutput
+from millstream_jobs.run import S3, Result
 
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings(PY4J),
 ]
 RECORD = b'{"carrier": "UA", "delay": 2, "time_hour": "2013-01-01T10:00:00Z"}'
 
@@ -73,3 +82,49 @@ def test_wrong_credentials_are_told_and_right_ones_bring_the_rows_into_the_bucke
     assert loaded.status == 0, loaded.stderr
     assert loaded.result["rows"] == 5
     assert sorted(read_table(format, server, path)["_offset"].to_pylist()) == [0, 1, 2, 3, 4]
+
+
+def test_a_load_ends_when_the_store_falls_silent_and_a_retry_brings_the_rows(
+    server: S3Server, loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With shorter limits than loads have; S3A allows none below 15 s."""
+    limits = {f"fs.s3a.{name}": "15s" for name in session.S3A_LIMITS if name.endswith("timeout")}
+    in_this_process = {
+        "fs.s3a.impl.disable.cache": "true",
+        "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+        "fs.s3a.access.key": server.access_key,
+        "fs.s3a.secret.key": server.secret_key,
+    }
+    s3a = session._s3a
+    monkeypatch.setattr(
+        session,
+        "_s3a",
+        lambda output: {**s3a(output), **limits, **in_this_process, "fs.s3a.retry.limit": "0"},
+    )
+    monkeypatch.setattr(files, "TIMEOUTS", {"timeout": "5s", "connect_timeout": "5s"})
+    monkeypatch.setattr(files, "RETRIES", {"max_retries": 0})
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    loads.publish([(None, RECORD)] * 5)
+    path = f"s3a://{BUCKET}/{loads.topic}"
+    output = {"path": path, "s3": S3(server.endpoint, "us-east-1", path_style=True)}
+    stage = ObjectsOutput.stage
+
+    def stage_with_a_silent_store(own: ObjectsOutput, rows: DataFrame) -> DataFrame:
+        os.kill(server.pid, signal.SIGSTOP)
+        return stage(own, rows)
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(ObjectsOutput, "stage", stage_with_a_silent_store)
+            with pytest.raises(Exception, match="ApiCallTimeoutException") as silent:
+                loads.load((0, 0, 5), output=output)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    said = root_cause(silent.value)
+    assert f"{path}" in said
+    assert "the store does not respond: ApiCallTimeoutException" in said
+    assert "check output.s3.endpoint and whether the store is up" in said
+
+    assert without_bytes(loads.load((0, 0, 5), output=output)) == Result("Succeeded", rows=5)
+    assert sorted(read_table("Parquet", server, path)["_offset"].to_pylist()) == [0, 1, 2, 3, 4]

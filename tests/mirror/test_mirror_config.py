@@ -42,10 +42,21 @@ def test_defaults_mirror_all_but_internal_topics() -> None:
     assert config.naming is Naming.SAME
     assert config.includes("anything")
     assert not config.includes("__consumer_offsets")
+    assert not config.includes_group("anything")
+
+
+def test_groups_are_selected_but_for_those_of_mirrors() -> None:
+    config = parse(json.dumps({**GOOD, "groups": {"include": [".*"], "exclude": ["test-.*"]}}))
+    assert [config.includes_group(name) for name in ("app", "test-app", "millstream-mirror.a.b")] == [
+        True,
+        False,
+        False,
+    ]
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"naming": "Both"}, 'naming: "Both" is not allowed: expected Same or Prefixed'),
+    ({"onGap": "Ignore"}, 'onGap: "Ignore" is not allowed: expected Stop or SkipToEarliest'),
     ({"mode": "Identity"}, 'mode: "Identity" is not allowed: expected Aggregate'),
     ({"name": "a b"}, "name: \"a b\" is not allowed: expected 1 to 63 letters, digits, '.', '_' or '-'"),
     ({"sources": []}, "sources: [] is not allowed: expected a list of at least one source"),
@@ -65,10 +76,25 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"topics": {"include": "x"}},
         'topics.include: "x" is not allowed: expected a list of regular expressions',
     ),
+    (
+        {"groups": {"include": ["("]}},
+        'groups.include[0]: "(" is not allowed: expected a regular expression (missing ), unterminated subpattern at'
+        " position 0)",
+    ),
+    (
+        {
+            "groups": {"include": [".*"]},
+            "sources": [*GOOD["sources"], {"name": "n", "bootstrap": "n:1"}],
+            "naming": "Same",
+        },
+        "groups.include: with naming Same, 2 sources would share a group's position: expected naming Prefixed, or one"
+        " source",
+    ),
     ({"topics": {"includes": []}}, "topics.includes: unknown field: expected exclude, include"),
     (
         {"replicas": 2},
-        "replicas: unknown field: expected http, logFormat, mode, name, namespace, naming, sources, target, topics",
+        "replicas: unknown field: expected groups, http, logFormat, mode, name, namespace, naming, onGap, sources,"
+        " target, topics",
     ),
 ]
 

@@ -197,6 +197,41 @@ def test_what_the_source_deleted_is_counted_and_said(
     mirror.start()
     produce(west, topic, range(200, 210))
     arrived(east, topic, [160])
+    gap = {"partition": f"{topic}-0", "from": 100, "until": 150, "stopped": False}
+    assert mirror.status()["sources"][0]["gaps"] == [gap], "kept with the progress, by whichever worker"
+
+
+def test_a_partition_stops_where_the_source_deleted_records_until_somebody_decides(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, name = unique("stops"), unique("stops")
+    create(west, topic, 2)
+    produce(west, topic, range(100), 2)
+    topics = {"include": [topic]}
+    mirror = start_mirror({"west": west.bootstrap}, east.bootstrap, topics=topics, name=name, onGap="Stop")
+    arrived(east, topic, [50, 50])
+    assert mirror.stop() == 0
+    produce(west, topic, range(100, 200), 2)
+    part = TopicPartition(topic, 0, 70)
+    admin(west).delete_records([part])[part].result(20)
+    mirror.start()
+    gap = {"partition": f"{topic}-0", "from": 50, "until": 70, "stopped": True}
+    eventually(lambda: mirror.status()["sources"][0]["gaps"], lambda now: now == [gap], "the gap")
+    said = (
+        f"{topic}-0: the source deleted offsets 50 to 69 before they were mirrored: mirroring of this partition"
+        " stopped: set onGap to SkipToEarliest to go on"
+    )
+    assert mirror.status()["sources"][0]["lastError"] == said
+    produce(west, topic, range(200, 300), 2)
+    arrived(east, topic, [50, 150])
+    assert mirror.said().count(said) == 1
+    mirror.stop()
+    mirror.config["onGap"] = "SkipToEarliest"
+    mirror.start()
+    arrived(east, topic, [130, 150])
+    assert values(east, topic, 0) == [
+        b"value-%d" % number for number in (*range(0, 100, 2), *range(140, 300, 2))
+    ]
 
 
 def test_source_topic_made_anew_is_mirrored_from_its_start(

@@ -11,6 +11,8 @@ from confluent_kafka import Producer
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce, read_batches
+from millstream_harness.mirror_groups import commit, committed, follows, in_step
+from millstream_harness.mirror_groups import values as records
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import read_records
 
@@ -77,3 +79,63 @@ async def test_into_kafka_and_on_after_a_kill(
     produce(west, topic, range(5000, 6000), batch_num_messages=10)
     arrived(kafka, topic, [6000])
     assert await values(kafka, topic) == [b"value-%d" % number for number in range(6000)]
+
+
+async def test_positions_between_transactions_are_exact_and_after_a_restart_no_later(
+    kafka: KafkaProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, group = unique("transactions"), unique("app")
+    create(kafka, topic)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(20)
+    for number in range(30):
+        producer.begin_transaction()
+        for each in range(10):
+            producer.produce(topic, b"%d" % (number * 10 + each))
+        producer.commit_transaction(20)
+    mirror = start_mirror(
+        {"kafka": kafka.bootstrap},
+        east.bootstrap,
+        topics={"include": [topic]},
+        groups={"include": [group]},
+        name=topic,
+    )
+    arrived(east, topic, [300])
+    source, target = await records(kafka, topic), await records(east, topic)
+    assert source[-1][0] == 328, "thirty markers"
+    exact = {at: next(to for to in range(301) if in_step(source, target, at, to)) for at in (5, 25, 150, 329)}
+    for offset in (329, 150, 5, 25):
+        commit(kafka, group, topic, offset)
+        follows(east, group, topic, exact[offset])
+    mirror.kill()
+    mirror.start()
+    commit(kafka, group, topic, 150)
+    markers = 30 - 150 // 11
+    found = eventually(
+        lambda: committed(east, group, topic)[0], lambda now: now > exact[25], "a later position", 30
+    )
+    assert exact[150] - markers <= found <= exact[150]
+
+
+async def test_positions_go_into_kafka(
+    kafka: KafkaProcess, west: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, group = unique("positions"), unique("app")
+    create(west, topic)
+    create(kafka, topic)
+    produce(kafka, topic, range(10_000, 10_037))
+    produce(west, topic, range(500), batch_num_messages=10)
+    mirror = start_mirror(
+        {"west": west.bootstrap},
+        kafka.bootstrap,
+        topics={"include": [topic]},
+        groups={"include": [group]},
+        name=topic,
+    )
+    arrived(kafka, topic, [537])
+    commit(west, group, topic, 123)
+    follows(kafka, group, topic, 160)
+    mirror.kill()
+    mirror.start()
+    commit(west, group, topic, 321)
+    follows(kafka, group, topic, 358)

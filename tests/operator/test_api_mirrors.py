@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from millstream_harness.kube import Namespace, until
+from millstream_harness.kube import CommandFailed, Namespace, until
 from millstream_harness.manifests import cluster
 from millstream_harness.operator import OperatorProcess
 
@@ -88,3 +88,21 @@ def test_what_would_go_round_is_refused_and_stopped(operator: OperatorProcess, n
     until("its workers are gone", lambda: not namespace.list("deployment", named))
     # The other one heals, since nothing goes round any more.
     namespace.wait_condition(KIND, "east-to-west", status="False", reason="NoWorkers")
+
+
+def test_groups_and_gaps_are_told_to_the_workers(operator: OperatorProcess, namespace: Namespace) -> None:
+    namespace.apply(cluster("west"))
+    groups = {"include": ["app-.*"], "exclude": ["app-test"]}
+    namespace.apply(a_mirror("west-to-east", groups=groups, onGap="Stop", replicas=0))
+    until("its Deployment", lambda: namespace.list("deployment"))
+    told = json.loads(namespace.get("configmap", "west-to-east-mirror")["data"]["mirror.json"])
+    assert (told["groups"], told["onGap"]) == (groups, "Stop")
+    sources = [{"name": name, "clusterRef": {"name": name}} for name in ("west", "north")]
+    with pytest.raises(
+        CommandFailed, match="several sources with naming Same would share a group's position"
+    ):
+        namespace.apply(a_mirror("both", sources=sources, groups=groups))
+    namespace.apply(a_mirror("both", sources=sources, groups=groups, naming="Prefixed", replicas=0))
+    namespace.apply(a_mirror("wrong", groups={"include": ["("]}, replicas=0))
+    refused = namespace.wait_condition(KIND, "wrong", status="False", reason="InvalidSpec")
+    assert "'(' is not a regular expression" in refused["status"]["conditions"][0]["message"]

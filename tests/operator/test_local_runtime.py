@@ -11,12 +11,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from millstream_harness.local import LOCAL, Sandbox, produce
+from millstream_harness.mirror_groups import commit, follows
 from millstream_operator.local.processes import wait_for
 from millstream_operator.local.runtime import LocalRuntime, Outcome
 
@@ -531,6 +533,14 @@ def test_two_regions(sandbox: Sandbox) -> None:
 
     assert wait_for(lambda: caught_up(500), DEADLINE_S)
     assert sandbox.ready("MirrorMaker", "west-to-east")[0] == "True"
+
+    # A consumer group finds its positions in the other region.
+    commit(SimpleNamespace(bootstrap=west), "app", "orders", 0, 4, 5)
+    follows(SimpleNamespace(bootstrap=east), "app", "orders", 0, 4, 5)
+    assert wait_for(
+        lambda: sandbox.found("MirrorMaker", "west-to-east")["status"]["sources"][0]["groups"] == 1,
+        DEADLINE_S,
+    )
 
     # A worker that dies goes on where it was: nothing twice, nothing lost.
     os.kill(sandbox.pid("mirror/default/west-to-east/0"), signal.SIGKILL)

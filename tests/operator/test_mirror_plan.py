@@ -18,7 +18,7 @@ import pytest
 from millstream_operator.conditions import Reason
 from millstream_operator.models import Lag, MirrorMaker, MirrorMakerStatus, decode_as
 from millstream_operator.reconcile import mirror as plan
-from millstream_operator.reconcile.mirror import SourceReport, WorkerLag, WorkerReport, Workers
+from millstream_operator.reconcile.mirror import GapReport, SourceReport, WorkerLag, WorkerReport, Workers
 from millstream_operator.reconcile.mirror_workers import ask, ask_all
 from millstream_operator.reconcile.problem import Problem
 from millstream_operator.resources import mirror as resources
@@ -229,8 +229,13 @@ def test_the_workers_file() -> None:
         "topics": {"include": ["orders.*"], "exclude": ["orders-test"]},
         "mode": "Aggregate",
         "naming": "Prefixed",
+        "onGap": "SkipToEarliest",
         "http": "0.0.0.0:9404",
     }
+    following = a_mirror(groups={"include": [".*"], "exclude": ["test"]}, onGap="Stop")
+    file = resources.mirror_file(following, *plan.endpoints_of(following, BOOTSTRAPS))
+    assert (file["groups"], file["onGap"]) == ({"include": [".*"], "exclude": ["test"]}, "Stop")
+    assert resources.specified(file)["groups"] == file["groups"]
 
 
 def test_the_workers_are_a_deployment_of_restricted_pods_that_rolls_with_the_file() -> None:
@@ -298,7 +303,36 @@ def test_workers_shares_add_up() -> None:
         "Ready": ("True", "Mirroring"),
         "CaughtUp": ("False", "Behind"),
         "SourceReachable": ("True", "SourcesReachable"),
+        "Degraded": ("False", "NothingMissing"),
     }
+
+
+def test_records_that_the_source_deleted_first_are_named() -> None:
+    def told(*gaps: GapReport) -> dict[str, tuple[str, str, str]]:
+        source = SourceReport("west", True, 1, ("orders",), gaps=gaps)
+        status = status_of(a_mirror(), WorkerReport(1, WorkerLag(), (source,)))
+        return {one.type: (one.status, one.reason, one.message) for one in status.conditions or ()}
+
+    passed = told(GapReport("orders-0", 100, 150, False))
+    assert passed["Degraded"] == (
+        "True",
+        "RecordsMissing",
+        "west deleted offsets 100 to 149 of orders-0 before they were mirrored, in the last 24 hours: raise"
+        " retention there",
+    )
+    assert passed["Ready"][:2] == ("True", "Mirroring")
+    stopped = told(GapReport("orders-0", 100, 150, False), GapReport("orders-1", 7, 8, True))
+    words = (
+        "west deleted offsets 7 to 7 of orders-1 before they were mirrored; mirroring of these partitions stopped: set"
+        " spec.onGap: SkipToEarliest to go on with what there is"
+    )
+    assert stopped["Degraded"] == ("True", "StoppedAtGap", words)
+    assert stopped["Ready"] == ("False", "StoppedAtGap", words)
+    many = told(*(GapReport(f"orders-{number}", 0, 1, False) for number in range(8)))
+    assert "of orders-4 and 3 more before" in many["Degraded"][2]
+    assert msgspec.json.decode(
+        b'{"partition": "orders-0", "from": 1, "until": 3, "stopped": true}', type=GapReport
+    ) == GapReport("orders-0", 1, 3, True)
 
 
 @pytest.mark.parametrize(
@@ -373,6 +407,7 @@ def test_workers_that_say_nothing_yet() -> None:
         "Ready": ("False", "WorkersStarting"),
         "CaughtUp": ("Unknown", "WorkersStarting"),
         "SourceReachable": ("Unknown", "WorkersStarting"),
+        "Degraded": ("Unknown", "WorkersStarting"),
     }
 
 

@@ -23,7 +23,7 @@ from millstream_operator.models import (
     ConsumerGroup,
     ManifestError,
     MirrorMaker,
-    MirrorTopics,
+    MirrorPatterns,
     Resource,
     Topic,
     encode_status,
@@ -502,7 +502,7 @@ def test_what_a_resource_may_be_is_said_by_its_crd_alone() -> None:
     """A record has types; pods' have the bounds that are written into the CRDs; and one rule no CRD can say."""
     specs = {one for kind in (Cluster, Topic, ConsumerGroup, MirrorMaker) for one in records(kind)}
     own = {one for one in specs if hasattr(one, "__post_init__")}
-    assert own == {MirrorTopics}
+    assert own == {MirrorPatterns}
     bounded = {
         one
         for one in specs

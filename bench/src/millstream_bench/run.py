@@ -120,6 +120,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="measure nothing: write docs/performance.md and its plots from bench/results.json",
     )
+    parser.add_argument(
+        "--add",
+        action="store_true",
+        help="put the rows of --only into bench/results.json, in place of those there, and write the document",
+    )
     options = parser.parse_args(arguments)
     if options.document:
         write_document(load(COMMITTED), DOCUMENT, PLOTS)
@@ -132,10 +137,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--rounds: {options.rounds} is less than 1")
     if not 0 < options.scale <= 10:
         parser.error(f"--scale: {options.scale:g} is not above 0 and at most 10")
+    if options.add:
+        committed = load(COMMITTED)
+        if (options.rounds, options.scale, machine()) != (
+            committed.rounds,
+            committed.scale,
+            committed.machine,
+        ):
+            parser.error(
+                f"--add: the rows there are of {committed.rounds} rounds at scale {committed.scale:g} on"
+                f" {committed.machine}: measure these alike, or all of them anew"
+            )
     for stop in (signal.SIGINT, signal.SIGTERM):  # so that brokers and folders do not stay behind
         signal.signal(stop, lambda number, _: sys.exit(128 + number))
     results = measure([names[name] for name in wanted], options.rounds, options.scale, options.output)
     show(results)
+    if options.add:
+        committed.workloads |= results.workloads
+        save(committed, COMMITTED)
+        write_document(committed, DOCUMENT, PLOTS)
+        return 0
     plots.draw(results, options.output)
     console.print(f"results: {options.output / 'results.json'}", highlight=False)
     return 0

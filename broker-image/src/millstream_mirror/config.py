@@ -2,8 +2,8 @@
 
     {"name": "west-to-east", "namespace": "flights",
      "sources": [{"name": "west", "bootstrap": "host:9092"}], "target": {"bootstrap": "host:9092"},
-     "topics": {"include": ["orders.*"], "exclude": []}, "mode": "Aggregate", "naming": "Same", "http": "0.0.0.0:9404",
-     "logFormat": "plain"}
+     "topics": {"include": ["orders.*"], "exclude": []}, "groups": {"include": [".*"], "exclude": []},
+     "mode": "Aggregate", "naming": "Same", "onGap": "SkipToEarliest", "http": "0.0.0.0:9404", "logFormat": "plain"}
 
 An error names the field, its value and what is allowed:
 
@@ -36,6 +36,13 @@ class Naming(StrEnum):
     PREFIXED = "Prefixed"
 
 
+class OnGap(StrEnum):
+    """What to do where the source has deleted records before they were mirrored."""
+
+    STOP = "Stop"
+    SKIP_TO_EARLIEST = "SkipToEarliest"
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     name: str
@@ -50,7 +57,10 @@ class MirrorConfig:
     target: str
     include: tuple[re.Pattern[str], ...]
     exclude: tuple[re.Pattern[str], ...]
+    groups_include: tuple[re.Pattern[str], ...]
+    groups_exclude: tuple[re.Pattern[str], ...]
     naming: Naming
+    on_gap: OnGap
     http_host: str
     http_port: int
     log_format: str
@@ -66,8 +76,18 @@ class MirrorConfig:
         """Whether to mirror a topic of a source; internal topics never are."""
         if _INTERNAL.fullmatch(topic):
             return False
-        included = any(pattern.fullmatch(topic) for pattern in self.include)
-        return included and not any(pattern.fullmatch(topic) for pattern in self.exclude)
+        return _matches(topic, self.include, self.exclude)
+
+    def includes_group(self, group: str) -> bool:
+        """Whether to copy the positions of a consumer group; those of a mirror's own never are."""
+        return not group.startswith(GROUP_PREFIX) and _matches(
+            group, self.groups_include, self.groups_exclude
+        )
+
+
+def _matches(name: str, include: tuple[re.Pattern[str], ...], exclude: tuple[re.Pattern[str], ...]) -> bool:
+    included = any(pattern.fullmatch(name) for pattern in include)
+    return included and not any(pattern.fullmatch(name) for pattern in exclude)
 
 
 def parse(text: str) -> MirrorConfig:
@@ -80,27 +100,40 @@ def parse(text: str) -> MirrorConfig:
         "",
         data,
         {"name", "sources", "target"},
-        {"namespace", "topics", "mode", "naming", "http", "logFormat"},
+        {"namespace", "topics", "groups", "mode", "naming", "onGap", "http", "logFormat"},
     )
     topics = _object("topics", fields.get("topics", {}), set(), {"include", "exclude"})
+    groups = _object("groups", fields.get("groups", {}), set(), {"include", "exclude"})
     mode = fields.get("mode", "Aggregate")
     if mode != "Aggregate":
         raise _wrong("mode", mode, "Aggregate")
     naming = fields.get("naming", Naming.SAME)
     if naming not in tuple(Naming):
         raise _wrong("naming", naming, "Same or Prefixed")
+    on_gap = fields.get("onGap", OnGap.SKIP_TO_EARLIEST)
+    if on_gap not in tuple(OnGap):
+        raise _wrong("onGap", on_gap, "Stop or SkipToEarliest")
     log_format = fields.get("logFormat", FORMATS[0])
     if log_format not in FORMATS:
         raise _wrong("logFormat", log_format, " or ".join(FORMATS))
     host, port = _address("http", fields.get("http", "127.0.0.1:9404"))
+    sources = _sources(fields["sources"])
+    if groups.get("include") and len(sources) > 1 and naming == Naming.SAME:
+        raise MirrorConfigError(
+            f"groups.include: with naming Same, {len(sources)} sources would share a group's position: expected naming"
+            " Prefixed, or one source"
+        )
     return MirrorConfig(
         name=_name("name", fields["name"]),
         namespace=_text("namespace", fields.get("namespace", "")),
-        sources=_sources(fields["sources"]),
+        sources=sources,
         target=_bootstrap("target", _object("target", fields["target"], {"bootstrap"}, {"name"})),
         include=_patterns("topics.include", topics.get("include", [".*"])),
         exclude=_patterns("topics.exclude", topics.get("exclude", [])),
+        groups_include=_patterns("groups.include", groups.get("include", [])),
+        groups_exclude=_patterns("groups.exclude", groups.get("exclude", [])),
         naming=Naming(naming),
+        on_gap=OnGap(on_gap),
         http_host=host,
         http_port=port,
         log_format=log_format,

@@ -160,7 +160,7 @@ class Flow:
                 lane.error = str(error)
                 self._failure(f"{lane}: {error}")
                 pause = min(max(pause * 2, BACKOFF_S), BACKOFF_MAX_S)
-        lane.recovering = False
+        lane.recovering = lane.stopped_at is not None  # then for good
         self._wake.set()
 
     def _run(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

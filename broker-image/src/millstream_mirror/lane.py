@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from millstream_kafka.batch import INT32_MAX
 
-from .progress import Progress
+from .offsets import OffsetMap, Span, spans_of
+from .progress import Gap, Progress
 from .rewrite import Outgoing
 
 HALF_OF_SEQUENCES = 1 << 30
@@ -30,6 +31,7 @@ class Sent:
     records: int
     size: int
     batches: int
+    spans: tuple[Span, ...] = ()
     target_offset: int | None = None
     """Set when it is acknowledged: the offset after it in the target, -1 if unknown."""
 
@@ -53,6 +55,8 @@ class Lane:
     refused_at: int | None = None
     """The number that was acknowledged when the target refused the next one."""
     out_of_range: bool = False
+    stopped_at: Gap | None = None
+    """Where it waits for somebody to decide (onGap: Stop)."""
     target_missing: bool = False
     renumber: str = ""
     """Why the lane must continue under a new epoch, if it must."""
@@ -67,13 +71,22 @@ class Lane:
     caught_up_ms: int = 0
     leader: int = -1
     error: str = ""
+    offsets: OffsetMap = field(init=False)
+    origins: tuple[str, ...] = field(init=False)
+    """Ids of the clusters from which the topic's records came to the source, to be committed."""
 
     def __post_init__(self) -> None:
+        self.offsets = OffsetMap(self.acknowledged)
+        self.origins = self.acknowledged.origins
         self.rewind(self.acknowledged)
         self.caught_up_ms = self.acknowledged.caught_up_ms
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+    @property
+    def source(self) -> tuple[str, int]:
+        return self.topic, self.partition
 
     @property
     def target(self) -> tuple[str, int]:
@@ -97,6 +110,7 @@ class Lane:
         """Continue from here; only when nothing is in flight."""
         assert not self.in_flight
         self.acknowledged = to
+        self.offsets.rewound(to)
         self.position, self.sequence = to.offset, to.sequence
         self.failed = self.suspicious = self.out_of_range = self.target_missing = False
         self.renumber = ""
@@ -134,6 +148,7 @@ class Lane:
             sum(batch.records for batch in batches),
             sum(len(batch.data) for batch in batches),
             len(batches),
+            spans_of(batches, self.position),
         )
         self.position, self.sequence = last.next_offset, last.next_sequence
         self.in_flight.append(sent)
@@ -156,6 +171,8 @@ class Lane:
         while self.in_flight and (target_offset := self.in_flight[0].target_offset) is not None:
             first = self.in_flight.popleft()
             self.bytes_in_flight -= first.size
+            if target_offset >= 0:
+                self.offsets.add(first.spans, target_offset - first.records)
             self.acknowledged = replace(
                 self.acknowledged,
                 offset=first.next_offset,
@@ -192,6 +209,7 @@ class Lane:
     def to_commit(self) -> Progress | None:
         """The progress to commit, None when it is committed."""
         before, now = self.committed, self.acknowledged
-        if before is not None and (before.offset, before.sequence) == (now.offset, now.sequence):
+        told = (now.offset, now.sequence, self.origins)
+        if before is not None and (before.offset, before.sequence, before.origins) == told:
             return None
-        return replace(now, caught_up_ms=self.caught_up_ms)
+        return replace(now, caught_up_ms=self.caught_up_ms, origins=self.origins)

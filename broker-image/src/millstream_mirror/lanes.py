@@ -8,21 +8,20 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from millstream_kafka.batch import INT32_MAX, advance_sequence, iter_batches
+from millstream_kafka.batch import INT32_MAX, advance_sequence
 from millstream_kafka.client import ClusterClient
-from millstream_kafka.protocol import fetch, init_producer_id, list_offsets
+from millstream_kafka.protocol import init_producer_id
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream_kafka.protocol.init_producer_id import InitProducerIdRequest
-from millstream_kafka.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from millstream_kafka.topic_partition import TopicPartition
 
+from .config import OnGap
 from .lane import HALF_OF_SEQUENCES, Lane
 from .member import LaneName
-from .progress import Progress, ProgressStore
+from .progress import Gap, Progress, ProgressStore
+from .reading import EARLIEST, LATEST, headers_in, offset_at, read
 from .stats import Counters
 
-LATEST, EARLIEST = -1, -2
 CALLS_AT_ONCE = 32
 SCAN_BYTES = 4 * 1024 * 1024
 STALE_MS = 12 * 3600 * 1000
@@ -45,7 +44,12 @@ class LaneKeeper:
         store: ProgressStore,
         commit: Commit,
         counters: Counters,
+        on_gap: OnGap = OnGap.SKIP_TO_EARLIEST,
+        origins: Callable[[str], tuple[str, ...]] = lambda topic: (),
     ) -> None:
+        """``origins``: the ids of the clusters from which a topic's records come to the source."""
+        self._on_gap = on_gap
+        self._origins = origins
         self._at_source = at_source
         self._at_target = at_target
         self._store = store
@@ -73,9 +77,7 @@ class LaneKeeper:
                 )
                 new.append(name)
         lanes += await self._begin(new, cluster_id)
-        ends = await _gather(
-            _offset_at(self._at_source, lane.topic, lane.partition, LATEST) for lane in lanes
-        )
+        ends = await _gather(offset_at(self._at_source, lane.source, LATEST) for lane in lanes)
         for lane, end in zip(lanes, ends, strict=True):
             lane.saw(end)
             if lane.suspicious:
@@ -88,15 +90,26 @@ class LaneKeeper:
         if not names:
             return []
         starts = await _gather(
-            _offset_at(self._at_source, each.topic, each.partition, EARLIEST) for each in names
+            offset_at(self._at_source, (each.topic, each.partition), EARLIEST) for each in names
         )
         ends = await _gather(
-            _offset_at(self._at_target, each.target_topic, each.partition, LATEST) for each in names
+            offset_at(self._at_target, (each.target_topic, each.partition), LATEST) for each in names
         )
         producers = await _gather(self._new_producer() for _ in names)
         lanes = []
         for name, start, end, producer in zip(names, starts, ends, producers, strict=True):
-            progress = Progress(start, producer, 0, 0, end, name.topic_id, cluster_id, _now_ms())
+            progress = Progress(
+                start,
+                producer,
+                0,
+                0,
+                end,
+                name.topic_id,
+                cluster_id,
+                _now_ms(),
+                first=start,
+                origins=self._origins(name.topic),
+            )
             lanes.append(Lane(name.topic, name.partition, name.target_topic, progress))
         await self._commit({lane.target: lane.acknowledged for lane in lanes})
         for lane in lanes:
@@ -158,28 +171,14 @@ class LaneKeeper:
         progress, found, is_cut = lane.acknowledged, None, False
         offset = progress.target_offset
         while True:
-            partition = FetchPartition(lane.partition, fetch_offset=offset, partition_max_bytes=SCAN_BYTES)
-            request = FetchRequest(
-                max_wait_ms=0,
-                min_bytes=0,
-                max_bytes=SCAN_BYTES,
-                topics=[FetchTopic(lane.target_topic, [partition])],
-            )
-            response = await self._at_target.call_leader(*lane.target, fetch.API, request)
-            answer = response.responses[0].partitions[0]
+            answer = await read(self._at_target, lane.target, offset, SCAN_BYTES)
             if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                start = await _offset_at(self._at_target, *lane.target, EARLIEST)
+                start = await offset_at(self._at_target, lane.target, EARLIEST)
                 is_cut = is_cut or start < offset
                 offset = start
                 continue
-            if answer.error_code:
-                self._at_target.forget_leaders(lane.target_topic)
-                raise ApiError(
-                    ErrorCode.of(answer.error_code), f"reading {lane.target_topic}-{lane.partition}"
-                )
             before = offset
-            records = answer.records
-            for _, header in iter_batches(records if isinstance(records, memoryview) else b""):
+            for header in headers_in(answer):
                 if (header.producer_id, header.producer_epoch) == (
                     progress.producer_id,
                     progress.producer_epoch,
@@ -197,8 +196,8 @@ class LaneKeeper:
             await self._begin_again(lane, "the target's topic was deleted")
 
     async def _begin_again(self, lane: Lane, why: str) -> None:
-        start = await _offset_at(self._at_source, lane.topic, lane.partition, EARLIEST)
-        end = await _offset_at(self._at_target, *lane.target, LATEST)
+        start = await offset_at(self._at_source, lane.source, EARLIEST)
+        end = await offset_at(self._at_target, lane.target, LATEST)
         logger.error("%s: %s: mirroring it from its start", lane, why)
         again = replace(
             lane.acknowledged,
@@ -207,6 +206,7 @@ class LaneKeeper:
             producer_epoch=0,
             sequence=0,
             target_offset=end,
+            first=start,
         )
         await self._resume(lane, again)
 
@@ -218,12 +218,15 @@ class LaneKeeper:
         producer_id, epoch = progress.producer_id, progress.producer_epoch + 1
         if epoch > LAST_EPOCH:
             producer_id, epoch = await self._new_producer(), 0
-        await self._resume(lane, replace(progress, producer_id=producer_id, producer_epoch=epoch, sequence=0))
+        again = replace(
+            progress, producer_id=producer_id, producer_epoch=epoch, sequence=0, first=progress.offset
+        )
+        await self._resume(lane, again)
 
     async def _pass_gap(self, lane: Lane) -> None:
-        """The source no longer has the next records: continue at its start, and log how many are missing."""
-        start = await _offset_at(self._at_source, lane.topic, lane.partition, EARLIEST)
-        end = await _offset_at(self._at_source, lane.topic, lane.partition, LATEST)
+        """The source no longer has the next records: continue at its start, or stop; and log which are missing."""
+        start = await offset_at(self._at_source, lane.source, EARLIEST)
+        end = await offset_at(self._at_source, lane.source, LATEST)
         there, _ = await self._next_sequence(lane)
         here = lane.acknowledged
         ahead = 0 if there is None else (there - here.sequence) & INT32_MAX
@@ -235,15 +238,18 @@ class LaneKeeper:
             )
             here = replace(here, offset=start)
         elif here.offset < start:
-            missing = start - here.offset
-            self._counters.missing_records += missing
-            logger.error(
-                "%s: the source deleted offsets %d to %d before they were mirrored",
-                lane,
-                here.offset,
-                start - 1,
-            )
-            here = replace(here, offset=start)
+            gap = Gap(here.offset, start, _now_ms())
+            lost = f"{lane}: the source deleted offsets {gap.offset} to {start - 1} before they were mirrored"
+            if self._on_gap is OnGap.STOP:
+                lane.stopped_at = gap
+                lane.error = (
+                    f"{lost}: mirroring of this partition stopped: set onGap to SkipToEarliest to go on"
+                )
+                logger.error("%s", lane.error)
+                return
+            self._counters.missing_records += start - here.offset
+            logger.error("%s", lost)
+            here = replace(here, offset=start, gap=gap)
         await self._resume(lane, here)
 
     async def _resume(self, lane: Lane, progress: Progress) -> None:
@@ -260,18 +266,6 @@ def _same(one: str, other: str) -> bool:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
-
-
-async def _offset_at(cluster: ClusterClient, topic: str, partition: int, timestamp: int) -> int:
-    request = ListOffsetsRequest(
-        -1, 0, [ListOffsetsTopic(topic, [ListOffsetsPartition(partition, timestamp=timestamp)])]
-    )
-    response = await cluster.call_leader(topic, partition, list_offsets.API, request)
-    answer = response.topics[0].partitions[0]
-    if answer.error_code:
-        cluster.forget_leaders(topic)
-        raise ApiError(ErrorCode.of(answer.error_code), f"looking up offsets of {topic}-{partition}")
-    return answer.offset
 
 
 async def _gather(calls: Iterable[Awaitable[int]]) -> list[int]:

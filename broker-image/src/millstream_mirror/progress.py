@@ -3,7 +3,8 @@
 Stored by OffsetCommit: group ``millstream-mirror.NAME.SOURCE``, the target's topic and partition, the source offset
 as the offset, and as metadata a JSON object:
 
-    {"v": 1, "producer": [id, epoch, sequence], "end": target offset, "topicId": "…", "cluster": "…", "at": ms}
+    {"v": 1, "producer": [id, epoch, sequence], "first": source offset, "end": target offset, "topicId": "…",
+     "cluster": "…", "at": ms, "gap": [first offset, next offset, ms], "origins": ["…"]}
 """
 
 from __future__ import annotations
@@ -31,6 +32,16 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets that the source deleted before they were mirrored, from ``offset`` to before ``next_offset``."""
+
+    offset: int
+    next_offset: int
+    at_ms: int
+    """When it was passed, or found by a lane that stops there."""
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Every record before ``offset`` is in the target; the one at ``offset`` has the number ``sequence``."""
 
@@ -46,12 +57,22 @@ class Progress:
     """Id of the source cluster, so that other mirrors can tell where a topic comes from."""
     caught_up_ms: int
     """When the lane was last caught up."""
+    gap: Gap | None = None
+    origins: tuple[str, ...] = ()
+    """Ids of the clusters from which the topic's records came to the source cluster."""
+    first: int = -1
+    """The source offset of the record with number 0; -1 in progress of older releases."""
 
     def metadata(self) -> str:
+        gap = {"gap": [self.gap.offset, self.gap.next_offset, self.gap.at_ms]} if self.gap else {}
+        origins = {"origins": self.origins} if self.origins else {}
         return json.dumps(
             {
+                **gap,
+                **origins,
                 "v": _VERSION,
                 "producer": [self.producer_id, self.producer_epoch, self.sequence],
+                "first": self.first,
                 "end": self.target_offset,
                 "topicId": self.topic_id,
                 "cluster": self.cluster_id,
@@ -77,6 +98,9 @@ class Progress:
                 str(stored["topicId"]),
                 str(stored["cluster"]),
                 int(stored["at"]),
+                Gap(*map(int, stored["gap"])) if "gap" in stored else None,
+                tuple(map(str, stored.get("origins", ()))),
+                int(stored.get("first", -1)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a mirror's progress: {metadata!r} ({error})") from None

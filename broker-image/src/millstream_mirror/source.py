@@ -3,6 +3,7 @@
     refresh   looks at the source's topics, makes them in the target, tells the group's leader what there is
     member    shares the partitions with the other workers; lanes start to flow when they come and stop before they go
     commit    stores the progress of all lanes in one request
+    groups    copies the positions of consumer groups
 
 An unreachable source does not disturb the others; it is retried until it is back.
 """
@@ -22,14 +23,17 @@ from millstream_process import supervision
 
 from .config import MirrorConfig, Naming, Source
 from .flow import DRAIN_S, TRANSIENT, Flow
+from .groups import LOOK_S, GroupSync
 from .lanes import LaneKeeper
 from .loops import LoopFinder
 from .member import Member
 from .progress import Progress, ProgressStore
-from .stats import Counters, Reachability, SourceStatus
-from .topics import TopicKeeper, select
+from .stats import Counters, Reachability, SourceStatus, gaps_of
+from .topics import MirroredTopic, TopicKeeper, select
 
 REFRESH_S = 2.0
+NEW_REFRESH_S, NEW_S = 0.25, 10.0
+"""After a topic came, looks are more frequent for a while: a circle of mirrors that start together soon opens."""
 COMMIT_S = 0.25
 CONNECT_TIMEOUT_S = 3.0
 
@@ -52,13 +56,29 @@ class SourceMirror:
         client_id = f"millstream-mirror-{config.name}"
         self._source, fetching = (_client(source.bootstrap, client_id) for _ in range(2))
         self._target, producing, joining = (_client(config.target, client_id) for _ in range(3))
-        self._clients = (self._source, fetching, self._target, producing, joining)
+        from_groups, to_groups = _client(source.bootstrap, client_id), _client(config.target, client_id)
+        self._clients = (self._source, fetching, self._target, producing, joining, from_groups, to_groups)
         group_id = config.group_of(source)
         self._store = ProgressStore(self._target, group_id)
-        keeper = LaneKeeper(self._source, self._target, self._store, self._commit_now, self._counters)
+        keeper = LaneKeeper(
+            self._source,
+            self._target,
+            self._store,
+            self._commit_now,
+            self._counters,
+            config.on_gap,
+            lambda topic: self._origins.get(topic, ()),
+        )
         self._topics = TopicKeeper(config, source, self._source, self._target)
         self._loops = LoopFinder(self._source)
+        self._origins: dict[str, tuple[str, ...]] = {}
+        self._ready: list[MirroredTopic] = []
+        self._changed = time.monotonic()
         self._flow = Flow(source.name, fetching, producing, keeper, self._reachability, self._counters)
+        self._groups = GroupSync(
+            config.includes_group, from_groups, to_groups, lambda: self._flow.lanes, self._counters
+        )
+        self._groups_error = ""
         self.member = Member(joining, group_id, assigned=self._flow.start, revoked=self._revoked)
 
     async def run(self) -> None:
@@ -69,6 +89,8 @@ class SourceMirror:
                 tasks.create_task(self._refresh_on())
                 tasks.create_task(self._commit_on())
                 tasks.create_task(self.member.run())
+                if self.config.groups_include:
+                    tasks.create_task(self._copy_positions_on())
                 await self._flow.failure
         finally:
             for client in self._clients:
@@ -80,6 +102,7 @@ class SourceMirror:
         lanes = list(self._flow.lanes.values())
         problems = [self._reachability.error, self._target_error, *self._topics.problems.values()]
         problems += [*(lane.error for lane in lanes), self.member.error]
+        problems += [self._groups_error, *self._groups.problems.values()]
         return SourceStatus(
             self.source.name,
             self._reachability.reachable,
@@ -89,13 +112,16 @@ class SourceMirror:
             max((lane.lag_seconds(now) for lane in lanes), default=0.0),
             next((problem for problem in problems if problem), ""),
             self._counters,
+            len(self._groups.groups) if self.config.groups_include else None,
+            gaps_of(lanes, now),
         )
 
     # ---- what there is to mirror
 
     async def _refresh_on(self) -> None:
         while True:
-            await asyncio.sleep(REFRESH_S)
+            is_new = time.monotonic() - self._changed < NEW_S
+            await asyncio.sleep(NEW_REFRESH_S if is_new else REFRESH_S)
             await self._refresh()
 
     async def _refresh(self) -> None:
@@ -111,13 +137,18 @@ class SourceMirror:
                 await self._target.metadata([])
             self._refuse_itself()
             topics = select(self.config, self.source, cluster)
-            from_target = await self._loops.mirrored_from(self._target.cluster_id or "")
-            looping = {topic.name for topic in topics if topic.name in from_target}
+            found = await self._loops.origins()
+            self._origins = {topic: tuple(sorted(clusters)) for topic, clusters in found.items()}
+            for lane in self._flow.lanes.values():
+                lane.origins = self._origins.get(lane.topic, ())
+            looping = {
+                topic.name for topic in topics if self._target.cluster_id in found.get(topic.name or "", ())
+            }
             ready = await self._topics.ensure([topic for topic in topics if topic.name not in looping])
             for name in sorted(name or "" for name in looping):
-                self._topics.problems[name] = (
-                    f"topic {name}: left out: it is mirrored from the target already"
-                )
+                self._topics.problems[name] = f"topic {name}: left out: its records come from the target"
+            if ready != self._ready:
+                self._ready, self._changed = ready, time.monotonic()
             self.member.offer(ready)
             self._target_error = ""
         except TRANSIENT as error:
@@ -133,6 +164,15 @@ class SourceMirror:
                 f" cluster, {here}: with naming Same each topic would be mirrored into itself: expected another"
                 " cluster, or naming Prefixed"
             )
+
+    async def _copy_positions_on(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self._groups.look()
+                self._groups_error = ""
+            except TRANSIENT as error:
+                self._groups_error = f"consumer groups: {error}"
 
     # ---- which lanes are this worker's, and how far they are
 

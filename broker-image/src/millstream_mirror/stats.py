@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -11,7 +11,12 @@ from millstream_kafka import __version__
 from millstream_process.loop import Stalls
 from millstream_process.metrics import Metric, Page
 
+from .lane import Lane
+from .progress import Gap
+
 SOURCE = ("source",)
+GAPS = 10
+GAP_SHOWN_MS = 24 * 3600 * 1000
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +37,8 @@ class Counters:
     """Times a lane continued under a new epoch, so that records may be in the target twice."""
     failures: int = 0
     commits: int = 0
+    positions: int = 0
+    """Positions of consumer groups committed in the target."""
 
 
 @dataclass(slots=True)
@@ -55,6 +62,31 @@ class Reachability:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneGap:
+    """Offsets that a partition lacks in the target, and whether its mirroring stopped there."""
+
+    lane: str
+    gap: Gap
+    stopped: bool
+
+    def as_json(self) -> dict[str, Any]:
+        gap = self.gap
+        return {"partition": self.lane, "from": gap.offset, "until": gap.next_offset, "stopped": self.stopped}
+
+
+def gaps_of(lanes: Iterable[Lane], now_ms: int) -> list[LaneGap]:
+    """Where lanes stopped, then what was passed in the last day, newest first; at most ``GAPS`` of them."""
+    stopped = [LaneGap(str(lane), lane.stopped_at, True) for lane in lanes if lane.stopped_at]
+    passed = [
+        LaneGap(str(lane), lane.acknowledged.gap, False)
+        for lane in lanes
+        if lane.acknowledged.gap and now_ms - lane.acknowledged.gap.at_ms < GAP_SHOWN_MS
+    ]
+    passed.sort(key=lambda one: one.gap.at_ms, reverse=True)
+    return [*stopped, *passed][:GAPS]
+
+
+@dataclass(frozen=True, slots=True)
 class SourceStatus:
     name: str
     reachable: bool
@@ -64,6 +96,9 @@ class SourceStatus:
     lag_seconds: float
     last_error: str
     counters: Counters = field(default_factory=Counters)
+    groups: int | None = None
+    """Selected consumer groups; None if none are wanted."""
+    gaps: Sequence[LaneGap] = ()
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -73,6 +108,8 @@ class SourceStatus:
             "topicNames": list(self.topics),
             "partitions": self.lanes,
             "lag": {"records": self.lag_records, "seconds": round(self.lag_seconds, 3)},
+            "groups": self.groups,
+            "gaps": [gap.as_json() for gap in self.gaps],
             "lastError": self.last_error,
             "missingRecords": self.counters.missing_records,
         }
@@ -139,6 +176,20 @@ TABLE = (
     ),
     Metric("millstream_mirror_commits_total", "counter", "commits", "Commits of progress.", SOURCE),
     Metric(
+        "millstream_mirror_positions_total",
+        "counter",
+        "positions",
+        "Positions of consumer groups copied to the target.",
+        SOURCE,
+    ),
+    Metric(
+        "millstream_mirror_groups",
+        "gauge",
+        "groups",
+        "Consumer groups of the source whose positions are copied.",
+        SOURCE,
+    ),
+    Metric(
         "millstream_mirror_lag_records",
         "gauge",
         "records",
@@ -181,6 +232,7 @@ def page(sources: Sequence[SourceStatus], stalls: Stalls) -> Page:
         ("lag_records", {(one.name,): one.lag_records for one in sources}),
         ("lag_seconds", {(one.name,): round(one.lag_seconds, 3) for one in sources}),
         ("source_reachable", {(one.name,): one.reachable for one in sources}),
+        ("groups", {(one.name,): one.groups or 0 for one in sources}),
         ("partitions", {(one.name,): one.lanes for one in sources}),
     ):
         page.add(f"millstream_mirror_{name}", gauges)

@@ -23,6 +23,7 @@ class ConditionType(StrEnum):
     LAGGING = "Lagging"  # ConsumerGroup
     CAUGHT_UP = "CaughtUp"  # MirrorMaker
     SOURCE_REACHABLE = "SourceReachable"  # MirrorMaker
+    DEGRADED = "Degraded"  # MirrorMaker
     SUCCEEDED = "Succeeded"  # BatchLoad
     LATE = "Late"  # BatchLoad
     DATA_QUALITY = "DataQuality"  # BatchLoad
@@ -87,6 +88,9 @@ class Reason(StrEnum):
     SOURCE_UNREACHABLE = "SourceUnreachable"
     CAUGHT_UP = "CaughtUp"
     BEHIND = "Behind"
+    RECORDS_MISSING = "RecordsMissing"
+    STOPPED_AT_GAP = "StoppedAtGap"
+    NOTHING_MISSING = "NothingMissing"
     # BatchLoad
     SCHEDULED = "Scheduled"
     SUSPENDED = "Suspended"

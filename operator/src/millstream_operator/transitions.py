@@ -158,6 +158,7 @@ def _others(old: Mapping[str, _Seen], new: Mapping[str, _Seen]) -> Iterator[Even
         (ConditionType.LATE, "True"),
         (ConditionType.DATA_QUALITY, "False"),
         (ConditionType.SOURCE_REACHABLE, "False"),
+        (ConditionType.DEGRADED, "True"),
         (ConditionType.CAUGHT_UP, ""),  # falling behind is no Event: lag is a metric
     ):
         if change := turned(kind):

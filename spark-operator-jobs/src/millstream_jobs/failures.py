@@ -9,6 +9,11 @@ from __future__ import annotations
 import re
 
 _THROWABLE = re.compile(r"(?:[\w$]+\.)*([\w$]+)(?:: (.*))?")
+_S3A = re.compile(
+    r"(?:AWSApiCallTimeoutException|ConnectException|SocketTimeoutException|ConnectTimeoutException)"
+    r": \w+ on (s3a?://[^:\s]+)"
+)
+"""S3A's failure of a request to a store that is away, and the path."""
 
 
 class JobError(Exception):
@@ -16,6 +21,13 @@ class JobError(Exception):
 
 
 def root_cause(error: BaseException) -> str:
+    root = _root(error)
+    if away := _S3A.search(str(error)):
+        return f"{away[1]}: the store does not respond: {root}: check output.s3.endpoint and whether the store is up"
+    return root
+
+
+def _root(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     causes = causes or [line.removeprefix(": ") for line in lines if line.startswith(": ")]  # of py4j

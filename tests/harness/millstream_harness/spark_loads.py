@@ -111,7 +111,7 @@ class Loads:
             name=name,
             bootstrap=self.bootstrap,
             offsets=tuple(OffsetRange(self.topic, *numbers) for numbers in ranges),
-            output=Output(str(self.path), partition_by=partition_by, **(output or {})),
+            output=Output(**{"path": str(self.path), "partition_by": partition_by, **(output or {})}),
             value=value or Value(schema=SCHEMA),
             **more,
         )

@@ -20,7 +20,7 @@ import yaml
 from .. import models, schema
 from ..models import API_VERSION, Listener
 from ..models.load import Schedule
-from ..models.mirror import MirrorTopics
+from ..models.mirror import MirrorPatterns
 from ..reconcile.topic import fewer_partitions
 from . import configs
 from .state import Resource, key_of, namespace_of
@@ -70,7 +70,7 @@ NO_EFFECT = {
 
 # Parts of specs with rules that no schema can express.
 PARTS: dict[str, dict[str, type[msgspec.Struct]]] = {
-    "MirrorMaker": {"topics": MirrorTopics},
+    "MirrorMaker": {"topics": MirrorPatterns, "groups": MirrorPatterns},
     "BatchLoad": {"schedule": Schedule},
 }
 

@@ -32,7 +32,7 @@ from .load import (
     Unsettled,
     Until,
 )
-from .mirror import MirrorMaker, MirrorMakerStatus, MirrorSourceStatus, MirrorTopics
+from .mirror import MirrorMaker, MirrorMakerStatus, MirrorPatterns, MirrorSourceStatus
 from .topic import Topic, TopicSpec, TopicStatus
 
 __all__ = [
@@ -61,8 +61,8 @@ __all__ = [
     "Member",
     "MirrorMaker",
     "MirrorMakerStatus",
+    "MirrorPatterns",
     "MirrorSourceStatus",
-    "MirrorTopics",
     "OffsetRange",
     "Quantity",
     "Rerun",

@@ -23,8 +23,8 @@ class MirrorTarget(Spec, frozen=True):
     bootstrap: str | None = None
 
 
-class MirrorTopics(Spec, frozen=True):
-    """The patterns use RE2's syntax, which no CRD can validate."""
+class MirrorPatterns(Spec, frozen=True):
+    """Of names. They use RE2's syntax, which no CRD can validate."""
 
     include: tuple[str, ...]
     exclude: tuple[str, ...] = ()
@@ -48,9 +48,11 @@ class WorkerResources(Resources, frozen=True):
 class MirrorMakerSpec(Spec, frozen=True):
     sources: tuple[MirrorSource, ...]
     target: MirrorTarget
-    topics: MirrorTopics
+    topics: MirrorPatterns
+    groups: MirrorPatterns | None = None
     mode: Literal["Aggregate"] = "Aggregate"
     naming: Literal["Same", "Prefixed"] = "Same"
+    on_gap: Literal["Stop", "SkipToEarliest"] = "SkipToEarliest"
     replicas: int = 1
     resources: WorkerResources = field(default_factory=WorkerResources)
     template: PodTemplate[Literal["mirror"]] = field(default_factory=PodTemplate)
@@ -60,6 +62,7 @@ class MirrorSourceStatus(Status, frozen=True):
     name: str
     reachable: bool | None = None
     topics: int | None = None
+    groups: int | None = None
     lag: Lag | None = None
     last_error: str | None = None
 

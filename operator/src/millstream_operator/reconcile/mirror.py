@@ -16,19 +16,29 @@ from datetime import datetime
 import msgspec
 
 from ..conditions import ConditionType, Reason
-from ..models import ClusterRef, Lag, MirrorMaker, MirrorMakerStatus, MirrorSourceStatus, MirrorTopics
+from ..models import ClusterRef, Lag, MirrorMaker, MirrorMakerStatus, MirrorPatterns, MirrorSourceStatus
 from ..overlap import Names, Shared, shared
 from ..resources.mirror import Endpoint, selector
 from .problem import Problem, conditions_with
 
 CAUGHT_UP_S = 10  # a mirror that is never further behind than this is caught up while records keep coming
 SHOWN_ERROR = 1024
+SHOWN_GAPS = 5
 MOST_WAYS = 1000  # that are looked at for a circle
 
 
 class WorkerLag(msgspec.Struct, frozen=True):
     records: int = 0
     seconds: float = 0.0
+
+
+class GapReport(msgspec.Struct, frozen=True, rename={"first": "from"}):
+    """Offsets of a source's partition that the target lacks: from ``first`` to before ``until``."""
+
+    partition: str
+    first: int
+    until: int
+    stopped: bool
 
 
 class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -40,6 +50,8 @@ class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
     topic_names: tuple[str, ...] | None = None
     lag: WorkerLag = WorkerLag()
     last_error: str = ""
+    groups: int | None = None
+    gaps: tuple[GapReport, ...] = ()
 
 
 class WorkerReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -191,7 +203,7 @@ def _prefix(mirror: MirrorMaker, source: Endpoint) -> str:
     return "" if mirror.spec.naming == "Same" else f"{source.name}."
 
 
-def _names(topics: MirrorTopics, prefix: str) -> Names:
+def _names(topics: MirrorPatterns, prefix: str) -> Names:
     return Names(topics.include, topics.exclude, prefix)
 
 
@@ -204,7 +216,12 @@ def status_of(mirror: MirrorMaker, workers: Workers, now: datetime) -> MirrorMak
     sources = tuple(_source(source.name, workers.reports) for source in mirror.spec.sources)
     lag = _sum(report.lag for report in workers.reports)
     conditions = conditions_with(
-        mirror, _reachable(sources), _caught_up(lag), _ready(mirror, workers, sources), now=now
+        mirror,
+        _reachable(sources),
+        _caught_up(lag),
+        _degraded(workers.reports),
+        _ready(mirror, workers, sources),
+        now=now,
     )
     return MirrorMakerStatus(
         observed_generation=mirror.metadata.generation,
@@ -230,6 +247,7 @@ def refused_status(mirror: MirrorMaker, problem: Problem, now: datetime) -> Mirr
             (ConditionType.READY, False, problem.reason, problem.message),
             (ConditionType.SOURCE_REACHABLE, None, problem.reason, unknown),
             (ConditionType.CAUGHT_UP, None, problem.reason, unknown),
+            (ConditionType.DEGRADED, None, problem.reason, unknown),
             now=now,
         ),
     )
@@ -245,6 +263,7 @@ def _source(name: str, reports: Iterable[WorkerReport]) -> MirrorSourceStatus:
         name=name,
         reachable=all(source.reachable for source in said),
         topics=_topics(said),
+        groups=max((source.groups for source in said if source.groups is not None), default=None),
         lag=_sum(source.lag for source in said),
         last_error=errors[0][:SHOWN_ERROR] if errors else "",
     )
@@ -291,6 +310,36 @@ def _caught_up(lag: Lag | None) -> Told:
     return ConditionType.CAUGHT_UP, True, Reason.CAUGHT_UP, f"at most {CAUGHT_UP_S} seconds behind"
 
 
+def _degraded(reports: Sequence[WorkerReport]) -> Told:
+    if not reports:
+        return ConditionType.DEGRADED, None, Reason.WORKERS_STARTING, "no worker has said so far"
+    gaps = [(source.name, gap) for report in reports for source in report.sources for gap in source.gaps]
+    stopped = [one for one in gaps if one[1].stopped]
+    if stopped:
+        message = (
+            f"{_listed(stopped)} before they were mirrored; mirroring of these partitions stopped: set spec.onGap:"
+            " SkipToEarliest to go on with what there is"
+        )
+        return ConditionType.DEGRADED, True, Reason.STOPPED_AT_GAP, message
+    if gaps:
+        message = f"{_listed(gaps)} before they were mirrored, in the last 24 hours: raise retention there"
+        return ConditionType.DEGRADED, True, Reason.RECORDS_MISSING, message
+    return (
+        ConditionType.DEGRADED,
+        False,
+        Reason.NOTHING_MISSING,
+        "no record was deleted before it was mirrored",
+    )
+
+
+def _listed(gaps: Sequence[tuple[str, GapReport]]) -> str:
+    named = [
+        f"{name} deleted offsets {gap.first} to {gap.until - 1} of {gap.partition}" for name, gap in gaps
+    ]
+    more = f" and {len(named) - SHOWN_GAPS} more" if len(named) > SHOWN_GAPS else ""
+    return ", ".join(named[:SHOWN_GAPS]) + more
+
+
 def _ready(mirror: MirrorMaker, workers: Workers, sources: Sequence[MirrorSourceStatus]) -> Told:
     wanted = mirror.spec.replicas
     if wanted == 0:
@@ -303,6 +352,9 @@ def _ready(mirror: MirrorMaker, workers: Workers, sources: Sequence[MirrorSource
     if workers.ready < wanted or not workers.reports:
         message = f"{workers.ready} of {wanted} workers are ready"
         return ConditionType.READY, False, Reason.WORKERS_STARTING, message
+    degraded = _degraded(workers.reports)
+    if degraded[2] is Reason.STOPPED_AT_GAP:
+        return ConditionType.READY, False, degraded[2], degraded[3]
     topics = sum(source.topics or 0 for source in sources)
     words = f"{_count(wanted, 'worker')} {'mirrors' if wanted == 1 else 'mirror'} {_count(topics, 'topic')}"
     return ConditionType.READY, True, Reason.MIRRORING, words

@@ -60,21 +60,25 @@ def mirror_file(
 ) -> Manifest:
     """mirror.json: all that a worker needs to know."""
     spec = mirror.spec
+    groups = spec.groups
     return {
         "name": mirror.name,
         "namespace": mirror.namespace,
         "sources": [{"name": source.name, "bootstrap": source.bootstrap} for source in sources],
         "target": {"bootstrap": target.bootstrap},
         "topics": {"include": list(spec.topics.include), "exclude": list(spec.topics.exclude)},
+        **({"groups": {"include": list(groups.include), "exclude": list(groups.exclude)}} if groups else {}),
         "mode": spec.mode,
         "naming": spec.naming,
+        "onGap": spec.on_gap,
         "http": http,
     }
 
 
 def specified(file: Mapping[str, Any]) -> Manifest:
     """The spec that a mirror.json comes from, with addresses for Clusters."""
-    return {name: file[name] for name in ("sources", "target", "topics", "mode", "naming")}
+    told = {name: file[name] for name in ("sources", "target", "topics", "mode", "naming")}
+    return told | {name: file[name] for name in ("groups", "onGap") if name in file}
 
 
 def config_map(mirror: MirrorMaker, file: Manifest) -> Manifest:

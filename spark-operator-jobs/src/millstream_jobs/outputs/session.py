@@ -16,8 +16,16 @@ EXTENSIONS = {
 }
 CATALOG_TIMEOUT_S = 30
 """For a response of an Iceberg catalog; REST's own default is to wait for ever, and PostgreSQL's, too."""
-S3A_ATTEMPTS = 5
-"""Half a minute for a store that does not respond; S3A's own defaults add up to a quarter of an hour."""
+S3A_LIMITS = {
+    "connection.timeout": "20s",
+    "connection.request.timeout": "20s",
+    "connection.part.upload.timeout": "120s",
+    "attempts.maximum": "5",
+    "retry.limit": "3",
+    "retry.interval": "2s",
+}
+"""How long a store may be away: half a minute when it refuses connections, a minute and a half when it accepts requests
+and says nothing (eight minutes for a file that it takes in part). S3A's own defaults add up to an hour or more."""
 
 
 def static_conf(formats: Iterable[str]) -> dict[str, str]:
@@ -51,8 +59,7 @@ def _s3a(output: Output) -> dict[str, str]:
         # Catalogs name their tables' locations s3://BUCKET/FOLDER.
         "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "fs.s3a.path.style.access": str(s3.path_style).lower(),
-        "fs.s3a.attempts.maximum": str(S3A_ATTEMPTS),
-        "fs.s3a.retry.limit": str(S3A_ATTEMPTS),
+        **{f"fs.s3a.{key}": value for key, value in S3A_LIMITS.items()},
     }
     if s3.endpoint:
         conf["fs.s3a.endpoint"] = s3.endpoint

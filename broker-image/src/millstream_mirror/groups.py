@@ -1,0 +1,245 @@
+"""Copies the positions of consumer groups: those that groups commit in the source, translated, into the target.
+
+Every look reads the positions of the selected groups in the partitions that this worker mirrors, also while their
+members consume, translates them (offsets.py, else lookup.py) and commits what has changed. A group finds in the target
+the record where it would go on in the source, or an earlier one where the mirror is behind.
+
+The target's own consumers come first. While a group has members there, its coordinator refuses the commit. A position
+that somebody else has committed there moves forward only. Commits are repeated every hour, because the target forgets
+the positions of a group that stays away. A group of the mirror itself is never copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from millstream_kafka.client import BrokerError, ClusterClient
+from millstream_kafka.protocol import list_groups, offset_commit, offset_fetch
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.list_groups import ListGroupsRequest
+from millstream_kafka.protocol.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from millstream_kafka.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from millstream_kafka.topic_partition import TopicPartition
+
+from .lane import Lane
+from .lookup import Lookup, TooFar
+from .progress import is_moved
+from .stats import Counters
+
+LOOK_S = 1.0
+LIST_S = 5.0
+REPEAT_S = 3600.0
+AT_ONCE = 16
+CONSUMER_TYPES = ("", "consumer")
+
+TRANSIENT = (BrokerError, ApiError, OSError)
+"""Errors to retry at the next look."""
+
+Lanes = Callable[[], Mapping[TopicPartition, Lane]]
+"""This worker's lanes by the source's partition, as they are now."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    offset: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A position as it was last copied."""
+
+    lane: tuple[int, int]
+    """The producer id and epoch of the lane, which are others once the target's topic was made anew."""
+    source: Position
+    target_offset: int
+    at: float
+
+
+class GroupSync:
+    """The groups of one source."""
+
+    def __init__(
+        self,
+        includes: Callable[[str], bool],
+        at_source: ClusterClient,
+        at_target: ClusterClient,
+        lanes: Lanes,
+        counters: Counters,
+    ) -> None:
+        self._includes = includes
+        self._at_source = at_source
+        self._at_target = at_target
+        self._lookup = Lookup(at_target)
+        self._lanes = lanes
+        self._counters = counters
+        self.groups: list[str] = []
+        """Those selected in the source."""
+        self.problems: dict[str, str] = {}
+        """Why a group's positions are not copied, by group."""
+        self._listed = -LIST_S
+        self._copied: dict[tuple[str, TopicPartition], Copied] = {}
+
+    async def look(self) -> None:
+        """Copy what has changed since the last look. Trouble with a group is in ``problems``.
+
+        Raises BrokerError, ApiError if the groups cannot be listed."""
+        now = time.monotonic()
+        if now - self._listed >= LIST_S:
+            self.groups = await self._list()
+            self._listed = now
+            for gone in self.problems.keys() - set(self.groups):
+                del self.problems[gone]
+        lanes = self._lanes()
+        mine = {lane.target for lane in lanes.values()}
+        self._copied = {
+            key: one for key, one in self._copied.items() if key[1] in mine and key[0] in self.groups
+        }
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def one(group: str) -> None:
+            async with limit:
+                try:
+                    problem = await self._copy(group, lanes)
+                except TRANSIENT as error:
+                    problem = f"group {group}: {error}"
+                self._note(group, problem)
+
+        await asyncio.gather(*map(one, self.groups))
+
+    async def _list(self) -> list[str]:
+        await self._at_source.metadata([])  # brokers come and go
+        answers = await asyncio.gather(
+            *(
+                self._at_source.call_node(node, list_groups.API, ListGroupsRequest())
+                for node in list(self._at_source.brokers)
+            )
+        )
+        return sorted(
+            group.group_id
+            for answer in answers
+            for group in answer.groups
+            if group.protocol_type in CONSUMER_TYPES and self._includes(group.group_id)
+        )
+
+    async def _copy(self, group: str, lanes: Mapping[TopicPartition, Lane]) -> str:
+        """Copy what has changed; what is in the way, if anything."""
+        positions = await _positions(self._at_source, group)
+        wanted: dict[TopicPartition, Copied] = {}
+        problem = ""
+        now = time.monotonic()
+        for where, position in positions.items():
+            lane = lanes.get(where)
+            if lane is None or lane.recovering:
+                continue
+            progress = lane.acknowledged
+            identity = (progress.producer_id, progress.producer_epoch)
+            before = self._copied.get((group, lane.target))
+            if before and before.lane != identity:
+                before = None
+            try:
+                offset = await self._translate(lane, position, before)
+            except TooFar as error:
+                problem = f"group {group}: {error}"
+                continue
+            is_same = before is not None and (before.source, before.target_offset) == (position, offset)
+            if before is None or not is_same or now - before.at >= REPEAT_S:
+                wanted[lane.target] = Copied(identity, position, offset, now)
+        if wanted:
+            problem = await self._commit(group, wanted) or problem
+        return problem
+
+    async def _translate(self, lane: Lane, position: Position, before: Copied | None) -> int:
+        found = lane.offsets.find(position.offset)
+        if found is not None:
+            return found
+        if before and before.source.offset == position.offset <= lane.offsets.start.offset:
+            return before.target_offset  # looked up before
+        return await self._lookup.find(lane, position.offset)
+
+    async def _commit(self, group: str, wanted: Mapping[TopicPartition, Copied]) -> str:
+        """Commit those positions that may be; why none may be, if so."""
+        there = await _positions(self._at_target, group, {topic for topic, _ in wanted})
+        allowed = {
+            where: one for where, one in wanted.items() if self._may(group, where, one, there.get(where))
+        }
+        for where in wanted.keys() - allowed.keys():  # not again until the source's position changes
+            self._copied[group, where] = wanted[where]
+        if not allowed:
+            return ""
+        for where, error in (await _commit(self._at_target, group, allowed)).items():
+            if error is ErrorCode.NONE:
+                self._copied[group, where] = allowed[where]
+                self._counters.positions += 1
+            elif error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
+                return f"group {group}: it has members in the target: its positions there are its own"
+            else:
+                if is_moved(error):
+                    self._at_target.forget_coordinator(group)
+                raise ApiError(error, f"committing the positions of group {group}")
+        return ""
+
+    def _may(self, group: str, where: TopicPartition, wanted: Copied, there: Position | None) -> bool:
+        if there is None or wanted.target_offset > there.offset:
+            return True
+        before = self._copied.get((group, where))
+        return before is not None and before.target_offset == there.offset
+
+    def _note(self, group: str, problem: str) -> None:
+        if problem and self.problems.get(group) != problem:
+            logger.warning("%s", problem)
+        if problem:
+            self.problems[group] = problem
+        else:
+            self.problems.pop(group, None)
+
+
+async def _positions(
+    cluster: ClusterClient, group: str, topics: Iterable[str] | None = None
+) -> dict[TopicPartition, Position]:
+    """All committed offsets of a group, or those in these topics."""
+    request = OffsetFetchRequest(group, None, [OffsetFetchRequestGroup(group, None)])
+    response = await cluster.call_coordinator(group, offset_fetch.API, request)
+    answer = response.groups[0] if response.groups else response
+    if answer.error_code:
+        error = ErrorCode.of(answer.error_code)
+        if is_moved(error):
+            cluster.forget_coordinator(group)
+        raise ApiError(error, f"reading the positions of group {group}")
+    among = None if topics is None else set(topics)
+    return {
+        (topic.name, each.partition_index): Position(each.committed_offset, each.metadata or "")
+        for topic in answer.topics
+        if among is None or topic.name in among
+        for each in topic.partitions
+        if each.committed_offset >= 0 and not each.error_code
+    }
+
+
+async def _commit(
+    cluster: ClusterClient, group: str, positions: Mapping[TopicPartition, Copied]
+) -> dict[TopicPartition, ErrorCode]:
+    """As an administrator does: only a group without members takes it."""
+    by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
+    for (topic, partition), one in positions.items():
+        by_topic.setdefault(topic, []).append(
+            OffsetCommitRequestPartition(partition, one.target_offset, -1, one.source.metadata)
+        )
+    topics = [OffsetCommitRequestTopic(topic, of_topic) for topic, of_topic in by_topic.items()]
+    request = OffsetCommitRequest(group, -1, "", topics=topics)
+    response = await cluster.call_coordinator(group, offset_commit.API, request)
+    return {
+        (topic.name, each.partition_index): ErrorCode.of(each.error_code)
+        for topic in response.topics
+        for each in topic.partitions
+    }

@@ -1,0 +1,137 @@
+"""Which offset of the target a source offset has become; numbers only, no I/O.
+
+A lane's records keep their order in the target, where records of others may lie between them. A *span* is a piece in
+which neither side has anything else: there one addition translates. A topic with one source and no holes is one span,
+however long. A lane remembers its last spans; earlier offsets are looked up in the logs (lookup.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from millstream_kafka.batch import advance_sequence
+
+from .progress import Progress
+from .rewrite import Outgoing
+
+SPANS = 1024
+"""Of a lane; more are forgotten, the oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Records that lie side by side in the source and in the target."""
+
+    offset: int
+    next_offset: int
+    sequence: int
+    records: int
+    """Fewer than offsets where the source has holes: then only the first record's offset is known."""
+    target_offset: int = -1
+
+    @property
+    def is_dense(self) -> bool:
+        return self.records == self.next_offset - self.offset
+
+    def followed_by(self, other: Span) -> bool:
+        """Whether both are one span."""
+        return (
+            self.is_dense
+            and other.is_dense
+            and other.offset == self.next_offset
+            and (other.target_offset == self.target_offset + self.records or other.target_offset < 0)
+        )
+
+    def with_more(self, other: Span) -> Span:
+        return replace(self, next_offset=other.next_offset, records=self.records + other.records)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """The record at ``offset`` has the number ``sequence``; those before it lie before ``target_offset``."""
+
+    offset: int
+    sequence: int
+    target_offset: int
+
+
+def spans_of(batches: Iterable[Outgoing], position: int) -> tuple[Span, ...]:
+    """The spans of batches that are sent together from ``position`` on; their target offsets are not known yet."""
+    spans: list[Span] = []
+    for batch in batches:
+        is_whole = batch.start >= 0  # otherwise it was rebuilt, and may have holes
+        offset = batch.next_offset - batch.records if is_whole else position
+        span = Span(offset, batch.next_offset, batch.base_sequence, batch.records)
+        if spans and spans[-1].followed_by(span):
+            spans[-1] = spans[-1].with_more(span)
+        else:
+            spans.append(span)
+        position = batch.next_offset
+    return tuple(spans)
+
+
+class OffsetMap:
+    """The last spans of one lane."""
+
+    def __init__(self, progress: Progress, limit: int = SPANS) -> None:
+        self._limit = limit
+        self._spans: deque[Span] = deque()
+        self.start = self._end = _anchor(progress)
+        self._producer = (progress.producer_id, progress.producer_epoch)
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def rewound(self, to: Progress) -> None:
+        """Forget all unless the lane goes on where the spans end."""
+        producer = (to.producer_id, to.producer_epoch)
+        if producer != self._producer or to.sequence != self._end.sequence:
+            self._spans.clear()
+            self._producer = producer
+            self.start = self._end = _anchor(to)
+
+    def add(self, spans: Iterable[Span], target_offset: int) -> None:
+        """Acknowledged spans, the first of which begins at ``target_offset``."""
+        for span in spans:
+            self._add(replace(span, target_offset=target_offset))
+            target_offset += span.records
+
+    def _add(self, span: Span) -> None:
+        if span.sequence != self._end.sequence:  # records between were sent by another worker
+            self._spans.clear()
+        if self._spans and self._spans[-1].followed_by(span):
+            self._spans[-1] = self._spans[-1].with_more(span)
+        else:
+            self._spans.append(span)
+        if len(self._spans) > self._limit:
+            self._spans.popleft()
+        first = self._spans[0]
+        if len(self._spans) == 1 or first.offset > self.start.offset:
+            self.start = Anchor(first.offset, first.sequence, first.target_offset)
+        number = advance_sequence(span.sequence, span.records)
+        self._end = Anchor(span.next_offset, number, span.target_offset + span.records)
+
+    def find(self, offset: int) -> int | None:
+        """The target's offset before which the lane's records before ``offset`` lie, and none behind it; None if the
+        spans do not reach back so far."""
+        if not self._spans or offset < self.start.offset:
+            return None
+        if offset >= self._end.offset:
+            return self._end.target_offset
+        low, high = 0, len(self._spans) - 1
+        while low < high:  # the last span that begins at or before the offset
+            middle = (low + high + 1) // 2
+            if self._spans[middle].offset <= offset:
+                low = middle
+            else:
+                high = middle - 1
+        span = self._spans[low]
+        if offset >= span.next_offset:
+            return span.target_offset + span.records
+        return span.target_offset + (offset - span.offset if span.is_dense else 0)
+
+
+def _anchor(progress: Progress) -> Anchor:
+    return Anchor(progress.offset, progress.sequence, progress.target_offset)

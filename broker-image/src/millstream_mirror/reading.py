@@ -1,0 +1,64 @@
+"""Reads logs of a cluster: offsets by time, and batches from an offset on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from millstream_kafka.batch import BatchHeader, iter_batches
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.protocol import fetch, list_offsets
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from millstream_kafka.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream_kafka.topic_partition import TopicPartition
+
+LATEST, EARLIEST = -1, -2
+
+
+async def offset_at(cluster: ClusterClient, where: TopicPartition, timestamp: int) -> int:
+    """Raises BrokerError, ApiError."""
+    topic, partition = where
+    request = ListOffsetsRequest(
+        -1, 0, [ListOffsetsTopic(topic, [ListOffsetsPartition(partition, timestamp=timestamp)])]
+    )
+    response = await cluster.call_leader(topic, partition, list_offsets.API, request)
+    answer = response.topics[0].partitions[0]
+    if answer.error_code:
+        cluster.forget_leaders(topic)
+        raise ApiError(ErrorCode.of(answer.error_code), f"looking up offsets of {topic}-{partition}")
+    return answer.offset
+
+
+async def read(cluster: ClusterClient, where: TopicPartition, offset: int, size: int) -> PartitionData:
+    """One fetch of about ``size`` bytes, which may answer OFFSET_OUT_OF_RANGE. Raises BrokerError, ApiError."""
+    topic, partition = where
+    asked = FetchPartition(partition, fetch_offset=offset, partition_max_bytes=size)
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=size, topics=[FetchTopic(topic, [asked])])
+    response = await cluster.call_leader(topic, partition, fetch.API, request)
+    answer = response.responses[0].partitions[0]
+    if answer.error_code and answer.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+        cluster.forget_leaders(topic)
+        raise ApiError(ErrorCode.of(answer.error_code), f"reading {topic}-{partition}")
+    return answer
+
+
+def headers_in(answer: PartitionData) -> list[BatchHeader]:
+    records = answer.records
+    return [header for _, header in iter_batches(records if isinstance(records, memoryview) else b"")]
+
+
+async def headers(
+    cluster: ClusterClient, where: TopicPartition, offset: int, *, first: int, most: int
+) -> AsyncGenerator[BatchHeader]:
+    """The headers of the batches from ``offset`` to the log's end, or none if the log has no such offset. Fetches grow
+    from ``first`` to ``most`` bytes. Raises BrokerError, ApiError."""
+    size = first
+    while True:
+        answer = await read(cluster, where, offset, size)
+        before = offset
+        for header in headers_in(answer):
+            yield header
+            offset = header.next_offset
+        if answer.error_code or offset == before or offset >= answer.high_watermark:
+            return
+        size = min(size * 4, most)

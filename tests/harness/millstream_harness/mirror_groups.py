@@ -1,0 +1,49 @@
+"""Positions of consumer groups on both sides of a mirror."""
+
+from __future__ import annotations
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+from millstream_kafka.batch import read_header, read_records
+
+from .mirror import Peer, admin, read_batches
+from .scenario import eventually
+
+
+def commit(broker: Peer, group: str, topic: str, *offsets: int) -> None:
+    """Set a group's positions, as an administrator does."""
+    at = [TopicPartition(topic, number, offset) for number, offset in enumerate(offsets)]
+
+    def errors() -> list[object]:
+        request = [ConsumerGroupTopicPartitions(group, at)]
+        done = admin(broker).alter_consumer_group_offsets(request)[group].result(20)
+        return [one.error for one in done.topic_partitions if one.error]
+
+    eventually(errors, lambda found: not found, "a commit")  # Kafka's coordinator starts at the first
+
+
+def committed(broker: Peer, group: str, topic: str) -> list[int]:
+    request = [ConsumerGroupTopicPartitions(group)]
+    found = admin(broker).list_consumer_group_offsets(request)[group].result(20)
+    return [one.offset for one in sorted(found.topic_partitions) if one.topic == topic]
+
+
+def follows(broker: Peer, group: str, topic: str, *offsets: int) -> None:
+    eventually(lambda: committed(broker, group, topic), lambda now: now == list(offsets), "positions", 30)
+
+
+async def values(broker: Peer, topic: str, partition: int = 0) -> list[tuple[int, bytes]]:
+    """Every record's offset and value; control records are left out."""
+    return [
+        (record.offset, record.value or b"")
+        for batch in await read_batches(broker.bootstrap, topic, partition)
+        for record in read_records(batch)
+        if not read_header(batch).is_control
+    ]
+
+
+def in_step(source: list[tuple[int, bytes]], target: list[tuple[int, bytes]], here: int, there: int) -> bool:
+    """Whether a group at ``here`` in the source has read what one at ``there`` in the target has, and no more."""
+    read = {value for offset, value in source if offset < here}
+    own = {value for _, value in source}
+    return {value for offset, value in target if offset < there and value in own} == read

@@ -1,0 +1,193 @@
+"""Positions of consumer groups, translated into the target, beside real consumers on both sides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce
+from millstream_harness.mirror_groups import commit, committed, follows, in_step, values
+from millstream_harness.scenario import eventually, unique
+
+StartMirror = Callable[..., MirrorProcess]
+
+
+def consumer(broker: Peer, group: str, **config: Any) -> Consumer:
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    return Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6000,
+            "log_level": 0,
+            **settings,
+        }
+    )
+
+
+def test_a_group_that_moves_to_the_target_goes_on_where_it_was(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, group = unique("moves"), unique("app")
+    create(west, topic, 2)
+    produce(west, topic, range(1000), 2)
+    start_mirror(
+        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, groups={"include": [group]}
+    )
+    here = consumer(west, group)
+    here.subscribe([topic])
+    read = []
+    while len(read) < 600:
+        read += [message.value() for message in here.consume(50, timeout=1)]
+    here.commit(asynchronous=False)
+    at = [one.offset for one in here.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)])]
+    follows(east, group, topic, *at)  # while the group still has a member in the source
+    here.close()
+
+    there = consumer(east, group)
+    there.subscribe([topic])
+    while len(read) < 1000:
+        read += [message.value() for message in there.consume(50, timeout=1)]
+    assert not there.consume(1, timeout=1)
+    there.close()
+    assert sorted(read) == sorted(b"value-%d" % value for value in range(1000))
+
+
+async def test_positions_are_exact_beside_other_writers_and_after_a_restart(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, group = unique("beside"), unique("app")
+    create(west, topic)
+    create(east, topic)
+    mirror = start_mirror(
+        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, groups={"include": [group]}
+    )
+    for number in range(10):
+        produce(west, topic, range(number * 100, number * 100 + 100), batch_num_messages=7, linger_ms=0)
+        produce(east, topic, range(1_000_000 + number * 13, 1_000_013 + number * 13))
+        arrived(east, topic, [(number + 1) * 113])
+    source, target = await values(west, topic), await values(east, topic)
+    exact = {
+        at: next(to for to in range(1131) if in_step(source, target, at, to)) for at in (4, 7, 350, 570, 1000)
+    }
+    for offset in (350, 7, 1000, 4):  # back, too: it was the mirror that had set the position
+        commit(west, group, topic, offset)
+        follows(east, group, topic, exact[offset])
+    for offset in (7, 570, 1000):
+        mirror.kill()
+        mirror.start()
+        commit(west, group, topic, offset)
+        follows(east, group, topic, exact[offset])
+
+
+def test_the_targets_own_consumers_come_first(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, group = unique("first"), unique("app")
+    create(west, topic)
+    produce(west, topic, range(100))
+    mirror = start_mirror(
+        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, groups={"include": [group]}
+    )
+    arrived(east, topic, [100])
+    commit(west, group, topic, 10)
+    follows(east, group, topic, 10)
+    there = consumer(east, group)
+    there.subscribe([topic])
+    got = there.consume(40, timeout=10)
+    assert [message.offset() for message in got] == list(range(10, 50))
+    commit(west, group, topic, 20)
+    said = f"group {group}: it has members in the target: its positions there are its own"
+    eventually(
+        lambda: mirror.status()["sources"][0]["lastError"], lambda now: now == said, "what is in the way"
+    )
+    there.commit(offsets=[TopicPartition(topic, 0, 50)], asynchronous=False)
+    there.close()
+    commit(west, group, topic, 30)
+    eventually(
+        lambda: mirror.status()["sources"][0]["lastError"], lambda now: now == "", "nothing in the way"
+    )
+    time.sleep(3)  # three looks
+    assert committed(east, group, topic) == [50], "a position of the target's consumers never moves back"
+    commit(west, group, topic, 60)
+    follows(east, group, topic, 60)
+
+
+def test_groups_are_selected_and_new_partitions_are_followed(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, prefix = unique("selected"), unique("team")
+    create(west, topic)
+    produce(west, topic, range(50))
+    mirror = start_mirror(
+        {"west": west.bootstrap},
+        east.bootstrap,
+        topics={"include": [topic]},
+        groups={"include": [f"{prefix}-.*"], "exclude": [".*-test"]},
+        naming="Prefixed",
+    )
+    arrived(east, f"west.{topic}", [50])
+    for name in ("one", "two", "test"):
+        commit(west, f"{prefix}-{name}", topic, 25)
+    for name in ("one", "two"):
+        follows(east, f"{prefix}-{name}", f"west.{topic}", 25)
+    assert committed(east, f"{prefix}-test", f"west.{topic}") == []
+    admin(west).create_partitions([NewPartitions(topic, 2)])[topic].result(20)
+    producer = Producer({"bootstrap.servers": west.bootstrap})
+    eventually(lambda: len(producer.list_topics(topic).topics[topic].partitions), lambda n: n == 2, "growth")
+    produce(west, topic, range(50, 90), 2)
+    arrived(east, f"west.{topic}", [70, 20])
+    commit(west, f"{prefix}-one", topic, 70, 11)
+    follows(east, f"{prefix}-one", f"west.{topic}", 70, 11)
+    status = mirror.status()["sources"][0]
+    assert (status["groups"], status["lastError"]) == (2, "")
+    assert 'millstream_mirror_groups{source="west"} 2' in mirror.get("/metrics")
+
+
+def test_a_mirror_that_is_behind_keeps_a_group_at_its_end(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    """The group's records that are not there yet come behind its position, so it reads them again and misses none."""
+    topic, group = unique("behind"), unique("app")
+    create(west, topic)
+    produce(west, topic, range(100))
+    mirror = start_mirror(
+        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, groups={"include": [group]}
+    )
+    arrived(east, topic, [100])
+    commit(west, group, topic, 100)
+    follows(east, group, topic, 100)
+    mirror.pause()
+    produce(west, topic, range(100, 200))
+    commit(west, group, topic, 200)
+    mirror.resume()
+    follows(east, group, topic, 200)
+
+
+@pytest.mark.parametrize("side", ["west", "east"])
+def test_a_group_whose_cluster_is_away_goes_on_when_it_is_back(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, side: str
+) -> None:
+    topic, group = unique("away"), unique("app")
+    create(west, topic)
+    produce(west, topic, range(10))
+    start_mirror(
+        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, groups={"include": [group]}
+    )
+    arrived(east, topic, [10])
+    commit(west, group, topic, 4)
+    follows(east, group, topic, 4)
+    broker = west if side == "west" else east
+    broker.pause()
+    time.sleep(8)  # longer than the mirror waits for an answer
+    broker.resume()
+    commit(west, group, topic, 9)
+    follows(east, group, topic, 9)
