@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.scenario import eventually
+from millstream_harness.scenario import eventually, log_bytes
 from millstream_harness.wire import Wire, record
 from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
 from millstream_kafka.protocol import create_topics
@@ -105,10 +104,7 @@ def test_compaction_of_several_topics_with_little_of_everything(start_broker: St
         wire.produce("aged", [record("now", key=b"now")])  # the segment is older than max.compaction.lag.ms
 
         def bytes_of(name: str) -> float:
-            try:
-                return sum(path.stat().st_size for path in (broker.data / f"{name}-0").glob("*.log"))
-            except FileNotFoundError:  # a segment was being replaced
-                return math.inf
+            return log_bytes(broker.data / f"{name}-0")
 
         # Ten keys of 180 bytes, the active segment, and what one pass leaves to the next.
         for name, most in ((names[0], 7000), (names[1], 7000), (names[2], 7000), ("aged", 2500)):

@@ -6,13 +6,12 @@ import struct
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from crc32c import crc32c
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.scenario import eventually
+from millstream_harness.scenario import eventually, log_bytes
 from millstream_harness.wire import Wire, record
 from millstream_kafka.batch import (
     HEADER,
@@ -167,8 +166,8 @@ def test_a_log_that_cannot_be_compacted_leaves_the_others_their_turn(
             assert wire.produce(topic, [record(value, key=b"k%d" % (number % 3))]).error_code == 0
     for topic in ("for-ever", "good"):
 
-        def size(topic: str = topic) -> int:
-            return sum(path.stat().st_size for path in (broker.data / f"{topic}-0").glob("*.log"))
+        def size(topic: str = topic) -> float:
+            return log_bytes(broker.data / f"{topic}-0")
 
         eventually(size, lambda size: size < 5000, f"{topic} is compacted")
         assert stored(wire, topic) == {
@@ -195,14 +194,6 @@ def test_it_stops_in_order_while_it_makes_thousands_of_partitions(broker: Broker
         assert wire.produce("many", [record("v")], partition=2999).error_code == 0
 
 
-def _size(folder: Path) -> float:
-    """Of a log's segments; infinite while one is being replaced."""
-    try:
-        return sum(path.stat().st_size for path in folder.glob("*.log"))
-    except FileNotFoundError:
-        return float("inf")
-
-
 def test_compaction_goes_on_while_partitions_are_made(broker: BrokerProcess, wire: Wire) -> None:
     create(wire, "latest", cleanup_policy="compact", segment_bytes="2000")
     for round_number in range(3):
@@ -210,7 +201,7 @@ def test_compaction_goes_on_while_partitions_are_made(broker: BrokerProcess, wir
         for number in range(60):
             assert wire.produce("latest", [record(b"x" * 100, key=b"k%d" % (number % 3))]).error_code == 0
         eventually(
-            lambda: _size(broker.data / "latest-0"),
+            lambda: log_bytes(broker.data / "latest-0"),
             lambda size: size < 5000,
             "it is compacted",
         )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.scenario import eventually
+from millstream_harness.scenario import eventually, log_bytes
 
 StartBroker = Callable[..., BrokerProcess]
 
@@ -39,10 +38,6 @@ def read_table(bootstrap: str) -> dict[str, int]:
     return found
 
 
-def log_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in (folder / "latest-0").glob("*.log"))
-
-
 def test_a_compacted_topic_stays_small_and_right(start_broker: StartBroker) -> None:
     broker = start_broker({"log.cleaner.backoff.ms": "20", "log.cleaner.min.cleanable.ratio": "0.1"})
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -53,7 +48,7 @@ def test_a_compacted_topic_stays_small_and_right(start_broker: StartBroker) -> N
         producer.produce("latest", key=f"k{i % KEYS}", value=str(i))
     assert producer.flush(30) == 0
     expected = {f"k{i % KEYS}": i for i in range(RECORDS - KEYS, RECORDS)}
-    eventually(lambda: log_bytes(broker.data), lambda size: size < 3 * 16384, "a compacted log")
+    eventually(lambda: log_bytes(broker.data / "latest-0"), lambda size: size < 3 * 16384, "a compacted log")
     assert read_table(broker.bootstrap) == expected
     broker.kill()
     broker.start()

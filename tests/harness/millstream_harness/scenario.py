@@ -7,10 +7,12 @@ committed, share partitions and hand them over; its admin calls create, describe
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -61,6 +63,14 @@ def eventually(
             return value
         assert time.monotonic() < deadline, f"{what}: still {value!r} after {seconds} s"
         time.sleep(0.02)
+
+
+def log_bytes(folder: Path) -> float:
+    """The bytes of a partition's segments; infinite while the cleaner replaces one of them."""
+    try:
+        return sum(path.stat().st_size for path in folder.glob("*.log"))
+    except FileNotFoundError:
+        return math.inf
 
 
 def partitions_by_key(pairs: Iterable[tuple[bytes | None, int]]) -> Mapping[bytes, int]:
