@@ -335,6 +335,24 @@ def test_records_that_the_source_deleted_first_are_named() -> None:
     ) == GapReport("orders-0", 1, 3, True)
 
 
+def test_topics_made_anew_in_the_source_are_named() -> None:
+    def told(*topics: str) -> dict[str, tuple[str, str, str]]:
+        source = SourceReport("west", True, 1, ("orders",), replaced=topics)
+        report = WorkerReport(1, WorkerLag(), (source,))
+        status = status_of(a_mirror(), report)
+        return {one.type: (one.status, one.reason, one.message) for one in status.conditions or ()}
+
+    words = (
+        "deleted and created again in the source: orders of west; nothing is appended to the old topic's copy: delete"
+        " the copy in the target to mirror the new topic, or add the topic to spec.topics.exclude"
+    )
+    assert told("orders")["Degraded"] == ("True", "TopicReplaced", words)
+    assert told("orders")["Ready"] == ("False", "TopicReplaced", words)
+    assert told()["Degraded"][:2] == ("False", "NothingMissing")
+    many = told(*(f"orders-{number}" for number in range(8)))
+    assert "orders-4 of west and 3 more;" in many["Degraded"][2]
+
+
 @pytest.mark.parametrize(
     ("records", "seconds", "caught_up", "words"),
     [

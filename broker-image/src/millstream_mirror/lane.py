@@ -57,6 +57,8 @@ class Lane:
     out_of_range: bool = False
     stopped_at: Gap | None = None
     """Where it waits for somebody to decide (onGap: Stop)."""
+    replaced: bool = False
+    """The source's topic was deleted and created again: it waits until the old one's copy is deleted."""
     target_missing: bool = False
     renumber: str = ""
     """Why the lane must continue under a new epoch, if it must."""
@@ -112,7 +114,7 @@ class Lane:
         self.acknowledged = to
         self.offsets.rewound(to)
         self.position, self.sequence = to.offset, to.sequence
-        self.failed = self.suspicious = self.out_of_range = self.target_missing = False
+        self.failed = self.suspicious = self.out_of_range = self.target_missing = self.replaced = False
         self.renumber = ""
         self.skip_to = None
         self.probing = True

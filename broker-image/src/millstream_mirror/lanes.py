@@ -21,6 +21,7 @@ from .member import LaneName
 from .progress import Gap, Progress, ProgressStore
 from .reading import EARLIEST, LATEST, headers_in, offset_at, read
 from .stats import Counters
+from .topics import id_of
 
 CALLS_AT_ONCE = 32
 SCAN_BYTES = 4 * 1024 * 1024
@@ -28,6 +29,8 @@ STALE_MS = 12 * 3600 * 1000
 """The target may forget producers after a day (producer.id.expiration.ms): progress older than this is checked against
 the target's batches first."""
 LAST_EPOCH = 32767
+REMOVAL_LOOK_S = 2.0
+"""How often a lane of a replaced topic looks whether the old one's copy is gone."""
 
 logger = logging.getLogger(__name__)
 
@@ -72,10 +75,10 @@ class LaneKeeper:
                 lane.suspicious = _now_ms() - progress.caught_up_ms > STALE_MS
                 lanes.append(lane)
             else:
-                logger.warning(
-                    "%s-%d is another topic now: mirroring it from its start", name.topic, name.partition
-                )
-                new.append(name)
+                of_new = replace(progress, offset=0, topic_id=name.topic_id, cluster_id=cluster_id)
+                lane = Lane(name.topic, name.partition, name.target_topic, of_new, committed=of_new)
+                lane.replaced = lane.failed = True
+                lanes.append(lane)
         lanes += await self._begin(new, cluster_id)
         ends = await _gather(offset_at(self._at_source, lane.source, LATEST) for lane in lanes)
         for lane, end in zip(lanes, ends, strict=True):
@@ -126,7 +129,9 @@ class LaneKeeper:
 
     async def recover(self, lane: Lane) -> None:
         """Prepare the lane to fetch and send again; nothing is in flight."""
-        if lane.out_of_range:
+        if lane.replaced:
+            await self._wait_for_removal(lane)
+        elif lane.out_of_range:
             await self._pass_gap(lane)
         elif lane.renumber:
             await self._renumber(lane, lane.renumber)
@@ -195,6 +200,34 @@ class LaneKeeper:
         else:
             await self._begin_again(lane, "the target's topic was deleted")
 
+    async def _wait_for_removal(self, lane: Lane) -> None:
+        """Records of a new topic never follow those of the old one: wait until the old one's copy is deleted.
+
+        The target deletes the progress with it.
+        """
+        lane.error = (
+            f"{lane}: topic {lane.topic} was deleted and created again in the source: its records are not appended to"
+            f" those of the old topic: delete topic {lane.target_topic} in the target to mirror the new one, or"
+            f" exclude {lane.topic}"
+        )
+        logger.error("%s", lane.error)
+        while True:
+            if not await self._store.read([lane.target]):
+                break
+            await asyncio.sleep(REMOVAL_LOOK_S)
+        await self._begin_again(lane, "the copy of the old topic was deleted")
+        lane.error = ""
+
+    async def _is_replaced(self, lane: Lane) -> bool:
+        """The source's topic has another id than the one in the progress; notes the new id."""
+        cluster = await self._at_source.metadata([lane.topic])
+        now = next((id_of(topic) for topic in cluster.topics if not topic.error_code), "")
+        if _same(now, lane.acknowledged.topic_id):
+            return False
+        lane.acknowledged = replace(lane.acknowledged, topic_id=now, offset=0)
+        lane.replaced = True
+        return True
+
     async def _begin_again(self, lane: Lane, why: str) -> None:
         start = await offset_at(self._at_source, lane.source, EARLIEST)
         end = await offset_at(self._at_target, lane.target, LATEST)
@@ -227,6 +260,9 @@ class LaneKeeper:
         """The source no longer has the next records: continue at its start, or stop; and log which are missing."""
         start = await offset_at(self._at_source, lane.source, EARLIEST)
         end = await offset_at(self._at_source, lane.source, LATEST)
+        if await self._is_replaced(lane):  # asked after the offsets, so that they are the old topic's
+            await self._wait_for_removal(lane)
+            return
         there, _ = await self._next_sequence(lane)
         here = lane.acknowledged
         ahead = 0 if there is None else (there - here.sequence) & INT32_MAX

@@ -52,7 +52,7 @@ class Progress:
     target_offset: int
     """Records sent since lie at or behind this offset of the target's partition."""
     topic_id: str
-    """Id of the source's topic, so that a recreated topic is mirrored from its start."""
+    """Id of the source's topic, so that a recreated topic is not appended to the old one's copy."""
     cluster_id: str
     """Id of the source cluster, so that other mirrors can tell where a topic comes from."""
     caught_up_ms: int

@@ -114,6 +114,7 @@ class SourceMirror:
             self._counters,
             len(self._groups.groups) if self.config.groups_include else None,
             gaps_of(lanes, now),
+            sorted({lane.topic for lane in lanes if lane.replaced}),
         )
 
     # ---- what there is to mirror

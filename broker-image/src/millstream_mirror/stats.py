@@ -99,6 +99,8 @@ class SourceStatus:
     groups: int | None = None
     """Selected consumer groups; None if none are wanted."""
     gaps: Sequence[LaneGap] = ()
+    replaced: Sequence[str] = ()
+    """Topics that were deleted and created again in the source, and therefore wait."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -110,6 +112,7 @@ class SourceStatus:
             "lag": {"records": self.lag_records, "seconds": round(self.lag_seconds, 3)},
             "groups": self.groups,
             "gaps": [gap.as_json() for gap in self.gaps],
+            "replaced": list(self.replaced),
             "lastError": self.last_error,
             "missingRecords": self.counters.missing_records,
         }

@@ -67,6 +67,11 @@ def select(config: MirrorConfig, source: Source, cluster: MetadataResponse) -> l
     ]
 
 
+def id_of(topic: MetadataResponseTopic) -> str:
+    """Empty if the cluster gives its topics no ids, as Kafka did before 2.8."""
+    return "" if topic.topic_id == ZERO_UUID else str(topic.topic_id)
+
+
 class TopicKeeper:
     """Keeps the target's topics like the source's. Raises BrokerError."""
 
@@ -101,7 +106,7 @@ class TopicKeeper:
             MirroredTopic(
                 topic.name or "",
                 name,
-                "" if topic.topic_id == ZERO_UUID else str(topic.topic_id),
+                id_of(topic),
                 min(present[name], len(topic.partitions)),
             )
             for name, topic in sorted(wanted.items())

@@ -24,6 +24,7 @@ from .problem import Problem, conditions_with
 CAUGHT_UP_S = 10  # a mirror that is never further behind than this is caught up while records keep coming
 SHOWN_ERROR = 1024
 SHOWN_GAPS = 5
+SHOWN_TOPICS = 5
 MOST_WAYS = 1000  # that are looked at for a circle
 
 
@@ -52,6 +53,8 @@ class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
     last_error: str = ""
     groups: int | None = None
     gaps: tuple[GapReport, ...] = ()
+    replaced: tuple[str, ...] = ()
+    """Topics that were deleted and created again in the source."""
 
 
 class WorkerReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -313,6 +316,22 @@ def _caught_up(lag: Lag | None) -> Told:
 def _degraded(reports: Sequence[WorkerReport]) -> Told:
     if not reports:
         return ConditionType.DEGRADED, None, Reason.WORKERS_STARTING, "no worker has said so far"
+    replaced = sorted(
+        {
+            f"{topic} of {source.name}"
+            for report in reports
+            for source in report.sources
+            for topic in source.replaced
+        }
+    )
+    if replaced:
+        more = f" and {len(replaced) - SHOWN_TOPICS} more" if len(replaced) > SHOWN_TOPICS else ""
+        message = (
+            f"deleted and created again in the source: {', '.join(replaced[:SHOWN_TOPICS])}{more}; nothing is appended"
+            " to the old topic's copy: delete the copy in the target to mirror the new topic, or add the topic to"
+            " spec.topics.exclude"
+        )
+        return ConditionType.DEGRADED, True, Reason.TOPIC_REPLACED, message
     gaps = [(source.name, gap) for report in reports for source in report.sources for gap in source.gaps]
     stopped = [one for one in gaps if one[1].stopped]
     if stopped:
@@ -353,7 +372,7 @@ def _ready(mirror: MirrorMaker, workers: Workers, sources: Sequence[MirrorSource
         message = f"{workers.ready} of {wanted} workers are ready"
         return ConditionType.READY, False, Reason.WORKERS_STARTING, message
     degraded = _degraded(workers.reports)
-    if degraded[2] is Reason.STOPPED_AT_GAP:
+    if degraded[2] in (Reason.STOPPED_AT_GAP, Reason.TOPIC_REPLACED):
         return ConditionType.READY, False, degraded[2], degraded[3]
     topics = sum(source.topics or 0 for source in sources)
     words = f"{_count(wanted, 'worker')} {'mirrors' if wanted == 1 else 'mirror'} {_count(topics, 'topic')}"
