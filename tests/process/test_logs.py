@@ -60,7 +60,8 @@ def lines(said: str) -> list[dict[str, Any]]:
 def test_a_broker_and_a_mirror_worker_log_json(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker", {"log.format": "json", "broker.id": "3"}) as broker:
         sources = {"north": broker.bootstrap}
-        with MirrorProcess(tmp_path / "mirror", sources, broker.bootstrap, logFormat="json") as mirror:
+        config = {"logFormat": "json", "naming": "Prefixed"}  # with naming Same it refuses its own target
+        with MirrorProcess(tmp_path / "mirror", sources, broker.bootstrap, **config) as mirror:
             assert mirror.stop() == 0
         assert broker.stop() == 0
     said = lines(broker.said())
