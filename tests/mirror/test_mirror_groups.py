@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -18,8 +17,16 @@ from millstream_harness.scenario import eventually, unique
 StartMirror = Callable[..., MirrorProcess]
 
 
-def consumer(broker: Peer, group: str, **config: Any) -> Consumer:
-    settings = {key.replace("_", "."): value for key, value in config.items()}
+def start_following(
+    start_mirror: StartMirror, west: BrokerProcess, east: BrokerProcess, topic: str, group: str
+) -> MirrorProcess:
+    """A mirror of one topic from west to east, with the positions of one group."""
+    return start_mirror(
+        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, groups={"include": [group]}
+    )
+
+
+def consumer(broker: Peer, group: str) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -28,7 +35,6 @@ def consumer(broker: Peer, group: str, **config: Any) -> Consumer:
             "enable.auto.commit": False,
             "session.timeout.ms": 6000,
             "log_level": 0,
-            **settings,
         }
     )
 
@@ -39,9 +45,7 @@ def test_a_group_that_moves_to_the_target_goes_on_where_it_was(
     topic, group = unique("moves"), unique("app")
     create(west, topic, 2)
     produce(west, topic, range(1000), 2)
-    start_mirror(
-        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, groups={"include": [group]}
-    )
+    start_following(start_mirror, west, east, topic, group)
     here = consumer(west, group)
     here.subscribe([topic])
     read = []
@@ -67,9 +71,7 @@ async def test_positions_are_exact_beside_other_writers_and_after_a_restart(
     topic, group = unique("beside"), unique("app")
     create(west, topic)
     create(east, topic)
-    mirror = start_mirror(
-        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, groups={"include": [group]}
-    )
+    mirror = start_following(start_mirror, west, east, topic, group)
     for number in range(10):
         produce(west, topic, range(number * 100, number * 100 + 100), batch_num_messages=7, linger_ms=0)
         produce(east, topic, range(1_000_000 + number * 13, 1_000_013 + number * 13))
@@ -94,9 +96,7 @@ def test_the_targets_own_consumers_come_first(
     topic, group = unique("first"), unique("app")
     create(west, topic)
     produce(west, topic, range(100))
-    mirror = start_mirror(
-        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, groups={"include": [group]}
-    )
+    mirror = start_following(start_mirror, west, east, topic, group)
     arrived(east, topic, [100])
     commit(west, group, topic, 10)
     follows(east, group, topic, 10)
@@ -159,9 +159,7 @@ def test_a_mirror_that_is_behind_keeps_a_group_at_its_end(
     topic, group = unique("behind"), unique("app")
     create(west, topic)
     produce(west, topic, range(100))
-    mirror = start_mirror(
-        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, groups={"include": [group]}
-    )
+    mirror = start_following(start_mirror, west, east, topic, group)
     arrived(east, topic, [100])
     commit(west, group, topic, 100)
     follows(east, group, topic, 100)
@@ -179,9 +177,7 @@ def test_a_group_whose_cluster_is_away_goes_on_when_it_is_back(
     topic, group = unique("away"), unique("app")
     create(west, topic)
     produce(west, topic, range(10))
-    start_mirror(
-        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, groups={"include": [group]}
-    )
+    start_following(start_mirror, west, east, topic, group)
     arrived(east, topic, [10])
     commit(west, group, topic, 4)
     follows(east, group, topic, 4)

@@ -29,5 +29,6 @@ and counted; the lane then continues from its progress under a new epoch, which 
     source.py   one source: topics, lanes, progress      lanes.py     opens lanes, finds where they stand after failures
     member.py   group membership                         rewrite.py   batches fetched → batches to produce (no I/O)
     topics.py   topics in the target; loops.py circles   progress.py  what is committed; stats.py what is shown
-    groups.py   positions of consumer groups, translated by offsets.py (no I/O) and lookup.py; reading.py reads logs
+    groups.py   positions of consumer groups, translated by offsets.py (no I/O) and lookup.py
+    reading.py  reads logs; committed.py reads and commits offsets of groups
 """

@@ -14,24 +14,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from millstream_kafka.client import BrokerError, ClusterClient
-from millstream_kafka.protocol import list_groups, offset_commit, offset_fetch
+from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.list_groups import ListGroupsRequest
-from millstream_kafka.protocol.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from millstream_kafka.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from millstream_kafka.topic_partition import TopicPartition
 
+from .committed import Position, commit, groups_in, positions_of
+from .flow import TRANSIENT
 from .lane import Lane
 from .lookup import Lookup, TooFar
-from .progress import is_moved
 from .stats import Counters
 
 LOOK_S = 1.0
@@ -40,9 +33,6 @@ REPEAT_S = 3600.0
 AT_ONCE = 16
 CONSUMER_TYPES = ("", "consumer")
 
-TRANSIENT = (BrokerError, ApiError, OSError)
-"""Errors to retry at the next look."""
-
 Lanes = Callable[[], Mapping[TopicPartition, Lane]]
 """This worker's lanes by the source's partition, as they are now."""
 
@@ -50,17 +40,11 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    offset: int
-    metadata: str
-
-
-@dataclass(frozen=True, slots=True)
 class Copied:
     """A position as it was last copied."""
 
     lane: tuple[int, int]
-    """The producer id and epoch of the lane, which are others once the target's topic was made anew."""
+    """The producer id and epoch of the lane; they change when the target's topic is created again."""
     source: Position
     target_offset: int
     at: float
@@ -119,22 +103,15 @@ class GroupSync:
 
     async def _list(self) -> list[str]:
         await self._at_source.metadata([])  # brokers come and go
-        answers = await asyncio.gather(
-            *(
-                self._at_source.call_node(node, list_groups.API, ListGroupsRequest())
-                for node in list(self._at_source.brokers)
-            )
-        )
         return sorted(
             group.group_id
-            for answer in answers
-            for group in answer.groups
+            for group in await groups_in(self._at_source)
             if group.protocol_type in CONSUMER_TYPES and self._includes(group.group_id)
         )
 
     async def _copy(self, group: str, lanes: Mapping[TopicPartition, Lane]) -> str:
         """Copy what has changed; what is in the way, if anything."""
-        positions = await _positions(self._at_source, group)
+        positions = await positions_of(self._at_source, group)
         wanted: dict[TopicPartition, Copied] = {}
         problem = ""
         now = time.monotonic()
@@ -169,7 +146,7 @@ class GroupSync:
 
     async def _commit(self, group: str, wanted: Mapping[TopicPartition, Copied]) -> str:
         """Commit those positions that may be; why none may be, if so."""
-        there = await _positions(self._at_target, group, {topic for topic, _ in wanted})
+        there = await positions_of(self._at_target, group)
         allowed = {
             where: one for where, one in wanted.items() if self._may(group, where, one, there.get(where))
         }
@@ -177,15 +154,16 @@ class GroupSync:
             self._copied[group, where] = wanted[where]
         if not allowed:
             return ""
-        for where, error in (await _commit(self._at_target, group, allowed)).items():
+        translated = {
+            where: Position(one.target_offset, one.source.metadata) for where, one in allowed.items()
+        }
+        for where, error in (await commit(self._at_target, group, translated)).items():
             if error is ErrorCode.NONE:
                 self._copied[group, where] = allowed[where]
                 self._counters.positions += 1
             elif error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
                 return f"group {group}: it has members in the target: its positions there are its own"
             else:
-                if is_moved(error):
-                    self._at_target.forget_coordinator(group)
                 raise ApiError(error, f"committing the positions of group {group}")
         return ""
 
@@ -202,44 +180,3 @@ class GroupSync:
             self.problems[group] = problem
         else:
             self.problems.pop(group, None)
-
-
-async def _positions(
-    cluster: ClusterClient, group: str, topics: Iterable[str] | None = None
-) -> dict[TopicPartition, Position]:
-    """All committed offsets of a group, or those in these topics."""
-    request = OffsetFetchRequest(group, None, [OffsetFetchRequestGroup(group, None)])
-    response = await cluster.call_coordinator(group, offset_fetch.API, request)
-    answer = response.groups[0] if response.groups else response
-    if answer.error_code:
-        error = ErrorCode.of(answer.error_code)
-        if is_moved(error):
-            cluster.forget_coordinator(group)
-        raise ApiError(error, f"reading the positions of group {group}")
-    among = None if topics is None else set(topics)
-    return {
-        (topic.name, each.partition_index): Position(each.committed_offset, each.metadata or "")
-        for topic in answer.topics
-        if among is None or topic.name in among
-        for each in topic.partitions
-        if each.committed_offset >= 0 and not each.error_code
-    }
-
-
-async def _commit(
-    cluster: ClusterClient, group: str, positions: Mapping[TopicPartition, Copied]
-) -> dict[TopicPartition, ErrorCode]:
-    """As an administrator does: only a group without members takes it."""
-    by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
-    for (topic, partition), one in positions.items():
-        by_topic.setdefault(topic, []).append(
-            OffsetCommitRequestPartition(partition, one.target_offset, -1, one.source.metadata)
-        )
-    topics = [OffsetCommitRequestTopic(topic, of_topic) for topic, of_topic in by_topic.items()]
-    request = OffsetCommitRequest(group, -1, "", topics=topics)
-    response = await cluster.call_coordinator(group, offset_commit.API, request)
-    return {
-        (topic.name, each.partition_index): ErrorCode.of(each.error_code)
-        for topic in response.topics
-        for each in topic.partitions
-    }

@@ -13,10 +13,8 @@ from __future__ import annotations
 import asyncio
 
 from millstream_kafka.client import ClusterClient
-from millstream_kafka.protocol import list_groups, offset_fetch
-from millstream_kafka.protocol.list_groups import ListGroupsRequest
-from millstream_kafka.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
+from .committed import groups_in, positions_of
 from .config import GROUP_PREFIX
 from .progress import Progress
 
@@ -27,31 +25,17 @@ class LoopFinder:
 
     async def origins(self) -> dict[str, set[str]]:
         """By topic of the source, the ids of the clusters from which it gets records. Raises BrokerError, ApiError."""
-        groups = await asyncio.gather(*(self._groups(node) for node in list(self._at_source.brokers)))
-        origins: dict[str, set[str]] = {}
-        for found in await asyncio.gather(*(self._origins(group) for of_node in groups for group in of_node)):
-            for topic, clusters in found.items():
-                origins.setdefault(topic, set()).update(clusters)
-        return origins
-
-    async def _groups(self, node: int) -> list[str]:
-        response = await self._at_source.call_node(node, list_groups.API, ListGroupsRequest())
-        return [
+        mirrors = [
             group.group_id
-            for group in response.groups
+            for group in await groups_in(self._at_source)
             if group.group_id.startswith(GROUP_PREFIX) and group.group_state not in ("Empty", "Dead")
         ]
-
-    async def _origins(self, group_id: str) -> dict[str, set[str]]:
-        """The topics that this group's mirror fills, and from where."""
-        request = OffsetFetchRequest(group_id, None, [OffsetFetchRequestGroup(group_id, None)])
-        response = await self._at_source.call_coordinator(group_id, offset_fetch.API, request)
-        found: dict[str, set[str]] = {}
-        for topic in response.groups[0].topics if response.groups else response.topics:
-            for each in topic.partitions:
+        origins: dict[str, set[str]] = {}
+        for found in await asyncio.gather(*(positions_of(self._at_source, group) for group in mirrors)):
+            for (topic, _), position in found.items():
                 try:
-                    progress = Progress.read(each.committed_offset, each.metadata or "")
+                    progress = Progress.read(position.offset, position.metadata)
                 except ValueError:
                     continue  # not a mirror's after all
-                found.setdefault(topic.name, set()).update((progress.cluster_id, *progress.origins))
-        return found
+                origins.setdefault(topic, set()).update((progress.cluster_id, *progress.origins))
+        return origins

@@ -24,7 +24,7 @@ from millstream_kafka.protocol.join_group import JoinGroupRequest, JoinGroupRequ
 from millstream_kafka.protocol.leave_group import LeaveGroupRequest, MemberIdentity
 from millstream_kafka.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
-from .progress import is_moved
+from .committed import is_moved
 from .topics import MirroredTopic
 
 SESSION_TIMEOUT_MS = 6_000

@@ -7,6 +7,7 @@ however long. A lane remembers its last spans; earlier offsets are looked up in 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -85,7 +86,7 @@ class OffsetMap:
         return len(self._spans)
 
     def rewound(self, to: Progress) -> None:
-        """Forget all unless the lane goes on where the spans end."""
+        """Forget all spans, unless the lane continues where they end."""
         producer = (to.producer_id, to.producer_epoch)
         if producer != self._producer or to.sequence != self._end.sequence:
             self._spans.clear()
@@ -120,14 +121,7 @@ class OffsetMap:
             return None
         if offset >= self._end.offset:
             return self._end.target_offset
-        low, high = 0, len(self._spans) - 1
-        while low < high:  # the last span that begins at or before the offset
-            middle = (low + high + 1) // 2
-            if self._spans[middle].offset <= offset:
-                low = middle
-            else:
-                high = middle - 1
-        span = self._spans[low]
+        span = self._spans[bisect_right(self._spans, offset, key=lambda one: one.offset) - 1]
         if offset >= span.next_offset:
             return span.target_offset + span.records
         return span.target_offset + (offset - span.offset if span.is_dense else 0)

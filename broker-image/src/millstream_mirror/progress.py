@@ -14,19 +14,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from millstream_kafka.client import ClusterClient
-from millstream_kafka.protocol import offset_commit, offset_fetch
+from millstream_kafka.protocol import offset_fetch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
 from millstream_kafka.protocol.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
 from millstream_kafka.topic_partition import TopicPartition
+
+from .committed import Position, commit, is_moved
 
 _VERSION = 1
 
@@ -144,26 +141,8 @@ class ProgressStore:
         self, progress: Mapping[TopicPartition, Progress], member_id: str, generation: int
     ) -> dict[TopicPartition, ErrorCode]:
         """Commit as a member of the group: one that was replaced is refused. Returns the error code of each."""
-        by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
-        for (topic, partition), one in progress.items():
-            by_topic.setdefault(topic, []).append(
-                OffsetCommitRequestPartition(partition, one.offset, -1, one.metadata())
-            )
-        request = OffsetCommitRequest(
-            self.group_id,
-            generation,
-            member_id,
-            topics=[OffsetCommitRequestTopic(topic, of_topic) for topic, of_topic in by_topic.items()],
-        )
-        response = await self._target.call_coordinator(self.group_id, offset_commit.API, request)
-        answers = {
-            (topic.name, each.partition_index): ErrorCode.of(each.error_code)
-            for topic in response.topics
-            for each in topic.partitions
-        }
-        if any(is_moved(error) for error in answers.values()):
-            self._target.forget_coordinator(self.group_id)
-        return answers
+        positions = {where: Position(one.offset, one.metadata()) for where, one in progress.items()}
+        return await commit(self._target, self.group_id, positions, member_id, generation)
 
     def _check(self, code: int) -> None:
         if code:
@@ -171,8 +150,3 @@ class ProgressStore:
             if is_moved(error):
                 self._target.forget_coordinator(self.group_id)
             raise ApiError(error, f"reading the progress of {self.group_id}: {error.message}")
-
-
-def is_moved(error: ErrorCode) -> bool:
-    """Whether the coordinator must be looked up again."""
-    return error in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)

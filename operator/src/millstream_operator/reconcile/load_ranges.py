@@ -19,7 +19,7 @@ from ..conditions import Reason
 from ..models import BatchLoad, Committed, From, LoadedPartition, OffsetRange, Rerun, RerunFrom, Until
 from ..models.load_value import Record
 from ..resources.owned import digest
-from .problem import Problem
+from .problem import Problem, shown
 
 MOST_NAMED = 10  # partitions in a message
 
@@ -143,12 +143,13 @@ def _continued(committed: Committed, partitions: Partitions) -> dict[Key, int] |
     if gone:
         return Problem(
             Reason.OFFSETS_GONE,
-            f"offsets {_shown(gone)} were deleted by retention before they were loaded; {_go_on('Earliest')}",
+            f"offsets {shown(gone, MOST_NAMED)} were deleted by retention before they were loaded;"
+            f" {_go_on('Earliest')}",
         )
     if cut:
         return Problem(
             Reason.OFFSETS_GONE,
-            f"{_shown(cut)}, where the last success ended: records were lost; {_go_on('Earliest')}",
+            f"{shown(cut, MOST_NAMED)}, where the last success ended: records were lost; {_go_on('Earliest')}",
         )
     return begins
 
@@ -232,9 +233,4 @@ def _invalid(message: str) -> Problem:
 
 
 def _named(keys: list[Key]) -> str:
-    return _shown([f"{topic}-{partition}" for topic, partition in keys])
-
-
-def _shown(words: list[str]) -> str:
-    more = len(words) - MOST_NAMED
-    return ", ".join(words[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return shown([f"{topic}-{partition}" for topic, partition in keys], MOST_NAMED)

@@ -19,12 +19,11 @@ from ..conditions import ConditionType, Reason
 from ..models import ClusterRef, Lag, MirrorMaker, MirrorMakerStatus, MirrorPatterns, MirrorSourceStatus
 from ..overlap import Names, Shared, shared
 from ..resources.mirror import Endpoint, selector
-from .problem import Problem, conditions_with
+from .problem import Problem, conditions_with, shown
 
 CAUGHT_UP_S = 10  # a mirror that is never further behind than this is caught up while records keep coming
 SHOWN_ERROR = 1024
-SHOWN_GAPS = 5
-SHOWN_TOPICS = 5
+MOST_NAMED = 5  # gaps or topics in a message
 MOST_WAYS = 1000  # that are looked at for a circle
 
 
@@ -218,12 +217,13 @@ def status_of(mirror: MirrorMaker, workers: Workers, now: datetime) -> MirrorMak
     """What the workers say, summed up."""
     sources = tuple(_source(source.name, workers.reports) for source in mirror.spec.sources)
     lag = _sum(report.lag for report in workers.reports)
+    degraded = _degraded(workers.reports)
     conditions = conditions_with(
         mirror,
         _reachable(sources),
         _caught_up(lag),
-        _degraded(workers.reports),
-        _ready(mirror, workers, sources),
+        degraded,
+        _ready(mirror, workers, sources, degraded),
         now=now,
     )
     return MirrorMakerStatus(
@@ -325,10 +325,9 @@ def _degraded(reports: Sequence[WorkerReport]) -> Told:
         }
     )
     if replaced:
-        more = f" and {len(replaced) - SHOWN_TOPICS} more" if len(replaced) > SHOWN_TOPICS else ""
         message = (
-            f"deleted and created again in the source: {', '.join(replaced[:SHOWN_TOPICS])}{more}; nothing is appended"
-            " to the old topic's copy: delete the copy in the target to mirror the new topic, or add the topic to"
+            f"deleted and created again in the source: {shown(replaced, MOST_NAMED)}; nothing is appended to the old"
+            " topic's copy: delete the copy in the target to mirror the new topic, or add the topic to"
             " spec.topics.exclude"
         )
         return ConditionType.DEGRADED, True, Reason.TOPIC_REPLACED, message
@@ -355,11 +354,12 @@ def _listed(gaps: Sequence[tuple[str, GapReport]]) -> str:
     named = [
         f"{name} deleted offsets {gap.first} to {gap.until - 1} of {gap.partition}" for name, gap in gaps
     ]
-    more = f" and {len(named) - SHOWN_GAPS} more" if len(named) > SHOWN_GAPS else ""
-    return ", ".join(named[:SHOWN_GAPS]) + more
+    return shown(named, MOST_NAMED)
 
 
-def _ready(mirror: MirrorMaker, workers: Workers, sources: Sequence[MirrorSourceStatus]) -> Told:
+def _ready(
+    mirror: MirrorMaker, workers: Workers, sources: Sequence[MirrorSourceStatus], degraded: Told
+) -> Told:
     wanted = mirror.spec.replicas
     if wanted == 0:
         return ConditionType.READY, False, Reason.NO_WORKERS, "spec.replicas: 0 asks for no workers"
@@ -371,9 +371,9 @@ def _ready(mirror: MirrorMaker, workers: Workers, sources: Sequence[MirrorSource
     if workers.ready < wanted or not workers.reports:
         message = f"{workers.ready} of {wanted} workers are ready"
         return ConditionType.READY, False, Reason.WORKERS_STARTING, message
-    degraded = _degraded(workers.reports)
-    if degraded[2] in (Reason.STOPPED_AT_GAP, Reason.TOPIC_REPLACED):
-        return ConditionType.READY, False, degraded[2], degraded[3]
+    _, _, reason, message = degraded
+    if reason in (Reason.STOPPED_AT_GAP, Reason.TOPIC_REPLACED):
+        return ConditionType.READY, False, reason, message
     topics = sum(source.topics or 0 for source in sources)
     words = f"{_count(wanted, 'worker')} {'mirrors' if wanted == 1 else 'mirror'} {_count(topics, 'topic')}"
     return ConditionType.READY, True, Reason.MIRRORING, words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -32,6 +32,12 @@ class Problem:
 
     reason: Reason
     message: str
+
+
+def shown(words: Sequence[str], most: int) -> str:
+    """The first ``most`` of the words, and how many more there are."""
+    more = len(words) - most
+    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def conditions_with(

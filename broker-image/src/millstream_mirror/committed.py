@@ -1,0 +1,87 @@
+"""Consumer groups of a cluster: the list of them, and their committed offsets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.protocol import list_groups, offset_commit, offset_fetch
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.list_groups import ListedGroup, ListGroupsRequest
+from millstream_kafka.protocol.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from millstream_kafka.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from millstream_kafka.topic_partition import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A committed offset with its metadata."""
+
+    offset: int
+    metadata: str
+
+
+async def groups_in(cluster: ClusterClient) -> list[ListedGroup]:
+    """The groups that the known brokers coordinate. Raises BrokerError."""
+    answers = await asyncio.gather(
+        *(cluster.call_node(node, list_groups.API, ListGroupsRequest()) for node in list(cluster.brokers))
+    )
+    return [group for answer in answers for group in answer.groups]
+
+
+async def positions_of(cluster: ClusterClient, group: str) -> dict[TopicPartition, Position]:
+    """All committed offsets of a group. Raises BrokerError, ApiError."""
+    request = OffsetFetchRequest(group, None, [OffsetFetchRequestGroup(group, None)])
+    response = await cluster.call_coordinator(group, offset_fetch.API, request)
+    answer = response.groups[0] if response.groups else response
+    if answer.error_code:
+        error = ErrorCode.of(answer.error_code)
+        if is_moved(error):
+            cluster.forget_coordinator(group)
+        raise ApiError(error, f"reading the positions of group {group}")
+    return {
+        (topic.name, each.partition_index): Position(each.committed_offset, each.metadata or "")
+        for topic in answer.topics
+        for each in topic.partitions
+        if each.committed_offset >= 0 and not each.error_code
+    }
+
+
+async def commit(
+    cluster: ClusterClient,
+    group: str,
+    positions: Mapping[TopicPartition, Position],
+    member_id: str = "",
+    generation: int = -1,
+) -> dict[TopicPartition, ErrorCode]:
+    """Commit as a member, or, without a member id, as an administrator: then only a group without members accepts it.
+
+    Returns the error code of each partition. Raises BrokerError.
+    """
+    by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
+    for (topic, partition), one in positions.items():
+        by_topic.setdefault(topic, []).append(
+            OffsetCommitRequestPartition(partition, one.offset, -1, one.metadata)
+        )
+    topics = [OffsetCommitRequestTopic(topic, of_topic) for topic, of_topic in by_topic.items()]
+    request = OffsetCommitRequest(group, generation, member_id, topics=topics)
+    response = await cluster.call_coordinator(group, offset_commit.API, request)
+    errors = {
+        (topic.name, each.partition_index): ErrorCode.of(each.error_code)
+        for topic in response.topics
+        for each in topic.partitions
+    }
+    if any(is_moved(error) for error in errors.values()):
+        cluster.forget_coordinator(group)
+    return errors
+
+
+def is_moved(error: ErrorCode) -> bool:
+    """Whether the coordinator must be looked up again."""
+    return error in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
