@@ -32,6 +32,8 @@ class Process:
 
     def __init__(self, broker_id: int = THEIRS, host: str = "127.0.0.1", port: int = 0) -> None:
         self.broker_id = broker_id
+        self.ended = 0
+        """Connections that have come and gone."""
         self.reached = 0
         """Connections that have proven to be a broker's."""
         self._writers: set[asyncio.StreamWriter] = set()
@@ -76,6 +78,7 @@ class Process:
             pass
         finally:
             self._writers.discard(writer)
+            self.ended += 1
             writer.close()
 
     def _answer(self, authenticator: Authenticator, request: Any) -> Struct:
@@ -170,8 +173,7 @@ async def test_who_took_over_the_address_speaks_for_nobody_else() -> None:
         process.stop_listening()
         other = await Process(broker_id=3, port=process.port).listen()
         process.hang_up()
-        await until(lambda: other._writers)
-        await until(lambda: not other._writers)
+        await until(lambda: other.ended)
         assert not other.reached
         assert not ended
         other.end()
